@@ -21,10 +21,10 @@ namespace agspeed::backends {
 struct Backend {
   std::string_view name;
   std::string_view description;
-  /// False for a target whose kernels do not compute (null): its results mean nothing.
+  /// False for a target whose kernels do not compute (null): its results are meaningless.
   bool computes = true;
   Device::Kind device = Device::Kind::kCpu;  ///< where its kernels run
-  /// Requires: every cluster verifies. One kernel per cluster, in order. Adds to `stats` what came from a cache.
+  /// Requires: every cluster verifies. One kernel per cluster, in order. Adds the number of cached kernels to `stats`.
   /// Errors: kUnsupported naming the operation or dtype that the target lacks.
   StatusOr<std::shared_ptr<const runtime::KernelLibrary>> (*build)(const std::vector<compiler::Cluster>& clusters,
                                                                    const compiler::CompileOptions& options,
@@ -33,8 +33,8 @@ struct Backend {
 
 /// All targets of this build.
 std::span<const Backend> backends();
-/// The target of that name, or for an empty name the one for use on `device`. Errors: kInvalidArgument listing the
-/// known names, or for a target whose kernels run elsewhere.
+/// The target of that name, or the default one for `device` if the name is empty. Errors: kInvalidArgument listing the
+/// known names, or for a target whose kernels run on another device.
 StatusOr<const Backend*> findBackend(std::string_view name, const Device& device);
 
 }  // namespace agspeed::backends

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that frontends and bindings include of comm.
+// The only header of comm that frontends and bindings include.
 //
-//   Store         how the ranks of a job find each other (rendezvous/store.h): meetAt() makes one, a frontend may bring
+//   Store         how the ranks of a job find each other (rendezvous/store.h): meetAt() makes one, or a frontend brings
 //                 its own
-//   World         rails to the other ranks and the engine that drives them; one for all groups of a process
+//   World         the rails to the other ranks and the engine that drives them; one for all groups of a process
 //   Communicator  a group of ranks: collectives and messages, each an Operation
 //   NamedGroup    the same for operations that ranks start in any order, matched by name
-//   Plan          how collectives run, where a caller wants to say so
+//   Plan          how collectives run, if a caller wants to choose
 //
 //   auto store = meetAt("file:/shared/job-7", rank, size, deadline).value();
 //   auto world = World::create(store, rank, size).value();
@@ -15,9 +15,9 @@
 //                            .output = {bytes}, .op = ReduceOp::kSum});
 //   Status status = sum->wait();
 //
-// comm/examples/all_reduce.cpp is a whole program. Failures are Status; nothing throws. Threading and ownership: as the
-// headers say; in short, any thread may call, and a world outlives its communicators and the handles of their
-// operations.
+// comm/examples/all_reduce.cpp is a complete program. Failures are returned as Status; nothing throws. The headers
+// state threading and ownership. In short: any thread may call, and a world outlives its communicators and the handles
+// of their operations.
 #pragma once
 
 #include "comm/collective/communicator.h"  // IWYU pragma: export

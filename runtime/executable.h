@@ -23,14 +23,14 @@ class KernelLibrary {
  public:
   virtual ~KernelLibrary() = default;
   virtual size_t numKernels() const = 0;
-  /// Requires: index < numKernels(). nullptr when this library interprets its kernels: it then overrides launch().
+  /// Requires: index < numKernels(). nullptr if this library interprets its kernels and overrides launch().
   virtual KernelFunction kernel(size_t index) const = 0;
   /// Runs rows (or columns) [begin, end) of a kernel that has no function. Thread-safety: may be called concurrently.
   virtual void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const {
     kernel(index)(pointers, integers, begin, end);
   }
-  /// For Programs on a device, instead of launch(): queues the same on `stream`, the device's own handle, and does not
-  /// wait. Errors: what the device's driver reports.
+  /// For Programs on a device, in place of launch(): queues the kernel on `stream`, the device's own handle, and does
+  /// not wait. Errors: the errors of the device's driver.
   virtual Status enqueue(size_t /*index*/, void* const* /*pointers*/, const int64_t* /*integers*/, int64_t /*begin*/,
                          int64_t /*end*/, void* /*stream*/) const {
     return internalError("these kernels are not for a device");
@@ -40,10 +40,10 @@ class KernelLibrary {
 struct ConstantTensor {
   TensorType type;  ///< constant sizes, contiguous
   std::vector<std::byte> bytes;
-  bool isOnHost = false;  ///< on the CPU, as its value in the Program
+  bool isOnHost = false;  ///< on the CPU, like its value in the Program
 };
 
-/// How an Executable came to be, for reports.
+/// How an Executable was made, for reports.
 struct CompileStats {
   double compileSeconds = 0;
   int32_t numKernels = 0;

@@ -22,9 +22,9 @@ struct Executor::Step {
 struct Executor::Call {
   std::unique_ptr<TensorFrame> frame;
   Resolved resolved;
-  ArenaPool::Buffer buffer;    ///< of the host
-  std::byte* arena = nullptr;  ///< there, or memory of a device
-  void* stream = nullptr;      ///< of a device
+  ArenaPool::Buffer buffer;    ///< memory of the host
+  std::byte* arena = nullptr;  ///< in `buffer`, or memory of a device
+  void* stream = nullptr;      ///< stream of a device
   size_t nextStep = 0;
   std::vector<void*> pointers;  ///< scratch: a kernel's operands
   std::vector<int64_t> symbols;

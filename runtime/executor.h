@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executor: runs one entry of an Executable, again and again. No torch here: tensors are behind tensor_backend.h.
+// Executor: runs one entry of an Executable any number of times. It does not use torch: tensors are behind
+// tensor_backend.h.
 //
 // Loading flattens the Program into steps with resolved kernel addresses. A call leases a Call (frame, arena, pointer
-// table: nothing is allocated once a few calls have run), binds the symbols from the inputs, finds the ResolvedProgram
-// of these sizes and runs the steps in order:
+// table); nothing is allocated after a few calls have run. It binds the symbols from the inputs, finds the
+// ResolvedProgram of these sizes and runs the steps in order:
 //
 //   Executor::Lease lease = executor.lease();
 //   ... put the inputs into lease.frame() ...
@@ -11,13 +12,13 @@
 //   ... take its outputs from lease.frame() ...
 //   AG_RETURN_IF_ERROR(executor.resume(lease));   and so on, stage by stage
 //
-// Programs on a device differ in two points: their arena is memory of the tensor library, taken anew for each call, and
-// kernels are queued on the stream that is current when the first stage begins; later stages must be run on it too.
+// Programs on a device differ in two points. Their arena is memory of the tensor library, allocated for each call.
+// Kernels are queued on the stream that is current when the first stage begins; later stages must run on it, too.
 //
 // Thread-safety: all const functions may run on several threads at once; a Lease is used by one thread at a time. The
-// Executor must outlive its leases. A lease may be dropped before its last stage. Errors of run: kInvalidArgument when
-// the inputs do not fit the Program (nothing ran), otherwise what an operator reported, with the operator and its
-// origin in the message; outputs are then undefined.
+// Executor must outlive its leases. A lease may be dropped before its last stage. Errors of run: kInvalidArgument if
+// the inputs do not fit the Program (nothing has run), otherwise an operator's error, with the operator and its origin
+// in the message; outputs are then undefined.
 #pragma once
 
 #include <array>
@@ -38,7 +39,7 @@ class Executor {
  public:
   class Lease;
 
-  /// Requires: the entry's Program passed verify(). Errors: those of resolve() and of the backend's prepare().
+  /// Requires: the entry's Program passed verify(). Errors: see resolve() and the backend's prepare().
   static StatusOr<std::unique_ptr<Executor>> create(std::shared_ptr<const Executable> executable,
                                                     const std::string& entry, std::shared_ptr<TensorBackend> backend,
                                                     std::shared_ptr<ArenaPool> arenas);
@@ -46,7 +47,7 @@ class Executor {
 
   Lease lease() const;
   Status run(Lease& lease) const;
-  /// Runs the next stage. Requires: run() and each resume() so far succeeded, and fewer stages ran than there are.
+  /// Runs the next stage. Requires: run() and each resume() so far succeeded, and a stage is left.
   Status resume(Lease& lease) const;
   const Program& program() const { return program_; }
   /// The sizes of the last run() on this lease.

@@ -37,7 +37,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40);
 
-/// FNV-1a: every change of one byte changes it.
+/// FNV-1a. A change of a single byte always changes the result.
 uint64_t hash64(std::string_view bytes, uint64_t state) {
   for (unsigned char byte : bytes) state = (state ^ byte) * 0x100000001b3u;
   return state;
@@ -68,7 +68,7 @@ void warnOnce(const std::string& path, const char* reason) {
                reason);
 }
 
-/// Null when only this user can have written the file, else the reason.
+/// Null if only this user can have written the file, else the reason.
 const char* reasonForDistrust(int fd) {
   struct stat info;
   if (fstat(fd, &info) != 0) return "its owner cannot be read";
@@ -77,7 +77,7 @@ const char* reasonForDistrust(int fd) {
   return nullptr;
 }
 
-/// The folder, or a closed descriptor when it is missing or not trusted.
+/// The folder, or a closed descriptor if it is missing or not trusted.
 int openTrustedFolder(const std::string& folder) {
   int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return -1;
@@ -153,7 +153,7 @@ struct Entry {
   int64_t lastUseNs = 0;
 };
 
-// Entries of the folder; removes temporary files that a killed process left behind.
+// The entries of the folder; also removes temporary files that a killed process left behind.
 std::vector<Entry> listEntries(int folder) {
   std::vector<Entry> entries;
   int copy = dup(folder);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // KernelCache: content-addressed store of compiled kernels in a folder. Format and rules: kernel_cache.md.
 //
-// An entry is code that this process will execute, so a folder or file that somebody else could have written is not
-// read: it must belong to this user and be writable by nobody else. Such entries, and damaged ones, count as absent;
-// the first one is reported on stderr. Nothing here fails a compilation. Thread-safety: all methods may be called
-// concurrently, by any number of threads and processes.
+// An entry is code that this process will execute. So a folder or file that another user could have written is not
+// read: it must belong to this user, and no other user may be able to write it. Such entries, and damaged ones, count
+// as absent; the first one is reported on stderr. No failure here fails a compilation. Thread-safety: all methods may
+// be called concurrently, by any number of threads and processes.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class KernelCache {
 
   /// The payload stored under exactly this key, or nullopt.
   std::optional<std::string> load(std::string_view key) const;
-  /// Replaces what is stored under the key. Readers see the old entry, the new one, or none, never a part of one.
+  /// Replaces the payload stored under the key. Readers see the old entry, the new one, or none, never a part of one.
   void store(std::string_view key, std::string_view payload) const;
   /// Removes entries, oldest use first, until the folder holds at most maxBytes.
   void prune(uint64_t maxBytes) const;

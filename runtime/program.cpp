@@ -10,7 +10,7 @@
 namespace agspeed::runtime {
 namespace {
 
-// Walks the instructions in order and remembers which values hold something.
+// Walks the instructions in order and tracks which values exist.
 class Verifier {
  public:
   Verifier(const Program& program, size_t numKernels, size_t numConstants)
@@ -60,7 +60,7 @@ class Verifier {
       if (decl.storage == Storage::kConstant && (decl.index < 0 || static_cast<size_t>(decl.index) >= numConstants_)) {
         return broken(formatText("{} names constant {} of {}", name(id), decl.index, numConstants_));
       }
-      // An external value exists once its call ran; everything else from the start.
+      // An external value exists once its call has run; all other values exist from the start.
       alive_[id] = decl.storage != Storage::kExternal || decl.isScalar;
     }
     return {};

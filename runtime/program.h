@@ -11,7 +11,7 @@
 //   release v2
 //   ready v3                                    the caller takes v3 before anything else runs
 //
-// Instructions run in program order. Each `ready` ends a stage; what follows the last one is the last stage.
+// Instructions run in program order. Each `ready` ends a stage; the instructions after the last one are the last stage.
 // Ownership: a Program is immutable once it is part of an Executable and may be run by several threads at once.
 #pragma once
 
@@ -34,7 +34,7 @@ constexpr ValueId kNoValue = -1;
 enum class Storage : uint8_t {
   kInput,     ///< an argument of the entry
   kConstant,  ///< held by the Executable (Executable::constants)
-  kArena,     ///< planned: arenaOffset bytes into the call's arena; dies with the call
+  kArena,     ///< planned: arenaOffset bytes into the call's arena; lost when the call ends
   kFresh,     ///< allocated for this call and handed out: an output or a saved tensor
   kExternal,  ///< produced (and allocated) by an ExternalCall
 };
@@ -52,11 +52,11 @@ struct ValueDecl {
   SymExpr arenaOffset;    ///< bytes, kArena only
   bool isScalar = false;  ///< a SymInt/int input or output, not a tensor; its value is symbolValue
   SymExpr symbolValue;
-  bool isOnHost = false;  ///< a tensor on the CPU in a Program for another device: only operators see it
+  bool isOnHost = false;  ///< a tensor on the CPU in a Program for another device; only operators use it
 };
 
-/// Where the value of symbol s<i> is read at each call: a size of an input tensor, or an integer input (dim == -1).
-/// input == -1: the entry does not use the symbol.
+/// Where the value of symbol s<i> is read at each call: from a size of an input tensor, or from an integer input (dim
+/// == -1). input == -1: the entry does not use the symbol.
 struct SymbolBinding {
   int32_t input = 0;
   int32_t dim = -1;
@@ -71,11 +71,11 @@ struct KernelCall {
   std::vector<ValueId> operands;
   std::vector<SymExpr> integers;
   SymExpr extent;
-  SymExpr grain;  ///< smallest slice worth a thread, derived from shapes alone
+  SymExpr grain;  ///< smallest slice that is worth a thread, derived from shapes alone
 };
 
-/// Argument of an ExternalCall: positional ones first, then keywords; the executor matches them to the operator's
-/// schema and fills in defaults. Devices, layouts and memory formats travel as strings ("cpu", "strided",
+/// An argument of an ExternalCall: positional ones first, then keywords. The executor matches them to the operator's
+/// schema and fills in defaults. Devices, layouts and memory formats are strings ("cpu", "strided",
 /// "contiguous_format").
 struct ExternalArg {
   struct None {};
@@ -90,7 +90,7 @@ struct ExternalArg {
   std::string name;  ///< keyword; empty: positional
 };
 
-/// Call of an operator by name, e.g. "aten.addmm.default". Results that nobody reads are kNoValue.
+/// Call of an operator by name, e.g. "aten.addmm.default". Unused results are kNoValue.
 struct ExternalCall {
   std::string op;
   std::vector<ExternalArg> args;
@@ -102,7 +102,7 @@ struct Release {
   ValueId value = kNoValue;
 };
 
-/// Ends a stage: hands over the outputs that are these values, whose memory nothing that follows touches.
+/// Ends a stage: hands over the outputs that are these values. Later instructions do not touch their memory.
 struct GradientsReady {
   std::vector<ValueId> values;
 };
@@ -122,14 +122,15 @@ struct Program {
   SymExpr arenaBytes;
 };
 
-/// By output: the stage after which it is handed over; 0 for None. The last stage is that of what no `ready` names.
+/// By output: the stage after which it is handed over; 0 for None. Outputs that no `ready` names belong to the last
+/// stage.
 std::vector<int32_t> stagesOfOutputs(const Program& program);
 /// One more than the number of `ready` instructions.
 size_t numStages(const Program& program);
 
-/// Checks every rule that running relies on: ids in range, values written before they are read and not read after their
-/// release or after they were handed over, outputs outside the arena. Errors: kInvalidArgument naming the instruction
-/// and the value.
+/// Checks all rules that execution relies on: ids are in range, values are written before they are read, values are not
+/// read after they were released or handed over, outputs are outside the arena. Errors: kInvalidArgument naming the
+/// instruction and the value.
 Status verify(const Program& program, size_t numKernels, size_t numConstants);
 
 }  // namespace agspeed::runtime

@@ -28,7 +28,7 @@ struct ResolvedLaunch {
   int64_t grain = 0;
 };
 
-/// What a TensorBackend derives from the sizes and keeps with them: operator calls but for their tensors.
+/// Data that a TensorBackend derives from the sizes and keeps with them: operator calls without their tensors.
 class PreparedCalls {
  public:
   virtual ~PreparedCalls() = default;

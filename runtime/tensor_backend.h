@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorBackend: what the executor needs from a tensor library. runtime/aten implements it with torch.
 //
-// Two nouns: the backend (shared, thread-safe, knows one Program) and a frame (the tensors of one call in flight, used
-// by one thread at a time and reused by later calls). Values are addressed by ValueId; the executor sees data pointers
-// only. No function throws: failures of operators come back as a Status.
+// There are two classes: the backend (shared, thread-safe, for one Program) and a frame (the tensors of one call in
+// flight, used by one thread at a time and reused by later calls). Values are addressed by ValueId; the executor sees
+// only data pointers. No function throws: failures of operators are returned as a Status.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@
 
 namespace agspeed::runtime {
 
-/// A kernel with everything but its slice.
+/// A kernel with all its arguments except the slice.
 struct KernelLaunch {
-  KernelFunction function = nullptr;  ///< nullptr: the library interprets
+  KernelFunction function = nullptr;  ///< nullptr: the library interprets the kernel
   const KernelLibrary* library = nullptr;
   size_t kernel = 0;
   void* const* pointers = nullptr;
@@ -42,8 +42,9 @@ class TensorFrame {
   /// Starts a call: checks dtype, sizes, strides and device of the inputs against `resolved`, which outlives the call.
   /// `arena` is the call's planned memory. Errors: kInvalidArgument naming the input.
   virtual Status begin(const ResolvedProgram& resolved, std::byte* arena) = 0;
-  /// Programs on a device: memory for the call's planned values, which end() gives back, and the stream that work of
-  /// this thread goes to now (the device's own handle; null is its default stream). Errors: kResourceExhausted.
+  /// For Programs on a device. allocateArena(): memory for the call's planned values, which end() frees. stream(): the
+  /// stream on which this thread's work is queued now (the device's own handle; null is its default stream). Errors:
+  /// kResourceExhausted.
   virtual StatusOr<std::byte*> allocateArena(int64_t /*bytes*/) {
     return internalError("this tensor library has memory of the host only");
   }
@@ -65,7 +66,7 @@ class TensorBackend {
   virtual std::unique_ptr<TensorFrame> newFrame() const = 0;
   /// Prepares operator arguments for these sizes. Errors: kInvalidArgument naming the operator and the argument.
   virtual StatusOr<std::unique_ptr<PreparedCalls>> prepare(const ResolvedProgram& resolved) const = 0;
-  /// Runs [0, extent) in slices of at least `grain`, over the tensor library's own worker threads.
+  /// Runs [0, extent) in slices of at least `grain`, on the tensor library's own worker threads.
   virtual void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const = 0;
 };
 

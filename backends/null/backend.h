@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// null: kernels that do nothing. The smallest backend, to copy for a new target and to measure what everything but the
-// kernels costs.
+// null: kernels that do nothing. The smallest backend. Copy it for a new target, or use it to measure the cost of
+// everything except the kernels.
 #pragma once
 
 #include "backends/backend.h"

@@ -37,7 +37,7 @@ ColumnPass::Accumulators ColumnPass::neutral(const std::vector<Reduction>& reduc
   return values;
 }
 
-// Columns beyond the row count as the neutral element.
+// Columns beyond the end of the row contribute the neutral element.
 ColumnPass::Accumulators ColumnPass::emitChunk(const std::vector<Reduction>& reductions, const ColumnChunk& chunk,
                                                int place, ValueRange accumulated, const Body& body) {
   std::vector<Val> values = body(chunk, place);

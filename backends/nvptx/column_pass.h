@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// ColumnPass: the columns of a row that belong to one thread, as chunks of neighbours, and one pass over them with the
-// reductions it carries. The chunks are known at compile time (one, or a few that the group's threads interleave), or
-// counted by a loop.
+// ColumnPass: the columns of a row that belong to one thread, as chunks of neighbouring columns, and one pass over them
+// that may carry reductions. The chunks are known at compile time (one, or a few that the group's threads interleave),
+// or a loop counts them.
 //
-// A reduction of a thread keeps one accumulator a lane, over its chunks in order; lanes are folded by halving at the
+// A thread's reduction keeps one accumulator per lane, over its chunks in order; lanes are folded by halving at the
 // end.
 #pragma once
 
@@ -18,18 +18,18 @@ namespace agspeed::backends::nvptx {
 
 class ColumnPass {
  public:
-  /// One chunk; its isActive is not read, forEach() brings it.
+  /// One chunk. Its isActive is not read, because forEach() gets it.
   static ColumnPass ofChunk(passes::ValueBuilder& builder, const ColumnChunk& chunk);
-  /// Chunk i of a thread is chunk (rank + i * size) of the row. numChunks 0: as many as the row needs.
+  /// Chunk i of a thread is chunk (rank + i * size) of the row. numChunks 0: as many as the row needs, in a loop.
   static ColumnPass ofGroup(passes::ValueBuilder& builder, const ThreadGroup& group, passes::Val numColumns, int lanes,
                             int numChunks);
 
   bool isLoop() const { return isLoop_; }
   int numChunks() const { return isLoop_ ? 1 : static_cast<int>(chunks_.size()); }
 
-  /// Emits code for one chunk, the `place`-th, and returns what each reduction takes in.
+  /// Emits code for one chunk, which has the index `place`, and returns the value to add to each reduction.
   using Body = std::function<std::vector<passes::Val>(const ColumnChunk& chunk, int place)>;
-  /// One pass. `isActive`: whether stores happen. Returns this thread's part of each reduction, a scalar.
+  /// Emits one pass. `isActive`: whether stores happen. Returns this thread's part of each reduction, a scalar.
   std::vector<passes::Val> forEach(const std::vector<compiler::Reduction>& reductions, passes::Val isActive,
                                    const Body& body);
 
@@ -45,8 +45,8 @@ class ColumnPass {
   passes::ValueBuilder* b_;
   int lanes_;
   bool isLoop_ = false;
-  std::vector<ColumnChunk> chunks_;  ///< the first one alone, in a loop
-  passes::Val step_;                 ///< columns from one chunk of a loop to the next
+  std::vector<ColumnChunk> chunks_;  ///< only the first one if isLoop_
+  passes::Val step_;                 ///< columns between two chunks of a loop
 };
 
 }  // namespace agspeed::backends::nvptx

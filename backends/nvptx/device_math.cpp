@@ -33,7 +33,7 @@ Val powerOfTwo(Val n) {
   return bitcastTo(shiftLeft(n + b.like(n, 1023), b.like(n, 52)), b.ops().getF64Type());
 }
 
-// The largest divisor * 2^k whose quotient has at most kDigitsOfStep digits, with k >= 0.
+// The largest divisor * 2^k, k >= 0, for which the quotient has at most kDigitsOfStep digits.
 Val shiftedDivisor(Val rest, Val divisor) {
   ValueBuilder& b = *rest.builder;
   Val isSmall = lt(divisor, kSubnormalDivisor);
@@ -46,7 +46,7 @@ Val shiftedDivisor(Val rest, Val divisor) {
   return divisor * powerOfTwo(half) * powerOfTwo(k - half);
 }
 
-// The quotient may be rounded up to one too many, never down; the remainder of the right one is exact.
+// The rounded quotient may be one too large, but never too small; the remainder of the right one is exact.
 Val subtractMultiple(Val rest, Val divisor) {
   Val step = shiftedDivisor(rest, divisor);
   Val quotient = trunc(rest / step);
@@ -86,7 +86,7 @@ Val deviceRemainder(Val x, Val y) {
 
 // --- trigonometry ---
 
-// A zero, then the binary digits of 2/pi, 32 a word.
+// A zero, then the binary digits of 2/pi, 32 per word.
 constexpr int64_t kTwoOverPi[] = {0,          0xA2F9836E, 0x4E441529, 0xFC2757D1,
                                   0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB};
 constexpr int kMaxFirstWord = 4;
@@ -94,7 +94,7 @@ constexpr double kHalfPi = 1.57079632679489661923;
 
 struct Angle {
   Val quadrant;  ///< i64, modulo 4
-  Val sine;      ///< f64, of what is left, in -pi/4 .. pi/4
+  Val sine;      ///< f64, of the reduced angle in -pi/4 .. pi/4
   Val cosine;
 };
 
@@ -107,8 +107,8 @@ Val wordAt(Val first, int next) {
   return word;
 }
 
-// |x| times 2/pi modulo 4, times 2^62. |x| = m 2^p with an integer m: digits of 2/pi above 2^(2 - p) add multiples of
-// 4, and those below 2^-64 of the rest do not matter.
+// Returns |x| times 2/pi modulo 4, times 2^62. Let |x| = m 2^p with an integer m. Digits of 2/pi above 2^(2 - p) only
+// add multiples of 4, and digits below 2^-64 of the rest do not matter.
 Val quadrantsOf(Val x) {
   ValueBuilder& b = *x.builder;
   Val bits = convertInt(bitcastTo(x, b.ops().getI32Type()), b.ops().getI64Type(), Signedness::kUnsigned);
@@ -152,7 +152,7 @@ Val sineOfQuadrant(const Angle& angle, Val quadrant) {
   return select(bitOf(quadrant, 2), -value, value);
 }
 
-// Infinities and NaN give NaN. `sign` is that of an odd function.
+// Infinities and NaN give NaN. An odd function gets the sign of x.
 Val finish(Val x, Val wide, bool isOdd) {
   Val value = convertFloat(wide, x.elementType());
   if (isOdd) value = select(lt(x, 0.0), -value, value);
@@ -182,11 +182,11 @@ struct Row {
 };
 constexpr Row kLargeAngles[] = {{"math.cos", largeCos}, {"math.sin", largeSin}, {"math.tan", largeTan}};
 
-// Those that are instructions, or sequences that NVPTX has itself.
+// Operations that are instructions, or that NVPTX expands itself.
 constexpr StringRef kNative[] = {"math.absf", "math.ceil",      "math.copysign", "math.floor",
                                  "math.fma",  "math.roundeven", "math.sqrt",     "math.trunc"};
 
-// One lane after the other: side by side, so much code would need more registers than a thread has.
+// Emits one lane after the other, because several formulas side by side would need more registers than a thread has.
 Value perLane(OpBuilder& ops, Operation* op, llvm::function_ref<Val(ValueBuilder&, ValueRange)> formula) {
   ValueBuilder builder(ops, op->getLoc());
   auto type = dyn_cast<VectorType>(op->getResult(0).getType());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pass expand-math leaves to libm on a CPU, as code: a GPU has no libm, and no device library is linked.
+// Code for functions that the pass expand-math leaves to libm on a CPU. A GPU has no libm, and no device library is
+// linked.
 //
 //   sin, cos, tan of large f32   x modulo pi/2 by the digits of 2/pi that matter (Payne and Hanek, "Radian reduction
-//   for
-//                                trigonometric functions", 1983); error below 1 ulp
-//   remf of f32 and f64          exact: subtracts multiples of the divisor, 50 binary digits a step
+//                                for trigonometric functions", 1983); error below 1 ulp
+//   remf of f32 and f64          exact: subtracts multiples of the divisor, 50 binary digits per step
 //
-// The rest, functions of f64 without a formula, is refused.
+// Other functions, f64 functions without a formula, are refused.
 #pragma once
 
 #include <memory>
@@ -17,11 +17,11 @@
 
 namespace agspeed::backends::nvptx {
 
-/// Splits operations that will become formulas into one for each lane, so that a thread runs one formula at a time and
-/// needs the registers of one. Before: expand-math has not run.
+/// Splits operations that will become formulas into one per lane, so that a thread runs one formula at a time and needs
+/// the registers of only one. Run it before expand-math.
 std::unique_ptr<mlir::Pass> createSplitMathPass();
 
-/// Replaces the operations above. Before: expand-math has run.
+/// Replaces the operations above. Run it after expand-math.
 std::unique_ptr<mlir::Pass> createDeviceMathPass();
 
 /// Errors: kUnsupported naming the first operation that would need a library.

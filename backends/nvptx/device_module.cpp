@@ -12,7 +12,7 @@
 namespace agspeed::backends::nvptx {
 namespace {
 
-// Passes of the CPU's pipeline that have another meaning here.
+// Passes of the CPU's pipeline that are replaced here.
 constexpr std::string_view kMathToLibm = "math-to-libm";
 
 Status lowerDeviceKernel(passes::PassFunnel& funnel, mlir::ModuleOp module) {
@@ -41,7 +41,7 @@ StatusOr<std::unique_ptr<llvm::Module>> emitDeviceModule(llvm::LLVMContext& cont
   passes::PassFunnel funnel(options, symbol, *module, cluster.toString());
   AG_RETURN_IF_ERROR(lowerDeviceKernel(funnel, *module));
   AG_ASSIGN_OR_RETURN(std::unique_ptr<llvm::Module> translated, passes::translateKernel(*module, context));
-  // A GPU thread has no vectors but those of loads and stores.
+  // A GPU thread has vectors only for loads and stores.
   passes::cleanUpKernel(*translated, /*machine=*/nullptr, passes::Vectors::kSplit);
   return translated;
 }

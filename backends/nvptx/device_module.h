@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster -> LLVM IR of its GPU kernels, optimised and for no target yet: compiled to PTX (ptx.h), or for the host by
-// tests.
+// Cluster -> LLVM IR of its GPU kernels, optimised and not yet for a target. ptx.h compiles it to PTX, tests compile it
+// for the host.
 #pragma once
 
 #include <memory>

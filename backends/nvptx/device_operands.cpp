@@ -95,7 +95,7 @@ Value DeviceOperands::address(int operand, Val column) {
                              ValueRange{column.value});
 }
 
-// Whether the chunk is full and its address a multiple of its bytes.
+// Whether the chunk is full and its address is a multiple of its size in bytes.
 Val DeviceOperands::mayMoveWhole(int operand, const ColumnChunk& chunk, Value first) {
   Val number = b_.wrap(LLVM::PtrToIntOp::create(b_.ops(), b_.loc(), b_.ops().getI64Type(), first));
   Val misalignment = number & b_.like(number, static_cast<double>(widthOf(operand) * chunk.lanes - 1));

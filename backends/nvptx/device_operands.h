@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeviceOperands: what a kernel's parameter holds (see parameterBlock()), addresses of its operands, and the loads and
-// stores of one thread: a chunk of neighbouring columns, or one row value.
+// DeviceOperands: the values in a kernel's parameter (see parameterBlock()), addresses of its operands, and the loads
+// and stores of one thread: a chunk of neighbouring columns, or one row value.
 //
-// A full chunk at an aligned address moves in one access of up to 128 bits; others move column by column. Columns
-// outside the chunk's end are loaded from its last column and never stored.
+// A full chunk at an aligned address is accessed at once, with up to 128 bits; other chunks are accessed column by
+// column. Columns beyond the chunk's end are loaded from its last column and never stored.
 #pragma once
 
 #include <vector>
@@ -21,12 +21,12 @@ struct ColumnChunk {
   int lanes = 4;
 };
 
-/// vector of i1: which lanes lie before the chunk's end.
+/// A vector of i1: which lanes are before the chunk's end.
 passes::Val lanesInside(const ColumnChunk& chunk);
 
 class DeviceOperands {
  public:
-  /// Emits the loads of everything in the parameter at the insertion point.
+  /// Emits the loads of all values in the parameter at the insertion point.
   DeviceOperands(passes::ValueBuilder& builder, const compiler::Cluster& cluster, mlir::Value parameter);
 
   passes::Val outerSize(int dimension) const { return outerSizes_[dimension]; }
@@ -40,7 +40,7 @@ class DeviceOperands {
   /// Later accesses to operands other than block operands are in this row.
   void enterRow(const std::vector<passes::Val>& coordinates);
 
-  /// vector of `lanes` register values.
+  /// A vector of `lanes` register values.
   passes::Val load(int operand, const ColumnChunk& chunk);
   void store(int operand, const ColumnChunk& chunk, passes::Val value);
   passes::Val loadRow(int operand);

@@ -31,7 +31,7 @@ Val divideUnsigned(Val a, Val b) {
   return builder.wrap(arith::DivUIOp::create(builder.ops(), builder.loc(), a.value, b.value).getResult());
 }
 
-/// One row (or block of rows) of a thread.
+/// The row (or block of rows) that a thread works on.
 struct Unit {
   Val index;
   Val isActive;  ///< i1: false for threads beyond the extent, which compute another unit and store nothing
@@ -64,7 +64,7 @@ class EntryEmitter {
 
   // --- units ---
 
-  // Threads count chunks: those of the first unit, then those of the second, ...
+  // Thread numbers count chunks: first all chunks of the first unit, then all of the second, and so on.
   void emitFlat() {
     Val lanes = b_.like(zero_, plan_.lanes);
     bool isOneRow = cluster_.outerRank == 0;
@@ -113,7 +113,7 @@ class EntryEmitter {
 
   // --- sums over rows ---
 
-  // All groups of a warp run as many rows as a full block has: what is beyond the last row is computed and dropped.
+  // All groups of a warp run as many rows as a full block has. Rows beyond the last one are computed and dropped.
   void emitBlock(const Unit& unit) {
     operands_.enterBlock(unit.index);
     Val numRows = operands_.outerSize(0);
@@ -142,7 +142,7 @@ class EntryEmitter {
     return b_.constant(VectorType::get({plan_.lanes}, element), 0);
   }
 
-  // Per sum, per chunk of the thread.
+  // One value per sum and per chunk of the thread.
   SmallVector<Value> neutralSums() {
     SmallVector<Value> values;
     for (const ClusterStore& store : sums_) values.append(columns_->numChunks(), neutralSum(store).value);
@@ -168,7 +168,7 @@ class EntryEmitter {
 
   // --- rows ---
 
-  // Returns the sums, which `carried` are before this row.
+  // Returns the sums; `carried` are their values before this row.
   SmallVector<Value> emitRow(Val isActive, SmallVector<Value> carried) {
     rowValues_.assign(cluster_.nodes.size(), Val());
     chunkValues_.assign(columns_->numChunks(), std::vector<Val>(cluster_.nodes.size()));
@@ -183,7 +183,7 @@ class EntryEmitter {
     return std::move(sumValues_);
   }
 
-  // By the first thread of a group, when no other will read what it overwrites.
+  // Stored by the first thread of a group, when no other thread still reads the memory that it overwrites.
   void storeRows(Val isActive) {
     if (plan_.schedule.rowStores.empty()) return;
     if (!cluster_.hasReduction()) group_->synchronize();
@@ -231,7 +231,7 @@ class EntryEmitter {
     return compiler::valueAs(reduction.dtype, cluster_, input, elementValue(input, chunk, values));
   }
 
-  // All values first: a store may overwrite what a later value's load would read.
+  // Computes all values first, because a store may overwrite memory that a later value would load.
   void storeElements(const ColumnChunk& chunk, std::vector<Val>& values, int place) {
     std::vector<Val> stored;
     for (const ClusterStore& store : plan_.schedule.elementStores) {
@@ -296,7 +296,7 @@ class EntryEmitter {
   std::vector<ClusterStore> sums_;
   std::vector<Val> rowValues_;                 ///< per node, null until known in the current row
   std::vector<std::vector<Val>> chunkValues_;  ///< per chunk, per node: null until emitted in the current row
-  SmallVector<Value> sumValues_;               ///< per sum, per chunk, where sums stay in registers
+  SmallVector<Value> sumValues_;               ///< per sum, per chunk, if sums stay in registers
 };
 
 void emitEntry(OpBuilder& ops, Location loc, ModuleOp module, const Cluster& cluster, const KernelPlan& plan,

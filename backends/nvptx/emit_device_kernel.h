@@ -13,7 +13,7 @@
 namespace agspeed::backends::nvptx {
 
 /// Requires: compiler::loadKernelDialects(context), and the cluster's plan.
-/// Errors: kUnsupported when the generator lacks an operation or dtype (named).
+/// Errors: kUnsupported if the generator lacks an operation or dtype (named).
 StatusOr<mlir::OwningOpRef<mlir::ModuleOp>> emitDeviceKernel(mlir::MLIRContext& context,
                                                              const compiler::Cluster& cluster, const KernelPlan& plan,
                                                              const std::string& symbol);

@@ -16,13 +16,13 @@ namespace cuda = runtime::device::cuda;
 using compiler::Cluster;
 using compiler::CompileOptions;
 
-/// Raise when the PTX made for some cluster changes: texts of other versions are not found in the cache.
+/// Raise this if the PTX of some cluster changes, so that texts of other versions are not found in the cache.
 constexpr const char* kGeneratorVersion = "1";
 
 struct LoadedKernel {
   KernelPlan plan;
   std::shared_ptr<const cuda::CudaModule> module;
-  std::array<cuda::CudaKernel, kNumEntries> entries;  ///< those of the plan
+  std::array<cuda::CudaKernel, kNumEntries> entries;  ///< the entries of the plan
 };
 
 class Library final : public runtime::KernelLibrary {

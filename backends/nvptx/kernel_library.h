@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // buildKernels(): clusters -> PTX -> kernels loaded on one GPU, as a KernelLibrary that queues launches on streams.
 //
-// NVIDIA's driver makes machine code of the PTX and keeps it; the kernel cache keeps the PTX, by capability. Nothing
-// here has a header of CUDA. Thread-safe.
+// NVIDIA's driver compiles the PTX to machine code and keeps it; the kernel cache keeps the PTX, by capability. No CUDA
+// header is used. Thread-safe.
 #pragma once
 
 #include <memory>
@@ -15,10 +15,10 @@
 
 namespace agspeed::backends::nvptx {
 
-/// One kernel per cluster, in order, for options.device, whose driver is opened first. Adds to `stats` what came from
-/// the cache. A launch reads device pointers and does not wait; errors of the driver come back from enqueue().
+/// One kernel per cluster, in order, for options.device, whose driver is opened first. Adds the number of cached
+/// kernels to `stats`. A launch takes device pointers and does not wait; enqueue() returns errors of the driver.
 /// Errors: kUnsupported for a cluster without GPU code (the operation named), a kernel that would spill registers, a
-/// build without PTX, or a driver that does not take it; kUnavailable without driver or GPU.
+/// build without PTX, or a driver that rejects it; kUnavailable without driver or GPU.
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> buildKernels(const std::vector<compiler::Cluster>& clusters,
                                                                      const compiler::CompileOptions& options,
                                                                      runtime::CompileStats& stats);

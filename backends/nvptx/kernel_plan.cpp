@@ -17,13 +17,14 @@ namespace {
 constexpr int64_t kAccessBytes = 16;
 constexpr int kMaxLanes = 8;
 constexpr int kMaxFormulas = 24;        // in a thread's code
-constexpr int kTemporaries = 3;         // a column, inside an operation
-constexpr int kResidentRegisters = 96;  // by the estimate, which sees no formulas; kMaxRegisters without a second chunk
+constexpr int kTemporaries = 3;         // per column, inside an operation
+constexpr int kResidentRegisters = 96;  // by the estimate, which omits formulas; kMaxRegisters applies with a single
+                                        // chunk
 constexpr int64_t kMaxBlocks = std::numeric_limits<int32_t>::max();
 
 int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// As many as fill 128 bits of the widest operand.
+// The number of columns that fill 128 bits of the widest operand.
 int widestLanes(const Cluster& cluster) {
   int64_t widest = 0;
   for (const ClusterOperand& operand : cluster.operands) {
@@ -32,8 +33,8 @@ int widestLanes(const Cluster& cluster) {
   return widest == 0 ? 1 : std::min<int>(kMaxLanes, static_cast<int>(kAccessBytes / widest));
 }
 
-// Whether a thread has the registers to keep `chunks` chunks of `lanes` columns from phase to phase while it works on
-// one of them.
+// Whether a thread has enough registers to keep `chunks` chunks of `lanes` columns from phase to phase while it works
+// on one of them.
 bool fits(const RegisterEstimate& estimate, int lanes, int chunks) {
   int perColumn = estimate.peak + kTemporaries + (chunks - 1) * estimate.held + chunks * estimate.sums;
   int limit = chunks > 1 ? kResidentRegisters : kMaxRegisters;

@@ -27,7 +27,7 @@ constexpr const char* kTriple = "nvptx64-nvidia-cuda";
 constexpr std::string_view kComment = "// ";
 constexpr int kMinCapability = 75;
 
-// The newest GPU that LLVM knows, up to this one: what is made for it runs on later ones.
+// The newest GPU up to this one that LLVM knows. Code made for it also runs on later GPUs.
 std::string newestKnown(const llvm::Target& target, const llvm::Triple& triple, int number) {
   std::unique_ptr<llvm::MCSubtargetInfo> known(target.createMCSubtargetInfo(triple, "", ""));
   while (number > kMinCapability && !known->isCPUStringValid(formatText("sm_{}", number))) --number;
@@ -65,7 +65,7 @@ StatusOr<std::unique_ptr<llvm::TargetMachine>> createTargetMachine(Capability ca
 
 int maxThreads(Entry entry) { return entry == Entry::kFlat ? kFlatThreads : kMaxGroupThreads; }
 
-// Entries become kernels with their parameter by value and the registers that their block size leaves.
+// Turns entries into kernels with their parameter by value, and limits their registers by the block size.
 void markKernels(llvm::Module& module, const KernelPlan& plan, const std::string& symbol) {
   llvm::LLVMContext& context = module.getContext();
   llvm::Type* block = llvm::ArrayType::get(llvm::Type::getInt64Ty(context), static_cast<uint64_t>(plan.numSlots()));

@@ -15,10 +15,10 @@ using compiler::PointwiseOp;
 namespace {
 
 constexpr int kAddressRegisters = 2;
-constexpr int kIndexRegisters = 12;    // coordinates, the column, the group
+constexpr int kIndexRegisters = 12;    // for coordinates, the column, the group
 constexpr int kFormulaRegisters = 20;  // inside a function such as acos, which works on one column at a time
 
-// Operations of a few instructions, for floats; any other counts as a formula.
+// Operations of a few instructions on floats; all others count as formulas.
 constexpr PointwiseOp kShort[] = {
     // keep-sorted
     PointwiseOp::kAbs,   PointwiseOp::kAdd,  PointwiseOp::kCast,       PointwiseOp::kCeil,    PointwiseOp::kDiv,
@@ -61,7 +61,7 @@ class Lifetimes {
   }
 
  private:
-  // All values are computed before the first is stored.
+  // All values are computed before the first one is stored.
   void useStored() {
     std::vector<int32_t> stored;
     for (const compiler::ClusterStore& store : schedule_.elementStores) {

@@ -66,7 +66,7 @@ void ThreadGroup::synchronize() {
   callBarrier("llvm.nvvm.bar.warp.sync", -1);
 }
 
-// The value of the thread whose number in the warp differs in the bit `distance`. Values of 64 bits travel in halves.
+// The value of the thread whose number in the warp differs in the bit `distance`. 64-bit values are shuffled in halves.
 Val ThreadGroup::shuffleXor(Val value, int distance) {
   OpBuilder& ops = b_.ops();
   Type i32 = ops.getI32Type();
@@ -91,14 +91,14 @@ Val ThreadGroup::shuffleXor(Val value, int distance) {
   return value.isFloat() ? bitcastTo(bits, type) : bits;
 }
 
-// Both partners combine in the same order: the larger of 0 and -0 depends on it.
+// Both partners combine in the same order, because the larger of 0 and -0 depends on it.
 Val ThreadGroup::combineAcross(const Reduction& reduction, Val value, int distance) {
   Val other = shuffleXor(value, distance);
   Val isUpper = ne(rank_ & b_.like(rank_, distance), 0.0);
   return compiler::combine(reduction.op, select(isUpper, other, value), select(isUpper, value, other), reduction.dtype);
 }
 
-// By halving distances; smaller groups skip the steps that would leave them.
+// Halves the distance in each step. Smaller groups skip steps that would leave them.
 Val ThreadGroup::reduceInWarp(const Reduction& reduction, Val value) {
   for (int distance = kWarpThreads / 2; distance >= 1; distance /= 2) {
     Val combined = combineAcross(reduction, value, distance);
@@ -113,7 +113,7 @@ Value ThreadGroup::slot(int reduction, Val warp) {
                              ValueRange{index.value});
 }
 
-// Every warp leaves its value in shared memory; then each warp reads all of them, one a thread of either half, and
+// Every warp stores its value in shared memory. Then each warp reads all of them, one per thread of either half, and
 // reduces again.
 std::vector<Val> ThreadGroup::reduceOverWarps(const std::vector<Reduction>& reductions,
                                               const std::vector<Val>& values) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// ThreadGroup: the threads that share a row (see kernel_plan.h), and what they do together. The group's size is known
-// at run time only: a power of two, within a warp or of several whole warps.
+// ThreadGroup: the threads that share a row (see kernel_plan.h), and their common operations. The group's size is known
+// only at run time: a power of two, within a warp or of several whole warps.
 //
-// Every thread of the block must reach each call together: shuffles name all threads of a warp.
+// All threads of the block must reach each call together, because shuffles involve all threads of a warp.
 #pragma once
 
 #include <vector>
@@ -19,16 +19,16 @@ passes::Val readRegister(passes::ValueBuilder& builder, ThreadRegister which);
 
 class ThreadGroup {
  public:
-  /// Declares shared memory for up to `maxReductions` at a time in the module, under the name `sharedName`; none where
-  /// the module has it already. Emits the group's numbers at the insertion point.
+  /// Declares shared memory named `sharedName` in the module for up to `maxReductions` at a time, unless the module has
+  /// it already. Emits the group's numbers at the insertion point.
   ThreadGroup(passes::ValueBuilder& builder, mlir::ModuleOp module, const std::string& sharedName, int maxReductions);
 
   passes::Val rank() const { return rank_; }  ///< i64: this thread's place in its group
   passes::Val size() const { return size_; }  ///< i64
 
-  /// Each value combined over the group's threads, the same bits in all of them.
+  /// Combines each value over the group's threads; all threads get the same bits.
   std::vector<passes::Val> reduce(const std::vector<compiler::Reduction>& reductions, std::vector<passes::Val> values);
-  /// What threads of the group did to memory before is seen by all of them after.
+  /// Makes earlier memory writes of the group's threads visible to all of them.
   void synchronize();
 
  private:

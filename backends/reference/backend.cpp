@@ -16,7 +16,7 @@ using compiler::PointwiseOp;
 
 namespace {
 
-// One launch, read from the tables of runtime/program.h.
+// One launch, with the tables of runtime/program.h.
 struct Launch {
   const Cluster& cluster;
   void* const* pointers;
@@ -43,7 +43,7 @@ struct Launch {
   const int64_t* strides(size_t operand) const { return integers + (rank() + 1) * (1 + static_cast<int64_t>(operand)); }
 };
 
-// Interprets one row: node after node, each over all columns (or once, for a row node).
+// Interprets one row: one node after the other, each over all columns (or once, for a row node).
 class RowInterpreter {
  public:
   RowInterpreter(const Launch& launch, int64_t row, int64_t beginColumn, int64_t endColumn)

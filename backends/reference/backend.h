@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// reference: an interpreter of clusters that is slow and obviously correct, the oracle for every other target. One
+// reference: a slow and obviously correct interpreter of clusters, the oracle for every other target. It computes one
 // element at a time in double (or int64), rounded to each node's dtype.
 #pragma once
 

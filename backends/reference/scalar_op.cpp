@@ -12,7 +12,7 @@ using compiler::PointwiseOp;
 
 namespace {
 
-// Round to nearest, ties to even, with `bits` significant bits and the given smallest normal exponent.
+// Rounds to nearest, ties to even, with `bits` significant bits and the given smallest normal exponent.
 double roundMantissa(double value, int bits, int minExponent) {
   if (value == 0 || !std::isfinite(value)) return value;
   int exponent = std::max(std::ilogb(value), minExponent);
@@ -42,7 +42,7 @@ int64_t wrapInteger(int64_t value, DType dtype) {
   }
 }
 
-// Half precision formats as bits, through float for bf16 and by hand for f16.
+// Converts half-precision formats: through float for bf16, and by hand for f16.
 double halfToDouble(uint16_t bits) {
   int exponent = (bits >> 10) & 31;
   int mantissa = bits & 1023;
@@ -149,7 +149,7 @@ double binaryReal(PointwiseOp op, double a, double b) {
   }
 }
 
-// Two's complement arithmetic that wraps, as ATen's integers do.
+// Two's complement arithmetic that wraps, like ATen's integers.
 int64_t wrappingAdd(int64_t a, int64_t b) { return static_cast<int64_t>(uint64_t(a) + uint64_t(b)); }
 int64_t wrappingMul(int64_t a, int64_t b) { return static_cast<int64_t>(uint64_t(a) * uint64_t(b)); }
 

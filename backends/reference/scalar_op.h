@@ -10,7 +10,7 @@
 
 namespace agspeed::backends::reference {
 
-/// Which member counts follows from the dtype that goes with it.
+/// The dtype that accompanies it says which member is used.
 struct Scalar {
   double real = 0;
   int64_t integer = 0;
@@ -20,7 +20,7 @@ struct Scalar {
 Scalar loadScalar(const void* base, DType dtype, int64_t index);
 void storeScalar(void* base, DType dtype, int64_t index, Scalar value);
 
-/// `value` of dtype `from` as a node of dtype `to` holds it.
+/// Converts `value` of dtype `from` to the value of a node of dtype `to`.
 Scalar convertScalar(Scalar value, DType from, DType to);
 Scalar constantScalar(double value, DType dtype);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ProcessGroup's functions have in common before an operation starts: checks of torch's arguments, in the words of
-// torch's Gloo backend, and their translation into calls of ours; failures as torch's exceptions, and the other way
-// round. A function that names no other exception throws ValueError. Thread-safe.
+// Helpers of ProcessGroup's functions. They check torch's arguments with the texts of torch's Gloo backend, translate
+// them into our calls, turn failures into torch's exceptions, and exceptions into texts. A function throws ValueError
+// unless its comment names another exception. Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,10 +20,10 @@
 
 namespace agspeed::comm {
 
-/// Throws what torch expects for this failure: ValueError for wrong arguments, else DistBackendError.
+/// Throws the exception that torch expects for this failure: ValueError for wrong arguments, else DistBackendError.
 [[noreturn]] void raise(const Status& status);
 
-/// What `error` says, without the C++ frames that torch adds.
+/// The message of `error`, without the C++ frames that torch adds.
 std::string messageOf(const std::exception& error);
 
 /// Throws DistBackendError in a process that was forked after the world was made.
@@ -41,21 +41,21 @@ void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const c
 /// The tag of a message, which must not be negative.
 uint32_t checkedTag(int tag, const char* operation);
 void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation);
-/// Checks that there is one of `what` per rank.
+/// Checks that there is one `what` per rank.
 void checkCount(size_t count, size_t expected, const char* operation, const char* what);
-/// Checks that `whole` is as large as `count` times `part`.
+/// Checks that `whole` is `count` times as large as `part`.
 void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, const char* operation);
 
-/// The tensors of an operation's root; none elsewhere.
+/// The first list, which only an operation's root has; empty at other ranks.
 at::TensorList firstOf(const std::vector<std::vector<at::Tensor>>& lists);
-/// The members of a group that are its `ranks`.
+/// The members of a group at the positions `ranks`.
 std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks);
 
-/// In `plan`, collectives of this name run by the algorithm of this name, or as planned where it is empty.
+/// Makes `plan` run the collective of this name by the algorithm of this name; empty: as planned.
 void chooseAlgorithm(Plan& plan, const std::string& collective, const std::string& algorithm);
-/// Sets the call's operation and type for reducing elements like those of `tensor`.
+/// Sets the call's operation and type for reducing elements of the type of `tensor`.
 void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor);
-/// `whole` cut along its first dimension: `sizes` rows each, or equally into `count` parts where `sizes` is empty.
+/// Cuts `whole` along its first dimension into parts of `sizes` rows, or into `count` equal parts if `sizes` is empty.
 BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
                const char* what);
 

@@ -75,7 +75,7 @@ Readiness Buffers::readiness() const {
 
 void Buffers::finish() {
   for (auto& [from, to] : results_) {
-    // Whatever modes this thread has, it may write to the result, and autograd does not see it.
+    // The result may be an inference tensor, and autograd must not record the copy, whatever modes this thread has.
     const c10::InferenceMode asTheResult(to.is_inference());
     const at::NoGradGuard noGrad;
     if (to.is_cpu()) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as the runs of bytes that operations work on.
+// Tensors as byte ranges for operations.
 //
-// A dense tensor in host memory is used in place. Of a strided one a dense copy is made, of one on a device a copy in
-// pinned host memory that may come later than the call (staging.h); results are copied back when the operation has
-// succeeded. All tensors of a call that are not in host memory are on one device.
+// A dense tensor in host memory is used in place. A strided tensor is copied to a dense one. A tensor on a device is
+// copied to pinned host memory, and this copy may end after the call (staging.h). Results are copied back when the
+// operation has succeeded. All tensors of a call that are not in host memory are on one device.
 //
-// Thread-safety: one thread at a time. Ownership: keeps all tensors alive that it has given bytes of.
+// Thread-safety: one thread at a time. Ownership: keeps all tensors alive whose bytes it returned.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,29 +22,29 @@
 
 namespace agspeed::comm {
 
-/// The type whose elements can be reduced. Throws ValueError where there is none.
+/// The type for reducing the tensor's elements. Throws ValueError if they cannot be reduced.
 DType reducibleTypeOf(const at::Tensor& tensor);
-/// The type under which elements are only moved: their own, or bytes where we have no name for it.
+/// The type for only moving the elements: their own, or bytes if we have no name for it.
 DType movableTypeOf(const at::Tensor& tensor);
 
 class Buffers {
  public:
-  /// What the operation only reads.
+  /// Bytes that the operation only reads.
   std::span<std::byte> read(const at::Tensor& tensor);
-  /// What it writes completely.
+  /// Bytes that the operation writes completely.
   std::span<std::byte> write(const at::Tensor& tensor);
-  /// What it reads, and then writes completely.
+  /// Bytes that the operation reads, and then writes completely.
   std::span<std::byte> update(const at::Tensor& tensor);
 
-  /// Copies results to where they belong, those on a device behind the thread's back: Staging::join().
+  /// Copies results to their tensors. Copies to a device only start here; Staging::join() waits for them.
   void finish();
-  /// Whether what is to be read is there; null where it is at once.
+  /// Returns whether the bytes to be read are there; null if they are there at once.
   Readiness readiness() const;
-  /// The way of tensors that are on a device; null where none is.
+  /// The copies to and from a device; null if no tensor is on a device.
   const std::shared_ptr<Staging>& staging() const { return staging_; }
 
  private:
-  /// Where `tensor` has to be copied to or from.
+  /// The staging for copies to and from the device of `tensor`.
   Staging& stagingOf(const at::Tensor& tensor);
   at::Tensor denseCopy(const at::Tensor& tensor);
   std::span<std::byte> keep(const at::Tensor& dense);

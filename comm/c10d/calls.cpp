@@ -10,7 +10,7 @@ namespace {
 
 using ::c10d::OpType;
 
-/// Bytes of tensors that an operation reads or writes, all of the type of `like`.
+/// The bytes of tensors that an operation reads or writes; all have the type of `like`.
 BufferList chunks(Buffers& buffers, std::span<std::byte> (Buffers::*use)(const at::Tensor&),
                   const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
   BufferList result;

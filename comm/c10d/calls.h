@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls: torch's collectives as calls of ours. Checks torch's arguments and turns its tensors into runs of bytes;
-// starts nothing. An argument that is wrong throws ValueError (arguments.h). Thread-safe.
+// Calls: translates torch's collectives into our calls. It checks torch's arguments and turns its tensors into byte
+// ranges; it starts nothing. A wrong argument throws ValueError (arguments.h). Thread-safe.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -13,15 +13,15 @@
 
 namespace agspeed::comm {
 
-/// A collective that only has to be started.
+/// A collective that is ready to start.
 struct PreparedCall {
   CollectiveCall call;
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   Buffers buffers = {};
-  std::vector<at::Tensor> results = {};  ///< what its work yields
+  std::vector<at::Tensor> results = {};  ///< results of its work
 };
 
-/// Prepares the calls of one rank of a group. The functions are called like c10d::Backend's.
+/// Prepares the calls of one rank of a group. The functions correspond to c10d::Backend's.
 class Calls {
  public:
   using Tensors = std::vector<at::Tensor>;
@@ -46,7 +46,7 @@ class Calls {
 
  private:
   int checkedRoot(int64_t root) const;
-  /// Checks that there is one of `what` per rank.
+  /// Checks that there is one `what` per rank.
   void checkOnePerRank(const Tensors& tensors, const char* operation, const char* what) const;
 
   const int rank_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coalescing: the works that a thread starts between start() and end(), which become one, as torch wants it of its
-// coalescing manager. Each of them is whole by itself. Threads do not disturb each other: each has its own collection
-// per group. Thread-safe.
+// Coalescing: collects the works that a thread starts between start() and end(), which become one work for torch's
+// coalescing manager. Each of them is also complete by itself. Each thread has its own collection per group.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ class Coalescing {
   Coalescing();
 
   void start();
-  /// Whether this thread collects.
+  /// Whether this thread is collecting.
   bool isActive() const;
-  /// Collects `work` where this thread does so.
+  /// Collects `work` if this thread is collecting.
   void add(const Work::Handle& work);
-  /// Returns: what was collected, in its order.
+  /// Returns: the collected works, in their order.
   std::vector<Work::Handle> end();
 
  private:
-  const uint64_t serial_;  ///< of this object in its process
+  const uint64_t serial_;  ///< unique for each Coalescing in the process
 };
 
 }  // namespace agspeed::comm

@@ -11,13 +11,13 @@ namespace {
 
 const std::string kEverybodyCame = "everybody came";
 
-// Keys of a group: here/<rank> is the number of the last barrier that the rank entered; count/<number> how many entered
-// it; outcome/<number> what came of it, set once.
+// Keys of a group: here/<rank> is the number of the last barrier that the rank entered; count/<number> is how many
+// ranks entered it; outcome/<number> is its outcome, which is set once.
 std::string key(const MonitoredBarrier& barrier, const char* what, uint64_t number) {
   return formatText("monitored/{}/{}/{}", barrier.id, what, number);
 }
 
-/// "Ranks 1, 3"; empty when the last ones came just now.
+/// "Ranks 1, 3"; empty if the last ranks have come in the meantime.
 StatusOr<std::string> missingRanks(Store& store, const MonitoredBarrier& barrier) {
   std::string missing;
   int numMissing = 0;

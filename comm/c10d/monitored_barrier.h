@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A barrier that names the ranks which did not come.
+// A barrier that names the ranks that did not come.
 //
-// It goes through the store alone, so it works and tells the truth when the transport does not, and a rank that is
-// missing leaves the group as usable as it was. All ranks see the same outcome: whoever gives up first decides it for
-// those who come later. For finding out who hangs, not for speed.
+// It uses the store alone, so it works even if the transport does not. A missing rank does not make the group unusable.
+// All ranks get the same outcome: the first rank that gives up decides it for later ones. It helps to find ranks that
+// hang, and is not fast.
 #pragma once
 
 #include <chrono>
@@ -15,17 +15,17 @@
 namespace agspeed::comm {
 
 struct MonitoredBarrier {
-  uint32_t id = 0;      ///< the group's in its world
+  uint32_t id = 0;      ///< of the group in its world
   uint64_t number = 0;  ///< counts the group's monitored barriers, from 1
   int rank = 0;
   int size = 1;
-  std::string group;  ///< its name, for people
+  std::string group;  ///< its name, for errors
   std::chrono::milliseconds timeout{0};
-  bool areAllNamed = false;  ///< else the lowest rank that is missing
+  bool areAllNamed = false;  ///< whether the error names all missing ranks; else only the lowest
 };
 
-/// Blocks until all ranks of the group have called it, or fails as unavailable after the timeout, at once where it is
-/// zero. `store` is the world's.
+/// Blocks until all ranks of the group have called it. Fails as unavailable after the timeout, at once if the timeout
+/// is zero. `store` is the world's.
 Status meet(Store& store, const MonitoredBarrier& barrier);
 
 }  // namespace agspeed::comm

@@ -20,14 +20,14 @@ namespace {
 
 using ::c10d::OpType;
 
-/// Tags of the messages of sparse sums, beyond torch's; each sum has its own until all were used.
+/// Tags of the messages of sparse sums, above torch's tags. Sums use them in turns.
 constexpr uint32_t kFirstSparseTag = 1u << 31, kNumSparseTags = 1024;
 
-/// The number of a group of `world` that torch has named.
+/// The number of a group of `world` that torch makes.
 uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
   PrefixStore store = world.within(std::make_shared<TorchStore>(options.store));
-  // Torch may name a group as it named one that has ended: every rank counts those it made.
+  // Torch may reuse the name of a group that has ended, so every rank counts the groups of a name.
   const int64_t count = valueOrThrow(store.add(formatText("made/{}", options.group_rank), 1));
   return valueOrThrow(world.agreeOnId(store, formatText("group/{}", count),
                                       {.name = options.group_id, .rank = options.group_rank, .timeout = timeout}));
@@ -282,7 +282,7 @@ ProcessGroup::TorchWork ProcessGroup::sumSparse(const at::Tensor& tensor, const 
 }
 
 ProcessGroup::TorchWork ProcessGroup::exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag) {
-  const at::DisableRecordFunctionGuard noEvents;  // they are part of another one
+  const at::DisableRecordFunctionGuard noEvents;  // they are part of the sum's event
   std::vector<Work::Handle> parts;
   for (int rank = 0; rank < getSize(); ++rank) {
     if (rank == getRank()) continue;
@@ -303,11 +303,11 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
                                                         const c10::intrusive_ptr<Backend::Options>& options) {
   const std::shared_ptr<World> world = membership()->world;
   std::vector<int> members = membersOf(members_, ranks);
-  ++numSplits_;  // equal at all ranks, as those in no part split, too
+  ++numSplits_;  // equal at all ranks, because ranks outside the part also call split()
   const auto rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), getRank()) - ranks.begin());
   if (rank == std::ssize(ranks)) return nullptr;
   auto own = options != nullptr ? c10::make_intrusive<Options>(*options) : c10::make_intrusive<Options>(*options_);
-  // Torch's store may be that of all parts.
+  // The key contains the part's first member, because parts may share torch's store.
   const std::string key = formatText("split/{}/{}/{}", id_, numSplits_, members.front());
   const uint32_t id = valueOrThrow(
       world->agreeOnId(world->store(), key, {.name = own->group_name, .rank = rank, .timeout = own->timeout}));
@@ -326,7 +326,7 @@ void ProcessGroup::abort() {
 }
 
 void ProcessGroup::shutdown() {
-  std::shared_ptr<Membership> ended;  // outside the lock: it waits for threads
+  std::shared_ptr<Membership> ended;  // destroyed after the lock is released, because it waits for threads
   const std::lock_guard lock(mutex_);
   ended.swap(membership_);
 }
@@ -371,7 +371,8 @@ Work::Handle ProcessGroup::start(PreparedCall prepared, at::TensorList inputs, s
   auto endEvent = beginEvent(flight.name, inputs);
   OperationHandle operation = member->communicator->start(std::move(call), std::move(own));
   ring_->add(flight, input, output, operation);
-  // A call that is wrong by itself has failed already: say so at the call. A group that has failed says so in the work.
+  // A call that is wrong in itself has failed by now and throws here. A group that has failed reports it through the
+  // work.
   if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument &&
       member->communicator->health().isOk()) {
     raise(operation->status());

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessGroup: the backend "agspeed" of torch.distributed. Follows c10d::Backend of torch 2.11.
+// ProcessGroup: the backend "agspeed" of torch.distributed. Implements c10d::Backend of torch 2.11.
 //
-// Tensors are checked, turned into runs of bytes (calls.h) and handed to the group's communicator; what comes back is a
-// Work. Argument errors use the words of torch's Gloo backend, so that code which looks for them goes on working.
+// A call checks its tensors, turns them into byte ranges (calls.h), starts an operation of the group's communicator and
+// returns a Work. Argument errors use the texts of torch's Gloo backend, so code that searches for these texts keeps
+// working.
 //
-// Threading: as Communicator: operations are started in the same order at all ranks. Nothing here takes Python's lock;
-// callers from Python release it. Ownership: a group keeps its world; works outlive their group.
+// Threading: as Communicator: all ranks start operations in the same order. Nothing here takes Python's lock; callers
+// from Python release it. Ownership: a group keeps its world; works outlive their group.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -29,19 +30,20 @@ class ProcessGroup final : public ::c10d::Backend {
   using TorchWork = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// Torch's own, as a type that Python can copy, as torch does to split a group.
+  /// Torch's options as a type that Python can copy, which torch does to split a group.
   struct Options final : Backend::Options {
     using Backend::Options::Options;
     explicit Options(const Backend::Options& other) : Backend::Options(other) {}
   };
 
-  /// A group for torch: part of the default group's world where that group is one of ours, else with a world of its
-  /// own. Throws DistBackendError.
+  /// Makes a group for torch. It joins the world of the default group if that is an agspeed group, else it makes a
+  /// world of its own. Throws DistBackendError.
   static c10::intrusive_ptr<ProcessGroup> create(const ::c10d::DistributedBackendOptions& options);
   ~ProcessGroup() override;
 
   const std::string getBackendName() const override { return "agspeed"; }
-  /// A copy: torch splits a group with the options it reads here, after writing the part's name and timeout into them.
+  /// Returns a copy, because torch writes the part's name and timeout into the options before it splits a group with
+  /// them.
   c10::intrusive_ptr<Backend::Options> getBackendOptions() override { return c10::make_intrusive<Options>(*options_); }
   bool supportsSplitting() const override { return true; }
 
@@ -70,16 +72,16 @@ class ProcessGroup final : public ::c10d::Backend {
   TorchWork recv(Tensors& tensors, int rank, int tag) override;
   TorchWork recvAnysource(Tensors& tensors, int tag) override;
   TorchWork barrier(const ::c10d::BarrierOptions& options) override;
-  /// Through the store; throws DistBackendError that names who did not come (monitored_barrier.h).
+  /// Uses the store. Throws DistBackendError that names the ranks that did not come (monitored_barrier.h).
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) override;
 
-  /// endCoalescing() gives all that this thread has started since startCoalescing() as one work; each operation has a
-  /// work of its own, too. supportsCoalescing() is false, as Gloo's is: torch would begin a scope for each batch of
-  /// messages, and leave it open where it refuses one of them.
+  /// endCoalescing() returns one work for all operations that this thread has started since startCoalescing(). Each
+  /// operation also has a work of its own. supportsCoalescing() is false, as for Gloo. Otherwise torch would begin a
+  /// scope for each batch of messages, and leave it open if it refuses one of them.
   void startCoalescing() override { coalescing_.start(); }
   TorchWork endCoalescing() override { return together(coalescing_.end()); }
 
-  /// All ranks of the group split it, into one part after another. Null at ranks that are not in `ranks`.
+  /// All ranks of the group call it for each part, in the same order. Null at ranks that are not in `ranks`.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Backend::Options>& options) override;
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
@@ -91,11 +93,11 @@ class ProcessGroup final : public ::c10d::Backend {
 
   // --- beyond torch's interface ---
 
-  /// Counters of the group's world (counters.h), and what its groups did last (flight_record.h).
+  /// Counters of the group's world (counters.h), and the last operations of its groups (flight_record.h).
   std::string countersJson();
   std::string flightRecordJson() { return recorder_->toJson("somebody asked"); }
-  /// Runs a collective by the algorithm of this name from now on, or as the plan says where it is empty; also by one
-  /// that reduces in another order than the canonical one. All ranks do it between the same two operations.
+  /// Runs a collective by the algorithm of this name from now on; empty: as the plan says. The algorithm need not
+  /// reduce in canonical order. All ranks call it between the same two operations.
   void setAlgorithm(const std::string& collective, const std::string& algorithm);
 
  private:
@@ -104,28 +106,28 @@ class ProcessGroup final : public ::c10d::Backend {
   static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
                                                const std::string& name, c10::intrusive_ptr<Options> options);
 
-  /// What a group has until shutdown(). Whoever uses it keeps it: another thread may end the group meanwhile.
+  /// The state of a group until shutdown(). A function that uses it holds a reference, because another thread may end
+  /// the group meanwhile.
   struct Membership {
     ~Membership();
     std::shared_ptr<World> world;
-    std::unique_ptr<Communicator> communicator;  ///< ends before its world; left in place in a forked process
+    std::unique_ptr<Communicator> communicator;  ///< destroyed before its world; leaked in a forked process
   };
   /// Null after shutdown() and in a forked process.
   std::shared_ptr<Membership> membershipIfAny() const;
-  /// Throws DistBackendError where there is none.
+  /// Throws DistBackendError if there is none.
   std::shared_ptr<Membership> membership() const;
   OperationOptions optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const;
-  /// Profilers see `inputs`.
+  /// Starts the call; profilers see `inputs`.
   Work::Handle start(PreparedCall prepared, at::TensorList inputs, std::chrono::milliseconds timeout);
   Work::Handle startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag);
-  /// What `parts` do as one work, which calls `endEvent` when it is done.
+  /// One work for all `parts`. It calls `endEvent` when it is done.
   TorchWork together(const std::vector<Work::Handle>& parts, std::function<void()> endEvent = nullptr);
-  /// `start` starts the operation of the input of this number; together they are one work, and for profilers one of
-  /// this name.
+  /// Makes one work of an operation per input; `start` gets the index of the input. Profilers see one event `name`.
   template <typename Start>
   TorchWork coalesced(const char* name, const Tensors& inputs, const Start& start);
   TorchWork sumSparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& options);
-  /// Sends what is not empty of `own` to every other rank, and receives others[rank] from it.
+  /// Sends the tensors of `own` that are not empty to every other rank, and receives others[rank] from it.
   TorchWork exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag);
 
   const std::shared_ptr<FlightRecorder> recorder_;

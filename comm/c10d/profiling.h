@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations as torch's profilers show them: asynchronous events with the shapes of their inputs, named as Gloo's and
-// NCCL's are ("agspeed:all_reduce"). Thread-safe.
+// Shows operations in torch's profilers: asynchronous events with the shapes of their inputs, named like Gloo's and
+// NCCL's ("agspeed:all_reduce"). Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,8 +10,8 @@
 
 namespace agspeed::comm {
 
-/// Begins the event "agspeed:<name>" where this thread is profiled. Returns: what ends it, to be called once, on any
-/// thread; null where nobody profiles.
+/// Begins the event "agspeed:<name>" if this thread is profiled. Returns: a function that ends it, to be called once,
+/// on any thread; null if the thread is not profiled.
 std::function<void()> beginEvent(std::string_view name, at::TensorList inputs);
 
 }  // namespace agspeed::comm

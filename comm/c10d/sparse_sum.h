@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// SparseSum: an all-reduce of sparse (COO) tensors, as torch's handle of it.
+// SparseSum: an all-reduce of sparse (COO) tensors, and torch's handle of it.
 //
-// Ranks first gather how many elements each of them has, then each sends its own to all others, and each adds up all
-// of them in the order of the ranks, so that all have the same bits. The second step runs when the first one is done,
-// at any time between other operations of the group: it takes messages, which have no place in the order of
-// collectives. Steps go on on the group's thread for callbacks.
+// First the ranks gather how many elements each of them has. Then each rank sends its elements to all others, and adds
+// up all of them in the order of the ranks, so all ranks get the same bits. The second step runs when the first one is
+// done. It may run at any time between other operations of the group, because messages are not ordered with
+// collectives. Steps continue on the group's thread for callbacks.
 //
-// Threading: as c10d::Work. Ownership: keeps itself and what its links hold until it is done.
+// Threading: as c10d::Work. Ownership: keeps itself and the objects that its links hold until it is done.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace agspeed::comm {
 
-/// What a sum asks of its group. Called on any thread.
+/// The functions of its group that a sum calls, on any thread.
 struct SparseLinks {
   using TorchWork = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
@@ -31,11 +31,12 @@ struct SparseLinks {
 
 class SparseSum final : public ::c10d::Work {
  public:
-  /// The sum over all ranks will replace the elements of `tensor`. Throws ValueError where it cannot be communicated.
+  /// Starts the sum over all ranks, which will replace the elements of `tensor`. Throws ValueError if it cannot be
+  /// communicated.
   static c10::intrusive_ptr<SparseSum> start(const at::Tensor& tensor, SparseLinks links);
 
   std::vector<at::Tensor> result() override { return {tensor_}; }
-  /// Yields a list of the tensor.
+  /// The future's value is a list of the tensor.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
@@ -46,17 +47,17 @@ class SparseSum final : public ::c10d::Work {
   void gatherFacts();
   void exchangeElements();
   void addUp();
-  /// Takes the next step when `work` is done, on a thread for callbacks.
+  /// Runs `step` when `work` is done, on a thread for callbacks.
   void then(const SparseLinks::TorchWork& work, void (SparseSum::*step)());
-  /// Ends the work, in failure unless `failure` is null.
+  /// Ends the work, as a failure unless `failure` is null.
   void end(const std::exception_ptr& failure);
 
-  SparseLinks links_;  ///< until it is done
+  SparseLinks links_;  ///< kept until it is done
   const at::Tensor tensor_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
-  at::Tensor own_;                 ///< coalesced
-  Tensors facts_;                  ///< of each rank
-  std::vector<Tensors> elements_;  ///< of each rank: indices and values
+  at::Tensor own_;                 ///< this rank's tensor, coalesced
+  Tensors facts_;                  ///< factsOf() each rank's tensor
+  std::vector<Tensors> elements_;  ///< per rank: indices and values
 };
 
 }  // namespace agspeed::comm

@@ -14,7 +14,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// What `action` returns, or its exception as a sentence.
+/// Returns the result of `action`, or its exception as an error.
 template <typename Action>
 auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype(action())> {
   try {
@@ -29,7 +29,7 @@ using Values = Store::Values;
 std::string textOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<uint8_t> bytesOf(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// The values of `keys` where all are set, else those of its halves. `keys` is not empty.
+/// Reads the values of `keys` at once if all are set, else half by half. `keys` is not empty.
 void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values& values) {
   if (store.check(keys)) {
     if (store.hasExtendedApi()) {
@@ -51,7 +51,7 @@ using TorchStorePointer = c10::intrusive_ptr<::c10d::Store>;
 /// Our connections to the servers of torch's clients. Thread-safe.
 class Connections {
  public:
-  /// Ours beside that of `client`: a new one where there is none yet, or it does not answer.
+  /// Our connection to the server of `client`: a new one if there is none yet or it does not answer.
   TorchStorePointer beside(const TorchStorePointer& client) {
     TorchStorePointer own = take(client);
     if (own == nullptr || !answers(*own)) own = client->clone();
@@ -66,7 +66,8 @@ class Connections {
     TorchStorePointer own;
   };
 
-  /// Removes the connection beside that of `client`, null where there is none, and those beside clients that are gone.
+  /// Removes and returns our connection for `client`, or null. Also removes connections for clients that no longer
+  /// exist.
   TorchStorePointer take(const TorchStorePointer& client) {
     TorchStorePointer found;
     const std::lock_guard lock(mutex_);
@@ -91,12 +92,12 @@ class Connections {
   std::vector<Connection> connections_;
 };
 
-/// Makes torch's prefix, which has no accessor, readable.
+/// Gives access to torch's prefix, which has no accessor.
 struct OpenPrefixStore : ::c10d::PrefixStore {
   static const std::string& prefixOf(const ::c10d::PrefixStore& store) { return store.*&OpenPrefixStore::prefix_; }
 };
 
-/// `store` over a connection of its own, with the prefixes that it has.
+/// `store` over a connection of its own, with the same prefixes.
 TorchStorePointer connected(const TorchStorePointer& store) {
   static Connections connections;
   if (auto* prefixed = dynamic_cast<::c10d::PrefixStore*>(store.get())) {

@@ -71,7 +71,7 @@ std::exception_ptr Work::exception() const {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
-  const std::shared_ptr<World> world = state_->world.lock();  // its engine is driven
+  const std::shared_ptr<World> world = state_->world.lock();  // keeps its engine, which waiting drives
   for (const OperationHandle& operation : state_->operations) {
     if (operation->isDone()) continue;
     if (world != nullptr) checkNotForked(*world);
@@ -101,7 +101,7 @@ c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
     whenDone(state_, [state = state_, future = future_, results = facts_.results] {
       const Status& status = state->observe();
       if (status.isOk()) {
-        // The future takes what the current stream does for what makes its value.
+        // The future records the current stream as the one that produces its value.
         std::optional<c10::StreamGuard> guard;
         if (!state->stagings.empty()) guard.emplace(state->stagings.front()->stream());
         state->join();
@@ -136,7 +136,7 @@ void Work::State::join() const {
 }
 
 const Status& Work::State::finish() {
-  // Tensors may go with them, and that may want Python's lock, whose owner may want ours.
+  // Released after the lock: releasing tensors may need Python's lock, whose owner may wait for ours.
   Buffers dropped;
   Status ofParts;
   for (const auto& part : parts) {

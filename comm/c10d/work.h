@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work: torch's handle of something that a process group does. One or more operations of ours, and tensors whose
-// results may have to be copied back when they are done.
+// Work: torch's handle of an operation of a process group. It holds one or more of our operations, and tensors whose
+// results may have to be copied back at the end.
 //
-// wait() drives the engine on the calling thread, so that a short operation involves no other thread; a future is
-// completed on the engine's thread for callbacks. Results are copied back once, by whoever comes first; where they are
-// on a device, wait() lets the current stream wait for that, and a future its users' streams. Thread-safety: all
-// functions, from any thread, also while the group ends. A work that is dropped keeps its tensors until it is done, and
-// its results are copied back all the same.
+// wait() drives the engine on the calling thread, so a short operation involves no other thread. A future is completed
+// on the engine's thread for callbacks. The first thread that sees the end copies results back, once. If they are on a
+// device, wait() makes the current stream wait for the copies, and a future the streams of its users. Thread-safety:
+// all functions, from any thread, also while the group ends. A work that is dropped keeps its tensors until it is done,
+// and its results are still copied back.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -23,49 +23,50 @@
 
 namespace agspeed::comm {
 
-/// What a work is about.
+/// Describes a work.
 struct WorkFacts {
   int rank = 0;
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   uint64_t sequence = 0;
   std::string_view name;             ///< "all_reduce", of static lifetime
-  std::vector<at::Tensor> results;   ///< what the future yields
-  std::shared_ptr<FlightRing> ring;  ///< told of failures
-  std::weak_ptr<World> world;        ///< whose engine moves the operations; all of them end before it
+  std::vector<at::Tensor> results;   ///< values of the future
+  std::shared_ptr<FlightRing> ring;  ///< records failures
+  std::weak_ptr<World> world;        ///< its engine drives the operations, which end before it
 };
 
 class Work final : public ::c10d::Work {
  public:
   using Handle = c10::intrusive_ptr<Work>;
 
-  /// `endEvent`, unless it is null, is called when the work is done: before anybody sees that it is.
+  /// `endEvent` may be null. It is called when the work is done, before a caller can see that it is done.
   Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers,
        std::function<void()> endEvent = nullptr);
-  /// Everything that `parts`, of which there is one, do, with the facts of the first. Each may be waited for as well.
+  /// One work for all of `parts`, of which there is at least one, with the facts of the first. Each part may still be
+  /// waited for.
   Work(const std::vector<Handle>& parts, std::function<void()> endEvent);
   ~Work() override;
 
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  /// Of a receive that is completed: whose message it was.
+  /// For a completed receive: the rank that sent the message.
   int sourceRank() const override;
   std::vector<at::Tensor> result() override { return facts_.results; }
   void synchronize() override { wait(); }
-  /// Throws DistBackendError when an operation failed or `timeout` passed first.
+  /// Throws DistBackendError if an operation failed or `timeout` passed first.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
-  /// Yields the list of results.
+  /// The future's value is the list of results.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return facts_.sequence; }
 
  private:
-  /// Outlives the work where operations do.
+  /// Outlives the work if its operations do.
   struct State {
     const std::shared_ptr<FlightRing> ring;
     const std::weak_ptr<World> world;
-    std::vector<OperationHandle> operations;         ///< also of the parts
-    std::vector<std::shared_ptr<Staging>> stagings;  ///< also of the parts
+    std::vector<OperationHandle> operations;         ///< also of `parts`
+    std::vector<std::shared_ptr<Staging>> stagings;  ///< also of `parts`
     std::vector<std::shared_ptr<State>> parts;
     Buffers buffers;
     std::function<void()> endEvent;
@@ -74,24 +75,25 @@ class Work final : public ::c10d::Work {
     Status status;
 
     bool areDone() const;
-    /// Requires: areDone(). Copies results back at the first call.
+    /// Copies results back at the first call. Requires: areDone().
     const Status& finish();
     Status copyBack();
-    /// As finish(), for somebody who sees by it how the operations ended: a failure is recorded.
+    /// finish() for a caller that learns the outcome: also records a failure.
     const Status& observe();
-    /// Requires: finish(). The current streams go on when the results are on their devices.
+    /// Makes the current streams wait until the results are on their devices. Requires: finish().
     void join() const;
   };
 
-  /// From here on the event ends with the operations, not when somebody looks.
+  /// Lets `endEvent` run when the operations end, without a caller that polls or waits.
   void endWith(std::function<void()> endEvent);
-  /// Calls `action` on a thread for callbacks when the last operation is done; here and now where the world is gone.
+  /// Calls `action` on a thread for callbacks when the last operation is done, or here at once if the world no longer
+  /// exists.
   static void whenDone(const std::shared_ptr<State>& state, std::function<void()> action);
   static void whenDoneFrom(size_t next, const std::shared_ptr<State>& state, std::function<void()> action);
 
   WorkFacts facts_;
   std::shared_ptr<State> state_;
-  bool isPart_ = false;  ///< of another work, which sees to the end of this one
+  bool isPart_ = false;  ///< part of another work, which calls finish() for it
   std::mutex futureMutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };

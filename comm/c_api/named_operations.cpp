@@ -21,14 +21,14 @@ using namespace agspeed::comm;
 
 struct AgGroup {
   ~AgGroup() {
-    if (world != nullptr && world->isForked()) (void)named.release();  // it is the parent's
+    if (world != nullptr && world->isForked()) (void)named.release();  // it belongs to the parent process
   }
 
   std::shared_ptr<World> world;
   AgGroupOptions options{};
   std::vector<int> members;  ///< ranks of the world
   std::string prefix;        ///< of its keys in the store
-  int numParts = 0;          ///< made of it so far
+  int numParts = 0;          ///< parts made of it so far
   std::unique_ptr<NamedGroup> named;
 };
 
@@ -53,7 +53,7 @@ AgStatus tell(const Status& status) {
   return statusOf(status);
 }
 
-/// No exception crosses into C: what throws here is memory that ran out, or the system's threads.
+/// No exception crosses into C. Exceptions here mean that memory ran out or a thread could not be started.
 template <typename Function>
 AgStatus guarded(Function function) {
   try {
@@ -183,7 +183,7 @@ StatusOr<Request> requestOf(const AgRequest& wanted, int numRanks) {
   return request;
 }
 
-/// How the outputs are made whose sizes follow from other ranks.
+/// Makes the outputs whose sizes depend on other ranks.
 std::function<StatusOr<BufferList>(const Dimensions&)> allocator(const AgRequest& wanted, const Request& request) {
   std::vector<size_t> bytesPerRow;
   for (const Dimensions& shape : request.shapes) {
@@ -212,7 +212,7 @@ StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
     if (size > 0 && (tensor.input == nullptr || (isWrittenInPlace(request.kind) && tensor.output == nullptr))) {
       return agspeed::invalidArgument("'{}': tensor {} has no memory", request.name, i);
     }
-    // Inputs are only read; the engine has one type for both.
+    // Inputs are only read; the engine has one type for inputs and outputs.
     call.inputs.emplace_back(static_cast<std::byte*>(const_cast<void*>(tensor.input)), size);
     if (isWrittenInPlace(request.kind)) call.outputs.emplace_back(static_cast<std::byte*>(tensor.output), size);
   }
@@ -226,7 +226,7 @@ StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
   return call;
 }
 
-/// Makes the group's part that talks. Requires: all else is set.
+/// Makes the NamedGroup. Requires: all other members are set.
 Status open(AgGroup& group) {
   const AgGroupOptions& wanted = group.options;
   const Clock::duration timeout = timeoutOf(wanted);

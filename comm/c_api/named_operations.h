@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named operations (comm/named) for C and for whatever calls C: collectives that ranks start in any order, matched by
-// name. libagspeed-comm.so has these functions and needs neither torch nor a compiler's libraries.
+// Named operations (comm/named) for C and for languages that call C: collectives that ranks start in any order, matched
+// by name. libagspeed-comm.so exports these functions and needs neither torch nor a compiler's libraries.
 //
 //   AgGroup* group;
 //   if (ag_group_create("tcp:node0:29500", rank, size, NULL, &group) != AG_OK) puts(ag_last_error());
@@ -12,12 +12,13 @@
 //   if (ag_start(group, &sum, &operation) == AG_OK && ag_wait(operation) == AG_OK) ...
 //   ag_operation_free(operation);
 //
-// Settings come from the environment, as for the backend of torch (AGSPEED_SOCKET_IFNAME, AGSPEED_JOB_KEY_FILE, ...).
+// Settings come from the environment, as for the torch backend (AGSPEED_SOCKET_IFNAME, AGSPEED_JOB_KEY_FILE, ...).
 //
-// Errors: functions return a status; ag_last_error() is the sentence of this thread's last failure.
-// AG_INVALID_ARGUMENT: the call is wrong, or ranks made it differently, and the group goes on. AG_FAILED: the group is
-// over. Threading: any thread may call, but no two at once with the same operation. Ownership: tensors' bytes stay in
-// place until the operation is done; all that is made here is freed here. Free operations before their group.
+// Errors: functions return a status. ag_last_error() describes this thread's last failure. AG_INVALID_ARGUMENT: the
+// call is wrong, or ranks made it differently; the group stays usable. AG_FAILED: the group has ended. Threading: any
+// thread may call, but no two at once with the same operation. Ownership: the bytes of tensors stay in place until the
+// operation is done. The caller frees groups and operations with the functions below. Free operations before their
+// group.
 #ifndef AGSPEED_COMM_C_API_NAMED_OPERATIONS_H_
 #define AGSPEED_COMM_C_API_NAMED_OPERATIONS_H_
 
@@ -36,10 +37,10 @@ typedef enum {
   AG_ALL_REDUCE = 0,
   AG_ALL_GATHER = 1,  ///< ranks may differ in their first dimension
   AG_BROADCAST = 2,
-  AG_ALL_TO_ALL = 3,      ///< `splits` says how many rows go to whom
-  AG_REDUCE_SCATTER = 4,  ///< shares of rows as equal as can be, the larger ones first
+  AG_ALL_TO_ALL = 3,      ///< `splits` states how many rows go to each rank
+  AG_REDUCE_SCATTER = 4,  ///< equal shares of the rows; if they cannot be equal, the first are one row larger
   AG_BARRIER = 5,
-  AG_JOIN = 6  ///< until all ranks have joined, those that have contribute zeros to all-reduces
+  AG_JOIN = 6  ///< until all ranks have joined, ranks that have joined contribute zeros to all-reduces
 } AgKind;
 
 typedef enum { AG_AVERAGE = 0, AG_SUM = 1, AG_MIN = 2, AG_MAX = 3, AG_PRODUCT = 4 } AgReduction;
@@ -62,13 +63,14 @@ typedef struct AgOperation AgOperation;
 
 typedef struct {
   double timeout_seconds;                                ///< of every operation; 0: half an hour
-  int64_t fusion_bytes;                                  ///< what is fused at most; 0: nothing. Rank 0's counts
+  int64_t fusion_bytes;                                  ///< upper limit of a fused operation; 0: nothing is fused.
+                                                         ///< Only rank 0's counts
   double stall_warning_seconds, stall_shutdown_seconds;  ///< 0: never
 } AgGroupOptions;
 
 typedef struct {
   const void* input;
-  void* output;  ///< may be the input; NULL where `allocate` of the request makes it
+  void* output;  ///< may be the input; NULL if the request's `allocate` provides it
   size_t num_dimensions;
   const int64_t* dimensions;
 } AgTensor;
@@ -78,55 +80,56 @@ typedef struct {
   AgKind kind;
   AgType type;
   AgReduction reduction;
-  int root;      ///< of a broadcast
-  int priority;  ///< the higher, the sooner, where the plan goes by it
+  int root;      ///< for a broadcast
+  int priority;  ///< a higher one runs sooner if the plan orders by priority
   double prescale, postscale;
-  int is_cacheable;    ///< the name is expected to come again
-  size_t num_tensors;  ///< several: as one operation
+  int is_cacheable;    ///< whether the name is likely to be used again
+  size_t num_tensors;  ///< several run as one operation
   const AgTensor* tensors;
-  const int64_t* splits;  ///< of an all-to-all: as many as ranks
-  /// Of all-gathers, all-to-alls and reduce-scatters: memory for the output of this tensor, whose first dimension is
-  /// `rows`. NULL: it fails. Called on a thread of the library, which must not wait for operations.
+  const int64_t* splits;  ///< for an all-to-all: one count per rank
+  /// For all-gathers, all-to-alls and reduce-scatters: returns memory for the output of this tensor, whose first
+  /// dimension is `rows`. The operation fails if it returns NULL. Called on a thread of the library, which must not
+  /// wait for operations.
   void* (*allocate)(void* context, size_t tensor, int64_t rows);
   void* context;
 } AgRequest;
 
-/// Options and a request with what is usual: sums, factors of 1, 32 MiB fused, a warning after 60 s.
+/// Options and a request with default values: sums, factors of 1, 32 MiB fused, a warning after 60 s.
 AgGroupOptions ag_group_options(void);
 AgRequest ag_request(const char* name, AgKind kind, AgType type);
 
-/// The sentence of this thread's last failure; valid until its next one.
+/// The text of this thread's last failure; valid until its next one.
 const char* ag_last_error(void);
 
-/// All ranks call it. `rendezvous`: where they find each other, the same at all of them: "file:FOLDER" for a folder
-/// that all can write to, which exists and belongs to this job, or "tcp:HOST:PORT" for an address of rank 0's host,
-/// where its group serves whoever proves the job key. `options`: NULL for ag_group_options(), whose timeout is also how
-/// long ranks wait for rank 0.
+/// All ranks call it. `rendezvous`: where ranks find each other; the same at all ranks. "file:FOLDER" names an existing
+/// folder that all ranks can write to and that belongs to this job. "tcp:HOST:PORT" is an address of rank 0's host,
+/// where rank 0's group serves all ranks that prove the job key. `options`: NULL for ag_group_options(). Its timeout
+/// also limits how long ranks wait for rank 0.
 AgStatus ag_group_create(const char* rendezvous, int rank, int size, const AgGroupOptions* options, AgGroup** group);
-/// A group of some ranks of `whole`, to be freed before it. All ranks of `whole` call it, in the same order;
-/// `*group` is NULL at those that are not in it. Its ranks count from 0 in the order of the whole's.
+/// Makes a group of some ranks of `whole`; free it before `whole`. All ranks of `whole` call this in the same order.
+/// `*group` is NULL at ranks outside the part. Ranks of the part count from 0 in the order of `whole`.
 AgStatus ag_group_create_part(AgGroup* whole, const int* ranks, size_t num_ranks, AgGroup** group);
 int ag_group_rank(const AgGroup* group);
 int ag_group_size(const AgGroup* group);
-/// This rank leaves: operations of all ranks that are not under way fail, and later ones too.
+/// This rank leaves. Operations of all ranks that are not in flight fail, and later ones too.
 void ag_group_shutdown(AgGroup* group);
-/// Ends what is under way. Does nothing with NULL.
+/// Ends all operations in flight. NULL is allowed.
 void ag_group_free(AgGroup* group);
 
-/// AG_INVALID_ARGUMENT also where the name is under way.
+/// Also returns AG_INVALID_ARGUMENT if the name is in flight.
 AgStatus ag_start(AgGroup* group, const AgRequest* request, AgOperation** operation);
 /// Not 0 once ag_wait() would return at once.
 int ag_is_done(AgOperation* operation);
 AgStatus ag_wait(AgOperation* operation);
-/// Calls back once, on a thread for callbacks, which may wait and block; `error` is NULL or a sentence, valid
-/// meanwhile. The operation is not freed before it has.
+/// Calls back once, on a thread for callbacks, which may wait and block. `error` is NULL or a text that is valid during
+/// the callback. Do not free the operation before the callback.
 void ag_when_done(AgOperation* operation, void (*callback)(void* context, AgStatus status, const char* error),
                   void* context);
-/// Of an all-to-all that is done: rows received from each rank. Returns: how many, at most `count`.
+/// For an all-to-all that is done: rows received from each rank. Returns: how many were written, at most `count`.
 size_t ag_received_rows(const AgOperation* operation, int64_t* rows, size_t count);
-/// Of a join that is done: the rank that joined last.
+/// For a join that is done: the rank that joined last.
 int ag_last_joined(const AgOperation* operation);
-/// Does not end it. Does nothing with NULL.
+/// Does not end the operation. NULL is allowed.
 void ag_operation_free(AgOperation* operation);
 
 #pragma GCC visibility pop

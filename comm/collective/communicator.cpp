@@ -66,7 +66,7 @@ OperationHandle Communicator::start(CollectiveCall call, OperationOptions option
 }
 
 OperationHandle Communicator::send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options) {
-  // A transfer only reads what it sends.
+  // A transfer only reads the bytes that it sends.
   return startMessage(true, rank, tag, {const_cast<std::byte*>(bytes.data()), bytes.size()}, std::move(options));
 }
 

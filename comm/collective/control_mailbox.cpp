@@ -66,7 +66,7 @@ void ControlMailbox::post(ControlTransfer& transfer) {
 }
 
 void ControlMailbox::transferFinished(ControlTransfer& transfer, const Status& status) {
-  if (!std::exchange(transfer.isPending, false)) return;  // being cancelled
+  if (!std::exchange(transfer.isPending, false)) return;  // it is being cancelled
   transfer.status = status;
   engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kAtOnce);
 }

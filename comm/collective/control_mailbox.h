@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages of the ranks of a group beside their data: "I wait; these are my last calls" and "the group failed".
+// Control messages between the ranks of a group, beside their data. There are two kinds: "I wait, and these are my last
+// calls" and "the group has failed".
 //
-// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. Messages have one
-// fixed size and are compared or shown, never executed. A rank that cannot be heard any more is none of this file's
-// business: ranks leave when they are done, and whoever still needs one learns of it from its own messages.
+// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. Messages have a fixed
+// size; their contents are only compared or printed. The mailbox does not report lost ranks, because ranks leave when
+// they are done. If a rank is still needed, the transfers of its data fail and report the loss.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -23,18 +24,18 @@ namespace agspeed::comm {
 
 enum class ControlKind : uint32_t { kWaiting = 1, kFailed = 2 };
 
-/// The message: fixed layout, both ends the same byte order.
+/// The message has a fixed layout; both ends have the same byte order.
 struct ControlMessage {
   static constexpr size_t kTextBytes = 512;
 
   ControlKind kind = ControlKind::kWaiting;
   uint32_t code = 0;  ///< the StatusCode of a failure
   uint32_t textLength = 0;
-  int32_t lostRank = -1;                   ///< of the group, where its loss is the reason
-  RecentCalls history = {};                ///< the awaited call and those before it
+  int32_t lostRank = -1;                   ///< rank of the group whose loss is the reason, or -1
+  RecentCalls history = {};                ///< the awaited call and the calls before it
   std::array<char, kTextBytes> text = {};  ///< why the group failed
 
-  /// Never more than kTextBytes, whatever the peer wrote.
+  /// At most kTextBytes, even if the peer sent a larger textLength.
   std::string_view reason() const { return {text.data(), std::min<size_t>(textLength, kTextBytes)}; }
 };
 
@@ -48,18 +49,19 @@ class ControlListener {
 
 class ControlMailbox final : private Worker {
  public:
-  /// `members` are the messenger's ranks of the group, `rank` the own place among them; messages carry `communicator`.
+  /// `members` are the group's ranks as the messenger numbers them, `rank` this rank's index among them. Messages carry
+  /// `communicator`.
   ControlMailbox(Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
                  uint32_t communicator);
 
   /// Posts the receives.
   void open();
-  /// Ends them, and messages that are still on their way.
+  /// Cancels the receives and all messages in flight.
   void close();
   void send(int rank, const ControlMessage& message);
 
  private:
-  /// A message on its way in or out.
+  /// A message in flight, sent or to be received.
   struct ControlTransfer final : Transfer {
     void finished(const Status& result) override { owner->transferFinished(*this, result); }
 

@@ -19,7 +19,7 @@ std::string seconds(Clock::duration duration) {
   return formatText("{:.2f} s", std::chrono::duration<double>(duration).count());
 }
 
-/// What message names carry: the operation's number and bits of the chain up to it.
+/// The `sequence` of message names: the operation's number and bits of the chain up to it.
 uint64_t nameOf(const CollectiveOperation& operation) {
   return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
 }
@@ -29,7 +29,8 @@ ScheduleKey scheduleOf(const CollectiveOperation& operation) {
   return {operation.fitted.algorithm, root, operation.fitted.localGroupSize};
 }
 
-/// Replaces the input of a premultiplied sum by a multiplied copy: in the output where that is as large, else beside.
+/// Replaces the input of a premultiplied sum by a multiplied copy, in the output if that is as large, else in its own
+/// memory.
 void premultiply(CollectiveOperation& operation) {
   CollectiveCall& call = operation.call;
   if (!isReduction(call.collective) || call.op != ReduceOp::kPremultipliedSum) return;
@@ -123,7 +124,7 @@ void Group::submit(std::shared_ptr<MessageOperation> operation) {
 }
 
 void Group::startWaiting() {
-  if (isStarting_) return;  // the loop below goes on
+  if (isStarting_) return;  // the loop below continues
   isStarting_ = true;
   // A failure empties the queue.
   for (size_t i = 0; i < queue_.waiting().size(); ++i) {
@@ -153,7 +154,7 @@ void Group::start(CollectiveOperation& operation) {
 
 void Group::contributeHostStats() {
   const Messenger& messenger = engine_.messenger();
-  double farthest = 0;  // round trip; 0 where one is not known
+  double farthest = 0;  // farthest round trip; 0 if one of them is not known
   for (const int member : options_.members) {
     if (member == messenger.rank()) continue;
     const double roundTrip = messenger.roundTripSeconds(member);
@@ -223,7 +224,7 @@ void Group::tellOthers(const Status& reason, int lostRank) {
 void Group::endAll(const Status& reason) {
   const bool isFirst = failure_.isOk();
   if (isFirst) failure_ = reason;
-  std::vector<std::string> progressOfWaiting;  // it says for whom they wait
+  std::vector<std::string> progressOfWaiting;  // taken first, because it names running operations that others wait for
   for (const CollectiveHandle& operation : queue_.waiting()) progressOfWaiting.push_back(progressOf(*operation));
   const CollectiveQueue::Operations operations = queue_.takeAll();
   for (const CollectiveHandle& operation : operations.running) {
@@ -259,7 +260,7 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
 
 Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,
                       const std::string& progress) const {
-  // The reason first: it names who is to blame, and this rank is not.
+  // The reason comes first, because it names the rank that caused the failure.
   return Status(reason.code(), formatText("{}; rank {} of group '{}': {} failed after {}{}; the group is not usable "
                                           "any more: destroy it and create it again",
                                           reason.message(), rank_, options_.name, operation,

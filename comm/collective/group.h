@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's side of a communicator: puts a group's parts together, and decides what ends them.
+// The driver's side of a communicator: combines the parts of a group, and decides when the group fails.
 //
 //   collective_queue.h   which collectives wait, which run, and which may start next
 //   call_history.h       whether the ranks make the same calls
 //   plan_fitter.h        how a call runs on the ranks' hosts
-//   execution_pool.h     what runs it
+//   execution_pool.h     the executions that run calls
 //   point_to_point.h     sends and receives between two ranks
-//   control_mailbox.h    what ranks tell each other beside their data
+//   control_mailbox.h    control messages between ranks, beside their data
 //
-// Agreement: bits of the history's chain are part of every message's name. Messages of ranks whose calls differ
-// therefore never meet; an operation that waits for long sends its last calls to the ranks it waits for, and whoever
-// finds a difference tells everybody which call it was.
+// Agreement: bits of the call history's chain are part of every message's name, so messages of ranks whose calls differ
+// never match. An operation that waits for long sends its last calls to the ranks it waits for. A rank that finds a
+// difference fails the group with an error that names the call.
 //
-// Failure: whatever ends one operation ends the group: bytes of others may be half reduced. All operations then end,
-// and later ones fail at once with the reason.
+// Failure: if one operation fails, the group fails, because the bytes of others may be half reduced. All operations
+// then end, and later ones fail at once with the reason.
 //
-// Threading: on the engine's driver, constructor included.
+// Threading: on the engine's driver, including the constructor.
 #pragma once
 
 #include <memory>
@@ -31,15 +31,15 @@
 
 namespace agspeed::comm {
 
-/// What a group is made with.
+/// The arguments of a group.
 struct GroupOptions {
-  /// The same at all ranks, and of no other group that uses the messenger or has used it. Below 2^31.
+  /// The same at all ranks. No other group that uses or has used the messenger may have it. Below 2^31.
   uint32_t id = 0;
-  std::string name = "world";                          ///< for messages to people
-  std::vector<int> members = {};                       ///< the messenger's rank of each rank; empty: all of them
+  std::string name = "world";                          ///< appears in logs and errors
+  std::vector<int> members = {};                       ///< the messenger's number of each rank; empty: all ranks
   Plan plan = {};                                      ///< equal at all ranks
-  Clock::duration timeout = std::chrono::minutes(30);  ///< of operations that state none
-  size_t maxInFlightBytes = size_t{64} << 20;          ///< bytes in flight from which on operations wait for older ones
+  Clock::duration timeout = std::chrono::minutes(30);  ///< of operations without a timeout of their own
+  size_t maxInFlightBytes = size_t{64} << 20;          ///< operations wait for older ones beyond this
 };
 
 class Group final : private EngineClient, private ExecutionListener, private ControlListener, private TransferListener {
@@ -48,17 +48,17 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   Group(Engine& engine, GroupOptions options, int rank);
 
   void open();
-  /// Ends everything; nothing refers to the group afterwards.
+  /// Ends everything. Afterwards nothing refers to the group.
   void close();
 
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Holds for operations submitted from now on. What a plan states, rules and shares, is left as it is; else the group
-  /// fits operations to the ranks' hosts and the network between them.
+  /// Applies to operations submitted from now on. Rules and shares that the plan states are kept. The group fits
+  /// everything else to its ranks' hosts and the network between them.
   void setPlan(Plan plan) { fitter_.setPlan(std::move(plan)); }
-  /// Ends all operations and tells the other ranks.
+  /// Ends all operations and sends the reason to the other ranks.
   void fail(const Status& reason);
-  /// Ok, or why the group is not usable.
+  /// Ok, or why the group is no longer usable.
   const Status& failure() const { return failure_; }
 
  private:
@@ -70,29 +70,30 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   void controlMessageArrived(int rank, const ControlMessage& message) override;
   void transferFailed(int rank, const Status& status) override;
 
-  /// What messages are named by: parts of collectives; those between two ranks, and control messages.
+  /// Communicator numbers in message names: one for parts of collectives, one for messages between two ranks and
+  /// control messages.
   static uint32_t collectiveCommunicator(const GroupOptions& options) { return 2 * options.id; }
   static uint32_t messageCommunicator(const GroupOptions& options) { return 2 * options.id + 1; }
   int numRanks() const { return static_cast<int>(options_.members.size()); }
 
-  /// Gives the operation its sequence among those of all ranks, where `call` stands for it.
+  /// Gives the operation its sequence number and signature. `call` is the call that the signature describes.
   void assignSequence(CollectiveHandle operation, const CollectiveCall& call);
-  /// Before a collective of this call.
+  /// Queues an exchange of host statistics before the collective of this call.
   void exchangeHostStats(const CollectiveCall& call);
   void contributeHostStats();
-  /// The exchange of this sequence has ended: what it says holds for the operations after it.
+  /// The exchange of this sequence has ended: applies its results to the operations after it.
   void applyHostStats(uint64_t sequence);
   void startWaiting();
   void start(CollectiveOperation& operation);
-  /// Gives back what the operation only needs while it runs: handles of it may be kept for long.
+  /// Gives back resources that are needed only while it runs, because callers may keep its handle for long.
   void release(CollectiveOperation& operation);
 
   void sendCallHistory(CollectiveOperation& operation);
   void tellOthers(const Status& reason, int lostRank);
-  /// Ends everything.
+  /// Ends all operations with this reason.
   void endAll(const Status& reason);
   void end(Operation& operation, const Status& status);
-  /// Fails the group if a deadline has passed. Returns: the next one otherwise.
+  /// Fails the group if a deadline has passed. Returns: the next deadline otherwise.
   Clock::time_point checkDeadlines(Clock::time_point now);
   std::string progressOf(const CollectiveOperation& operation) const;
   std::string progressOf(const MessageOperation& operation) const;

@@ -92,7 +92,7 @@ Status PointToPoint::startWaiting() {
 
 void PointToPoint::transferFinished(MessageOperation& operation, const Status& status) {
   if (!status) {
-    // The listener will cancel other transfers, which the messenger does not allow from here.
+    // The listener cancels other transfers. The messenger does not allow this here.
     if (!failure_) return;
     engine_.addWork(*this, 0, kAtOnce);
     failure_ = status;

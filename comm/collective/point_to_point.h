@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// PointToPoint: the sends and receives between two ranks of a group. They have no place in the order of collectives.
+// PointToPoint: sends and receives between two ranks of a group. They are independent of the order of collectives.
 //
-// Messages of one tag between two ranks are counted at both ends, so the n-th send meets the n-th receive. A receive
-// from any rank looks for a message every now and then, since none announces itself to a waiting thread; it takes its
-// place among the receives of the rank that it finds one from.
+// Both ends count the messages of one tag, so the n-th send meets the n-th receive. A receive from any rank probes
+// periodically, because no message wakes a waiting thread without a posted receive. When it finds a message, it takes
+// the next number among the receives from that rank.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -19,12 +19,12 @@
 
 namespace agspeed::comm {
 
-/// In place of a rank: whichever offers a message first.
+/// A receive from the first rank that offers a message.
 constexpr int kAnyRank = INT32_MIN;
 
 class PointToPoint;
 
-/// A send or receive under way.
+/// A send or receive in flight.
 struct MessageOperation final : Operation, Transfer {
   using Operation::Operation;
   void finished(const Status& status) override;
@@ -32,10 +32,10 @@ struct MessageOperation final : Operation, Transfer {
   int sourceRank() const override { return isSend ? -1 : rank; }
 
   PointToPoint* owner = nullptr;
-  int rank = -1;  ///< the peer's in the group, or kAnyRank until it is known
+  int rank = -1;  ///< the peer's rank in the group, or kAnyRank until it is known
   uint32_t tag = 0;
   bool isSend = false;
-  bool isPending = false;  ///< at the messenger
+  bool isPending = false;  ///< posted to the messenger
   Clock::time_point started, deadline;
   Readiness readiness;  ///< null once the bytes to be sent are there
 };
@@ -45,7 +45,7 @@ std::string toString(const MessageOperation& operation);
 
 class TransferListener {
  public:
-  /// A transfer with `rank` of the group failed; its operation is still there. Told of the first failure only.
+  /// A transfer with `rank` of the group has failed; its operation still exists. Only the first failure is reported.
   virtual void transferFailed(int rank, const Status& status) = 0;
 
  protected:
@@ -56,30 +56,31 @@ class PointToPoint final : private Worker {
  public:
   using Handle = std::shared_ptr<MessageOperation>;
 
-  /// `members` are the messenger's ranks of the group, `rank` the own place among them; messages carry `communicator`.
+  /// `members` are the group's ranks as the messenger numbers them, `rank` this rank's index among them. Messages carry
+  /// `communicator`.
   PointToPoint(Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
                uint32_t communicator, std::string group);
 
-  /// Keeps the operation until it has succeeded or takeAll().
+  /// Keeps the operation until it succeeds or takeAll() is called.
   void add(Handle operation);
-  /// Starts one that was added, as soon as its bytes are there or a source is found. Fails where its Readiness does.
+  /// Starts an added operation, as soon as its bytes are there or a source is found. Fails if its Readiness fails.
   Status start(MessageOperation& operation);
-  /// Starts what can be by now; to be called by the engine's ticks. Fails where a Readiness does.
+  /// Starts all operations that can start by now. The engine's ticks call it. Fails if a Readiness fails.
   Status startWaiting();
-  /// Those that have not ended, in the order of their calls.
+  /// Operations that have not ended, in the order of their calls.
   const std::vector<Handle>& underWay() const { return operations_; }
-  /// Empties this: the messenger is done with them for `reason`; the caller completes them.
+  /// Removes and returns all operations. Cancels them at the messenger with `reason`; the caller completes them.
   std::vector<Handle> takeAll(const Status& reason);
-  /// The listener is not called any more. Requires: none is under way.
+  /// The listener is no longer called. Requires: no operation is in flight.
   void close() { engine_.removeWork(*this); }
 
  private:
   friend struct MessageOperation;
 
-  /// Gives the message its sequence among those of its rank and tag.
+  /// Gives the message its sequence number among the messages of its rank and tag.
   void assignSequence(MessageOperation& operation);
   Status findSource(MessageOperation& operation);
-  /// Hands it to the messenger if its bytes are there.
+  /// Passes it to the messenger if its bytes are there.
   Status transfer(MessageOperation& operation);
   void transferFinished(MessageOperation& operation, const Status& status);
   void work(uint64_t token) override;
@@ -91,9 +92,9 @@ class PointToPoint final : private Worker {
   const uint32_t communicator_;
   const std::string group_;
   std::vector<Handle> operations_;
-  int firstSource_ = 0;  ///< where the next search for a source begins, so that none is left out
+  int firstSource_ = 0;  ///< where the next search for a source begins, so that every rank gets its turn
   std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< messages per rank and tag
-  Status failure_;                                                      ///< to be looked at outside the messenger
+  Status failure_;                                                      ///< reported outside the messenger
   int failedRank_ = -1;
 };
 

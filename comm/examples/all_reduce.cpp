@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums numbers over several processes, again and again: all that it takes to use comm without torch.
+// Sums numbers over several processes in rounds: a complete use of comm without torch.
 //
 //   all_reduce RANK SIZE FOLDER [ROUNDS]
 //
 // Start it SIZE times, once per RANK from 0, with one FOLDER that all processes can write to and that belongs to this
-// job. Variables select interfaces, security and timeouts as for the backend (runtime/base/settings.md);
-// AGSPEED_SOCKET_IFNAME=lo keeps a job of one machine on the loopback interface. Exit status: 0 when all rounds were
-// right, 1 when the group failed, with a sentence that says who is to blame, 2 for wrong arguments.
+// job. Environment variables select interfaces, security and timeouts as for the backend (runtime/base/settings.md);
+// AGSPEED_SOCKET_IFNAME=lo keeps a job of one machine on the loopback interface. Exit status: 0 if all rounds were
+// right, 1 if the group failed, with an error that names the cause, 2 for wrong arguments.
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +24,7 @@ using namespace agspeed;
 
 constexpr size_t kNumElements = 250000;
 
-/// Sums `rank` + 1 over all ranks, element by element, and compares with what must come out.
+/// Sums `rank` + 1 over all ranks, element by element, and compares with the expected sum.
 Status sumOnce(comm::Communicator& group) {
   std::vector<float> values(kNumElements, static_cast<float>(group.rank() + 1));
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(values));
@@ -49,7 +49,7 @@ Status sumOverRanks(int rank, int size, const char* folder, int numRounds) {
     std::printf("rank %d: round %d: the sum over %d ranks is right\n", rank, round, size);
     std::fflush(stdout);
   }
-  // Nobody leaves while others may still need it.
+  // No rank leaves while others may still need it.
   return group->start({.collective = comm::Collective::kBarrier})->wait();
 }
 

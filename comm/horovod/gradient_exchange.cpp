@@ -35,7 +35,7 @@ void GradientExchange::hook(size_t at) {
   using torch::autograd::utils::LambdaPostHook;
   Parameter& parameter = parameters_[at];
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-  // A backward that goes on while the exchange ends finds it gone.
+  // A weak reference: a backward may still run when the exchange ends.
   auto hook = std::make_unique<LambdaPostHook>([weak = weak_from_this(), at](const auto& outputs, const auto&) {
     if (const auto exchange = weak.lock()) exchange->accumulated(at);
     return outputs;
@@ -113,7 +113,7 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
     Parameter& parameter = parameters_[each];
     if (!parameter.tensor.requires_grad()) continue;
     requiresGradient = true;
-    if (parameter.accumulator == nullptr) hook(each);  // it did not when the exchange was made
+    if (parameter.accumulator == nullptr) hook(each);  // it did not require a gradient when the exchange was made
     if (parameter.tensor.grad().defined()) continue;
     group.isMade = true;
     parameter.tensor.mutable_grad() =
@@ -125,7 +125,7 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
   if (isSparse(group)) return attempt([&] { gather(at); });
   findGradients(group);
   if (gradients_.empty()) {
-    startTogether();  // before what the callback starts
+    startTogether();  // before operations that the callback starts
     lock.unlock();
     callbacks_.start(at);
     return lock.lock();
@@ -178,7 +178,7 @@ void GradientExchange::findGradients(const Group& group) {
   if (options_.isOther) return;
   for (const size_t each : group.members) {
     const at::Tensor& gradient = parameters_[each].tensor.grad();
-    if (!gradient.defined()) continue;  // frozen
+    if (!gradient.defined()) continue;  // the parameter is frozen
     const bool isDense = gradient.layout() == at::kStrided;
     if (!isDense || (!gradients_.empty() && gradient.scalar_type() != gradients_[0].scalar_type())) {
       return gradients_.clear();
@@ -221,7 +221,7 @@ void GradientExchange::settle(size_t at) {
   const bool isOwnSparse = gradient.layout() == at::kSparse;
   const RowForm own = isOwnSparse ? formOf(gradient) : RowForm();
   const bool isOwnDense = !isOwnSparse && !group.isMade;
-  // The largest of each: whether some rank's gradient is dense, and else the form of the sparse ones.
+  // The maximum of each: whether some rank's gradient is dense, and the form of the sparse ones.
   const at::Tensor agreed =
       at::tensor({int64_t{isOwnDense}, own.numIndices, static_cast<int64_t>(own.type)}, at::TensorOptions(at::kLong));
   Request request;
@@ -293,7 +293,7 @@ void GradientExchange::reset() {
     if (group.reduction->operation()->isDone()) {
       group.reduction->dropTensors();
     } else {
-      group.reduction = nullptr;  // keeps what it needs
+      group.reduction = nullptr;  // its destructor keeps tensors and world until the operation has ended
     }
   }
 }

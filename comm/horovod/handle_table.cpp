@@ -11,7 +11,7 @@ namespace {
 
 using Tensors = TensorGroup::Tensors;
 
-/// Of operations that are under way at once; a handle's remainder by it says where it is.
+/// Limit of operations in flight. A handle modulo this gives its slot.
 constexpr int64_t kMaxSlots = int64_t{1} << 24;
 
 bool areOfOneType(const Tensors& tensors) {
@@ -59,7 +59,7 @@ int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, 
 
 void HandleTable::use(std::shared_ptr<TensorGroup> group) {
   const std::lock_guard lock(mutex_);
-  group_.swap(group);  // the old one ends behind the lock
+  group_.swap(group);  // the old group is destroyed after the lock is released
   ++numUses_;
 }
 
@@ -96,7 +96,7 @@ HandleTable::Again HandleTable::startAgain(const std::shared_ptr<TensorGroup>& g
 
 void HandleTable::reserve() {
   if (!free_.empty()) return;
-  if (free_.capacity() <= slots_.size()) free_.reserve(2 * slots_.size() + 1);  // take() does not fail
+  if (free_.capacity() <= slots_.size()) free_.reserve(2 * slots_.size() + 1);  // so that take() cannot fail
   slots_.push_back({.handle = static_cast<int64_t>(slots_.size()) + 1 - kMaxSlots});
   free_.push_back(slots_.size() - 1);
 }
@@ -104,7 +104,7 @@ void HandleTable::reserve() {
 int64_t HandleTable::add(UnderWay pending) {
   Slot& slot = slots_[free_.back()];
   free_.pop_back();
-  slot.handle += kMaxSlots;  // one that was never given out before
+  slot.handle += kMaxSlots;  // a number that was never returned before
   slot.pending = std::move(pending);
   return slot.handle;
 }
@@ -124,8 +124,8 @@ HandleTable::UnderWay HandleTable::take(Slot& slot) {
 
 std::optional<bool> HandleTable::poll(int64_t handle) {
   std::shared_ptr<Started> started;
-  std::shared_ptr<PersistentReduction> reduction;  // keeps the world
-  NamedHandle operation;  // read under the lock: whoever takes the reduction may give it another
+  std::shared_ptr<PersistentReduction> reduction;  // keeps the world alive
+  NamedHandle operation;  // read under the lock, because a taker of the reduction may bind another one
   {
     const std::lock_guard lock(mutex_);
     const Slot* slot = find(handle);
@@ -139,7 +139,7 @@ std::optional<bool> HandleTable::poll(int64_t handle) {
 }
 
 std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
-  PersistentReduction::Taken tensors;  // the input ends behind the lock
+  PersistentReduction::Taken tensors;  // declared before the lock, so that the input is released after it
   const std::lock_guard lock(mutex_);
   Slot* slot = find(handle);
   if (slot == nullptr || slot->pending.reduction == nullptr) return std::nullopt;
@@ -148,7 +148,9 @@ std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
   UnderWay taken = take(*slot);
   tensors = taken.reduction->takeTensors();
   taken.reduction->release();
-  if (taken.use == numUses_) taken.reduction = nullptr;  // the group, which does not end within the lock, keeps it
+  if (taken.use == numUses_)
+    taken.reduction = nullptr;  // the current group keeps it, so this is not its last
+                                // reference
   return Reduced{std::move(tensors.output), std::move(taken.reduction)};
 }
 

@@ -37,7 +37,7 @@ std::optional<NamedReduction> reductionOf(int64_t number) {
 
 PersistentReduction::~PersistentReduction() {
   if (outputs_.empty() || operation_->isDone()) return;
-  // Not on the driver: what goes with the tensors may want Python's lock.
+  // Not on the driver: releasing the tensors may need Python's lock.
   operation_->whenDone([world = world_, inputs = std::move(inputs_), outputs = std::move(outputs_)](const Status&) {});
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// PersistentReduction: an all-reduce of dense tensors in host memory that comes again, step by step, under one name.
+// PersistentReduction: an all-reduce of dense tensors in host memory that repeats every step under one name.
 //
-// As a persistent operation of MPI: what stays the same from step to step (name, types, shapes) is made once, and a
-// start only says where the tensors are. TensorGroup starts it.
+// It resembles a persistent operation of MPI: name, types and shapes are set up once, and each start only states where
+// the tensors are. TensorGroup starts it.
 //
-// Threading: one thread at a time, but tryAcquire() and release(). Ownership: keeps the tensors from bind() until
-// dropTensors(), or where it ends before, until the operation has; keeps the world.
+// Threading: one thread at a time, except tryAcquire() and release(). Ownership: keeps the tensors from bind() until
+// dropTensors(). If it is destroyed earlier, it keeps them until the operation has ended. Keeps the world.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,16 +23,16 @@
 
 namespace agspeed::comm {
 
-/// What Horovod reduces, and bfloat16.
+/// Whether the type can be reduced: Horovod's types and bfloat16.
 bool isReduced(at::ScalarType type);
 
-/// By Horovod's numbers; nothing for Adasum, which is none of ours, and for what is none.
+/// The reduction of this number in Horovod; nothing for Adasum, which is not supported here, and for unknown numbers.
 std::optional<NamedReduction> reductionOf(int64_t number);
 
 class PersistentReduction {
  public:
   using Tensors = std::span<const at::Tensor>;
-  /// What differs between reductions beside the tensors.
+  /// How two reductions under one name may differ, apart from their tensors.
   struct Kind {
     NamedReduction reduction = NamedReduction::kAverage;
     double prescale = 1, postscale = 1;
@@ -40,34 +40,36 @@ class PersistentReduction {
     bool operator==(const Kind&) const = default;
   };
 
-  /// `request`: an all-reduce but for dtype and shapes, which are the tensors'. `released`: each release() sets it.
+  /// `request`: an all-reduce without dtype and shapes, which come from the tensors. `released`: each release() sets
+  /// it.
   PersistentReduction(std::shared_ptr<World> world, Request request,
                       std::shared_ptr<std::atomic<bool>> released = nullptr)
       : world_(std::move(world)), released_(std::move(released)), request_(std::move(request)) {}
   ~PersistentReduction();
   PersistentReduction(const PersistentReduction&) = delete;
 
-  /// Whether these can be bound: dense, in host memory, all of one type that is reduced. Requires: not empty.
+  /// Whether these tensors can be bound: dense, in host memory, all of one type that isReduced(). Requires: not empty.
   static bool canBind(Tensors tensors);
 
   const std::string& name() const { return request_.name; }
   Kind kind() const { return {request_.reduction, request_.prescale, request_.postscale}; }
-  /// What the next start reduces, and where to; may be the same. Requires: it is not under way, canBind() both.
+  /// Sets the tensors that the next start reduces and writes; both may be the same. Requires: it is not in flight,
+  /// canBind() both.
   void bind(NamedGroup& group, Tensors inputs, Tensors outputs);
   const NamedHandle& operation() const { return operation_; }
-  /// Of the last bind().
+  /// The outputs of the last bind().
   Tensors outputs() const { return outputs_; }
-  /// Returns once the reduction that was started has ended. Throws as TensorWork::wait().
+  /// Returns once the started reduction has ended. Throws as TensorWork::wait().
   void wait();
-  /// Lets the tensors go. Requires: it is not under way.
+  /// Releases the tensors. Requires: it is not in flight.
   void dropTensors();
   struct Taken {
-    at::Tensor output, input;  ///< `input` is undefined where it is the output
+    at::Tensor output, input;  ///< `input` is undefined if it is the same as the output
   };
-  /// The same of a single tensor, for the caller to let go.
+  /// dropTensors() for a single tensor: the caller releases the returned tensors.
   Taken takeTensors();
 
-  /// For those who share it: whether the caller may use it alone, until release().
+  /// For shared reductions: whether the caller may use it alone until release().
   bool tryAcquire() { return !isAcquired_.exchange(true, std::memory_order_acquire); }
   void release() {
     isAcquired_.store(false, std::memory_order_release);
@@ -77,13 +79,13 @@ class PersistentReduction {
  private:
   bool fits(Tensors tensors) const;
 
-  const std::shared_ptr<World> world_;  ///< ends behind the operation
+  const std::shared_ptr<World> world_;  ///< outlives the operation
   const std::shared_ptr<std::atomic<bool>> released_;
   std::atomic<bool> isAcquired_ = false;
   at::ScalarType type_ = at::kFloat;  ///< of operation_
   NamedHandle operation_;
   c10::DimVector shape_;                      ///< of its first tensor
-  std::vector<at::Tensor> outputs_, inputs_;  ///< inputs_ is empty where they are the outputs
+  std::vector<at::Tensor> outputs_, inputs_;  ///< inputs_ is empty if they are the outputs
   const Request request_;
 };
 

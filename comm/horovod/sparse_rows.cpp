@@ -15,7 +15,7 @@ at::Tensor bytesOf(const at::Tensor& elements, int64_t count, int64_t bytesPerEl
   return elements.reshape({-1}).view(at::kByte).reshape({count, bytesPerElement});
 }
 
-/// The inverse, of a part of each row.
+/// The inverse of bytesOf(), for a part of each row.
 at::Tensor elementsOf(const at::Tensor& rows, int64_t begin, int64_t size, at::ScalarType type) {
   return rows.narrow(1, begin, size).clone(at::MemoryFormat::Contiguous).reshape({-1}).view(type);
 }

@@ -18,7 +18,7 @@ Clock::duration duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// Numbers that the members of a group agree on: of its communicator and of its messages.
+/// Numbers that the members of a group agree on: one for its communicator, one for its messages.
 std::pair<uint32_t, uint32_t> agreeOnIds(World& world, const std::string& prefix, int rank, double timeoutSeconds) {
   const NewGroup group{
       .name = prefix, .rank = rank, .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeoutSeconds * 1000))};
@@ -26,7 +26,7 @@ std::pair<uint32_t, uint32_t> agreeOnIds(World& world, const std::string& prefix
   return {data, valueOrThrow(world.agreeOnId(world.store(), prefix + "/messages", group))};
 }
 
-/// Made on whichever thread drives: its modes are not those of who started the operation.
+/// Runs on the driving thread, whose torch modes may differ from the modes of the starting thread.
 at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
   const c10::InferenceMode mode(like.is_inference());
   std::vector<int64_t> sizes = like.sizes().vec();
@@ -64,7 +64,7 @@ std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d
   TORCH_CHECK_VALUE(world->rank() == rank && world->size() == size, "agspeed: rank ", rank, " of ", size,
                     " cannot join the default process group of torch, where it is rank ", world->rank(), " of ",
                     world->size(), ": start both with the same ranks");
-  // A world may see several of them, one after another.
+  // A world may see several global groups, one after another.
   const int64_t number = valueOrThrow(world->store().add(formatText("horovod/made/{}", rank), 1));
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);

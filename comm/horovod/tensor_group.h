@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorGroup: a process set of Horovod's kind: named operations on torch's tensors.
+// TensorGroup: a process set in Horovod's sense: named operations on torch's tensors.
 //
-// The global one joins the world of torch's default group where that is one of ours, else it makes a world of its own
-// through the store it is given. Everything here throws ValueError for wrong arguments, among them a name that is under
-// way, and DistBackendError for what failed.
+// The global group joins the world of torch's default group if that is an agspeed group. Otherwise it makes a world of
+// its own through the given store. All functions throw ValueError for wrong arguments, including a name that is in
+// flight, and DistBackendError for failures.
 //
-// Threading: as NamedGroup; nothing here takes Python's lock, callers from Python release it. Ownership: a group keeps
+// Threading: see NamedGroup. Nothing here takes Python's lock; callers from Python release it. Ownership: a group keeps
 // its world.
 #pragma once
 
@@ -32,7 +32,7 @@ struct TensorGroupOptions {
   FusionPlan plan = {};
   size_t cacheCapacity = 1024;
   double stallWarningSeconds = 60, stallShutdownSeconds = 0;  ///< 0: never
-  double timeoutSeconds = 1800;                               ///< of an operation that all ranks have started
+  double timeoutSeconds = 1800;                               ///< for an operation that all ranks have started
 };
 
 class TensorGroup {
@@ -40,45 +40,45 @@ class TensorGroup {
   using Tensors = std::vector<at::Tensor>;
   using Span = PersistentReduction::Tensors;
 
-  /// All ranks of the job. Blocks until they can be found.
+  /// All ranks of the job call it. Blocks until they can be found.
   static std::shared_ptr<TensorGroup> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                              TensorGroupOptions options);
-  /// Leaves the group in place in a forked process, where it is the parent's.
+  /// Leaks the group in a forked process, because it belongs to the parent.
   ~TensorGroup();
-  /// All ranks of this group, the global one, call it in the same order; null at those that are not in `ranks`.
+  /// All ranks of this group, which is the global one, call it in the same order. Null at ranks that are not in
+  /// `ranks`.
   std::shared_ptr<TensorGroup> createPart(std::vector<int> ranks);
 
   int rank() const { return group_->rank(); }
   int size() const { return group_->size(); }
 
-  /// Starts the operation of `request`, whose dtype, shapes and device are those of the tensors. `outputs` are written
-  /// where their sizes are known before (may be the inputs), else empty. Without a name it gets one by counting, equal
-  /// at ranks that make the same calls without names.
+  /// Starts the operation of `request`; its dtype, shapes and device come from the tensors. `outputs` receive the
+  /// results if their sizes are known in advance (they may be the inputs), else it is empty. An operation without a
+  /// name gets one from a counter, which is equal at ranks that make the same calls without names.
   std::unique_ptr<TensorWork> start(Request request, Tensors inputs, Tensors outputs);
-  /// A reduction on its own.
+  /// A reduction outside the table of acquire().
   std::unique_ptr<PersistentReduction> prepare(Request request) {
     return std::make_unique<PersistentReduction>(world_, std::move(request));
   }
   void bind(PersistentReduction& reduction, Span inputs, Span outputs);
-  /// As NamedGroup.
+  /// See NamedGroup.
   StatusOr<bool> startQuietly(PersistentReduction& reduction) { return group_->startQuietly(reduction.operation()); }
   void kick() { group_->kick(); }
-  /// Throws where one is refused; the others are started.
+  /// Throws if a reduction is refused; the others are started.
   void startAll(std::span<PersistentReduction* const> reductions);
-  /// The reduction that comes again under this name, for the caller alone until its release(); null where somebody
-  /// else has it, or there are as many as names may have numbers. By one thread at a time. It costs least for a name
-  /// that comes behind the same as the last time.
+  /// The repeated reduction of this name, for the caller alone until its release(). Null if another caller has it, or
+  /// if there already are cacheCapacity of them. One thread at a time. Cheapest if names come in the same order as the
+  /// last time.
   std::shared_ptr<PersistentReduction> acquire(std::string_view name, PersistentReduction::Kind kind);
-  /// Names that are given by counting begin again: after a join, until which ranks have made different numbers of
-  /// calls.
+  /// Restarts the counter of names. Called after a join, because ranks have made different numbers of calls until then.
   void restartNames();
 
-  /// As NamedGroup; nothing in a forked process.
+  /// See NamedGroup; does nothing in a forked process.
   void shutdown();
-  /// As NamedGroup.
+  /// See NamedGroup.
   void setPlan(FusionPlan plan) { group_->setPlan(plan); }
   NamedStats stats() { return group_->stats(); }
-  /// Writes a trace from now on, where this rank is the coordinator's; elsewhere nothing. Ends one that is being
+  /// Writes a trace from now on if this rank is the coordinator's; else does nothing. Ends a trace that is being
   /// written.
   void startTimeline(const std::string& path, bool marksCycles);
   void stopTimeline();
@@ -88,7 +88,7 @@ class TensorGroup {
 
   const std::shared_ptr<World> world_;
   const TensorGroupOptions options_;
-  const std::string prefix_;  ///< of this group's keys in the world's store
+  const std::string prefix_;  ///< prefix of this group's keys in the world's store
   uint64_t numParts_ = 0;
   std::mutex mutex_;
   std::map<NamedKind, uint64_t> numUnnamed_;  ///< guarded by mutex_
@@ -96,23 +96,23 @@ class TensorGroup {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
-  /// A reduction that comes again.
+  /// A reduction that repeats.
   struct Recurring {
     std::shared_ptr<PersistentReduction> reduction;
-    Recurring* next = nullptr;  ///< that was acquired behind it the last time
+    Recurring* next = nullptr;  ///< the one that was acquired after it the last time
   };
   Recurring* findRecurring(std::string_view name);
-  /// Makes room for another where there is none; returns whether there is.
+  /// Makes room for another one if there is none; returns whether there is room.
   bool hasRoom();
 
-  // Of acquire().
+  // Used by acquire().
   std::unordered_map<std::string, Recurring, TextHash, std::equal_to<>> recurring_;
-  Recurring* lastAcquired_ = nullptr;  ///< null: nothing is known of it
-  /// Whether one was released since room was looked for.
+  Recurring* lastAcquired_ = nullptr;  ///< null: unknown
+  /// Whether a reduction was released since room was last searched.
   const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 
   std::shared_ptr<Timeline> timeline_;
-  std::unique_ptr<NamedGroup> group_;  ///< ends before its world
+  std::unique_ptr<NamedGroup> group_;  ///< declared last, so that it ends before its world
 };
 
 }  // namespace agspeed::comm

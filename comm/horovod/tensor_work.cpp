@@ -9,7 +9,7 @@ namespace agspeed::comm {
 void raiseFailed(const Status& status) { C10_THROW_ERROR(DistBackendError, status.message()); }
 
 TensorWork::~TensorWork() {
-  // Not on the driver: what goes with the tensors may want Python's lock.
+  // Not on the driver: releasing the tensors may need Python's lock.
   if (!operation_->isDone()) operation_->whenDone([state = state_](const Status&) {});
 }
 

@@ -8,21 +8,21 @@
 namespace agspeed::comm {
 namespace {
 
-/// Responses whose data moves; further ones wait, and are fused. Full buffers gain nothing by waiting: one moves while
-/// others are packed and unpacked.
+/// How many fused responses may move data. Further operations wait and are fused. The limit is higher for full buffers,
+/// because these gain nothing by waiting: one moves while others are packed and unpacked.
 constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
-/// A tensor of so many bytes runs alone, on the caller's memory. Of those several are under way, up to so many bytes:
-/// the network shall not wait for the coordinator.
+/// A tensor of kLargeBytes or more runs alone, on the caller's memory. Several of them run at a time, up to these
+/// limits, so that the network does not idle until the coordinator responds again.
 constexpr size_t kLargeBytes = size_t{512} << 10;
 constexpr size_t kMaxRunningLarge = 16, kMaxRunningLargeBytes = size_t{16} << 20;
-/// How long a buffer that is not full is held where the plan wants it full.
+/// How long FusionOrder::kSize holds a buffer that is not full.
 constexpr std::chrono::milliseconds kMaxHold{2};
-/// An id is evicted once so many times the ids' number of other operations ran since its last use: names that take
-/// turns keep theirs, also where they are some more than there are ids.
+/// An id is evicted if kIdleTurns * capacity operations ran since its last use. So names that take turns keep their ids
+/// even if there are somewhat more names than ids.
 constexpr uint64_t kIdleTurns = 4;
 constexpr size_t kMaxExamples = 64;
 
-/// What an operation counts for among what is ready.
+/// The weight of an operation in readyBytes().
 size_t weightOf(size_t numBytes) { return std::max<size_t>(1, numBytes); }
 
 }  // namespace
@@ -155,7 +155,7 @@ bool Coordinator::isResponseDue(const Running& running, Clock::time_point now) {
   const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
                                 : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
   if (isEnough && plan_.fusionBytes > 0) return false;
-  // Nothing else to come: whoever has submitted it waits for this.
+  // It is not held if nothing else is awaited: the callers that submitted it wait for this response.
   const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && numWaiting_ > 0;
   if (!isHeld) {
     heldUntil_ = Clock::time_point::max();
@@ -175,7 +175,7 @@ Response Coordinator::next() {
   const size_t numBytes = entry->numBytes;
   recycle(std::move(entry));
   if (isFusable) fuse(response, numBytes);
-  for (; numWithoutId_ > 0; --numWithoutId_) evictOne();  // when all that is ready is in its place again
+  for (; numWithoutId_ > 0; --numWithoutId_) evictOne();  // after fuse(): ready_ is complete again
   response.evicted = std::exchange(evicted_, {});
   return response;
 }
@@ -209,7 +209,7 @@ void Coordinator::fuse(Response& response, size_t numBytes) {
   if (response.kind != NamedKind::kAllReduce && response.kind != NamedKind::kBroadcast) return;
   const AgreementHandle agreement = response.items[0].agreement;
   const Request& first = agreement->request;
-  // What cannot go along keeps its place among the others.
+  // Operations that cannot be fused keep their order.
   std::deque<EntryHandle> left;
   while (!ready_.empty() && numBytes < plan_.fusionBytes) {
     EntryHandle entry = takeReady();
@@ -304,7 +304,7 @@ void Coordinator::evictOne() {
   oldest->isEvicted = true;
   ids_.erase(oldest->name);
   evicted_.push_back(id);
-  // What has been submitted under the id goes on as if it had been said in full: the id may soon be another name's.
+  // Requests that were sent by this id continue as if sent in full, because the id may soon belong to another name.
   if (oldest->waiting != nullptr) {
     oldest->waiting->cachedId = 0;
     table_[oldest->name] = std::move(oldest->waiting);

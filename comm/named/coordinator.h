@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coordinator: what all ranks of a group have ready, and in what order they run it. The group's lowest rank has one.
+// Coordinator: decides which operations of a group run, and in what order. It lives at the group's lowest rank.
 //
-// Ranks submit in orders of their own; an operation is ready when the last of them did. Ready all-reduces and
-// broadcasts of one kind are fused up to a number of bytes, in the order that a plan states; large ones run alone, as
-// copies into a buffer and back cost more than an operation does. Ranks whose requests for a
-// name differ all get the same error, which names two of them and both values; the next operation works. A rank that
-// has joined counts as having submitted everything.
+// Ranks submit operations in any order. An operation is ready when the last rank has submitted it. The coordinator
+// fuses ready all-reduces and broadcasts of one kind up to a number of bytes, in the order that the plan states. A
+// large tensor runs alone, because copies into a buffer and back would cost more than one more operation. If the
+// requests of a name differ, all ranks get the same error, which names two ranks and both values; the next operation
+// works. A rank that has joined counts as having submitted everything.
 //
-// Names that come again are cached: the response that runs one gives it an id, and a rank whose request has not changed
-// since says the id alone, as does the response. Where all ids are taken, one that has long not been used is evicted: a
-// response tells the ranks, and the id is free once each of them has said that it has forgotten it. Ids that all ranks
-// say in the same lists are looked at as lists: the first costs a look at each id, the others' a comparison.
+// Repeated names are cached. The first response that runs a name gives it an id. From then on a rank whose request has
+// not changed sends only the id, and the response refers to it by the id. When all ids are taken, the coordinator
+// evicts one that has not been used for long: a response announces this to the ranks, and the id is free once each rank
+// has confirmed. If all ranks send the same list of ids, the list is matched as a whole: only the first rank's list
+// costs a lookup per id, the lists of the others cost one comparison.
 //
-// A plain value: sends nothing, waits for nothing. Threading: one thread at a time.
+// A plain value: it sends nothing and waits for nothing. Threading: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -32,47 +33,49 @@
 
 namespace agspeed::comm {
 
-/// In what order that which is ready runs, and how much of it as one.
+/// The order in which ready operations run.
 enum class FusionOrder : uint8_t {
-  kTime,      ///< as it became ready; what is ready leaves at once
-  kSize,      ///< the same, but buffers wait until they are full, nothing else is awaited, or some milliseconds passed
+  kTime,      ///< in the order in which they became ready; a ready operation leaves at once
+  kSize,      ///< as kTime, but waits some ms for full buffers while other operations are awaited
   kPriority,  ///< by Request::priority, the highest first
-  kModel,     ///< in the order in which the names became ready the first time
+  kModel,     ///< in the order in which the names became ready for the first time
 };
 
 /// "time", "size", "priority", "model".
 std::string_view toString(FusionOrder order);
 
-/// No choice here changes a result: every element is reduced alike in any buffer. So the coordinator's plan is the only
-/// one, and may change between any two responses.
+/// How operations are fused. No choice here changes a result, because every element is reduced alike in any buffer. So
+/// only the coordinator has a plan, and it may change between any two responses.
 struct FusionPlan {
-  size_t fusionBytes = size_t{32} << 20;  ///< what is fused at most; 0: nothing
+  size_t fusionBytes = size_t{32} << 20;  ///< upper limit of a fused response; 0: nothing is fused
   FusionOrder order = FusionOrder::kTime;
   uint32_t version = 0;
 };
 
 class Coordinator {
  public:
-  /// Of a group of `size` ranks, with so many cached names at most.
+  /// Coordinates a group of `size` ranks with at most `cacheCapacity` cached names.
   Coordinator(int size, size_t cacheCapacity, FusionPlan plan = {});
 
   const FusionPlan& plan() const { return plan_; }
-  /// Holds for what is not fused yet.
+  /// Applies to operations that are not fused yet.
   void setPlan(FusionPlan plan);
 
-  /// `rank` has this ready. Requires: not the same name twice before it ran.
+  /// `rank` has this request ready. Requires: the rank has no other request of this name that has not run yet.
   void add(int rank, Request request, Clock::time_point now);
-  /// The same as under this id before; fails as data loss where there is none, or in a list that is ready.
+  /// Repeats the rank's last request under this id. Fails with data loss if there is none, or if the id is part of a
+  /// list that is ready.
   Status addCached(int rank, uint32_t id, Clock::time_point now);
   Status addCached(int rank, const std::vector<uint32_t>& ids, Clock::time_point now);
-  /// What `rank` means by the id; null where it has never made such a request.
+  /// The request that `rank` last made under the id; null if it has made none.
   const Request* cachedRequest(int rank, uint32_t id) const;
-  /// `rank` does not use the evicted id any more; fails as data loss where it is not evicted.
+  /// `rank` no longer uses the evicted id. Fails with data loss if the id is not evicted.
   Status dropId(int rank, uint32_t id);
 
-  /// What is ready, in bytes of all ready operations together; 0 where nothing is, at least 1 where something is.
+  /// Bytes of all ready operations together. Operations without bytes count as 1, so this is 0 only if nothing is
+  /// ready.
   size_t readyBytes() const;
-  /// Responses whose data moves: those of one large tensor, and others.
+  /// Counts responses whose data is moving: responses of one large tensor, and all others.
   struct Running {
     /// `first`: the request of the response's first operation.
     void began(const Request& first);
@@ -80,14 +83,14 @@ class Coordinator {
 
     size_t numOther = 0, numLarge = 0, largeBytes = 0;
   };
-  /// Whether to respond now: what becomes ready while enough is running is fused, and by FusionOrder::kSize buffers are
-  /// held until they are full.
+  /// Whether to make a response now. It is not due while enough responses are running, so that more operations can be
+  /// fused, or while FusionOrder::kSize waits for a full buffer.
   bool isResponseDue(const Running& running, Clock::time_point now);
-  /// Until when at most the plan holds what is ready; max: it does not.
+  /// Until when the plan holds ready operations; max if it holds none.
   Clock::time_point heldUntil() const { return heldUntil_; }
   /// The next response. Requires: readyBytes() > 0.
   Response next();
-  /// Names that have an id.
+  /// How many names have an id.
   size_t numCached() const { return ids_.size(); }
 
   /// An operation that not all ranks have ready.
@@ -96,74 +99,74 @@ class Coordinator {
     std::vector<int> missing;  ///< ranks
     Clock::time_point since;   ///< when the first rank had it ready
   };
-  /// Those from before `since`, oldest first.
+  /// The operations that some rank submitted before `since`, oldest first.
   std::vector<Stalled> stalled(Clock::time_point since) const;
-  /// Whether there are such, or ranks that have joined.
+  /// Whether stalled() operations or joined ranks exist.
   bool isWaiting() const { return numWaiting_ > 0 || numJoined_ > 0; }
-  /// The ranks that have not joined; none where no rank has.
+  /// The ranks that have not joined; empty if no rank has joined.
   std::vector<int> unjoined() const;
 
  private:
   using Handle = std::shared_ptr<const Request>;
 
-  /// Ids in one list, as long as the ranks that have said one of them have said the same list: an entry for each.
+  /// A list of ids that several ranks have sent alike. It replaces one entry per id until a rank sends something else.
   struct Batch {
     std::vector<uint32_t> ids;
     std::vector<bool> hasSaid;  ///< by rank
-    int numSaid = 0;            ///< of all ranks: it is ready
+    int numSaid = 0;            ///< ranks that have sent the list; all: it is ready
     size_t numBytes = 0;
     Clock::time_point since;
   };
   using BatchHandle = std::unique_ptr<Batch>;
 
   struct Entry {
-    std::vector<Handle> requests;  ///< per rank; null where it has none yet
+    std::vector<Handle> requests;  ///< per rank; null if it has none yet
     int numSubmitted = 0;
-    uint32_t cachedId = 0;  ///< under which all that have submitted it did so; 0: some said more
+    uint32_t cachedId = 0;  ///< the id that all ranks used so far; 0 if one of them sent its request in full
     uint64_t order = 0;
-    int64_t place = 0;    ///< among what is ready: the lowest first
-    size_t numBytes = 0;  ///< once it is ready
-    BatchHandle batch;    ///< not null: the entry is ready and stands for all of it, the rest says what its first is
+    int64_t place = 0;    ///< position among ready entries: the lowest runs first
+    size_t numBytes = 0;  ///< set once it is ready
+    BatchHandle batch;    ///< the ready batch that this entry is; `requests` then holds its first one
     Clock::time_point since;
   };
   using EntryHandle = std::unique_ptr<Entry>;
 
   struct Cached {
-    EntryHandle waiting;     ///< what ranks have submitted under the name and is not ready; null where evicted
-    Batch* batch = nullptr;  ///< in which it waits or is ready
+    EntryHandle waiting;     ///< requests under this name while not all ranks have submitted; null if none or evicted
+    Batch* batch = nullptr;  ///< the batch in which the id waits or is ready
     size_t numBytes = 0;     ///< of `agreement`
-    uint32_t alike = 0;      ///< equal where agreements can be fused; 0: not to be in a batch
-    bool isOfAll = false;    ///< whether the last response had requests of all ranks
+    uint32_t alike = 0;      ///< equal ids can be fused; 0: the id cannot join a batch
+    bool isOfAll = false;    ///< whether all ranks had a request in the last response
     bool isEvicted = false;
-    int numForgotten = 0;          ///< ranks; once evicted
-    uint64_t lastUse = 0;          ///< as numItems_ was then
-    AgreementHandle agreement;     ///< as told last
-    std::vector<Handle> requests;  ///< per rank, as of the last response
+    int numForgotten = 0;          ///< ranks that have confirmed the eviction
+    uint64_t lastUse = 0;          ///< value of numItems_ at the last use
+    AgreementHandle agreement;     ///< as sent last
+    std::vector<Handle> requests;  ///< per rank: its request in the last response with this id
     std::string name;
 
     bool isEvictable() const { return !isEvicted && batch == nullptr; }
     bool isBatchable() const { return isOfAll && alike != 0 && isEvictable() && waiting == nullptr; }
   };
 
-  /// `cachedId`: 0 where the rank said it in full.
+  /// `cachedId`: 0 if the rank sent the request in full.
   void add(int rank, Handle request, uint32_t cachedId, Clock::time_point now);
-  /// Whether what is so large together runs as one, and in its own order.
+  /// Whether a batch of this size runs as one operation at one place in the order.
   bool runsWhole(size_t numBytes) const;
-  /// Null where these are to be looked at one by one.
+  /// Null if the ids cannot form a batch and have to be handled one by one.
   BatchHandle newBatch(const std::vector<uint32_t>& ids, Clock::time_point now);
   void said(Batch& batch, int rank);
-  /// Its entries wait one by one.
+  /// Replaces the batch by one waiting entry per id.
   void split(Batch& batch);
   BatchHandle takeBatch(const Batch& batch);
   EntryHandle entryOf(const Batch& batch, uint32_t id);
   void join(int rank);
-  /// At which id an entry of this name waits; 0: in the table. `cachedId`: under which it was said.
+  /// The id at which an entry of this name waits; 0: it waits in `table_`. `cachedId`: the id that the rank sent, or 0.
   uint32_t idOf(const std::string& name, uint32_t cachedId) const;
   EntryHandle newEntry(uint32_t cachedId, Clock::time_point now);
-  /// Its memory is used again.
+  /// Keeps the entry's memory for the next one.
   void recycle(EntryHandle entry);
   bool isReady(const Entry& entry) const;
-  /// Whether the requests are those of the last response, which agreed.
+  /// Whether the requests are the same as in the last response, in which they agreed.
   bool isKnownToAgree(const Entry& entry) const;
   void moveReady();
   void makeReady(EntryHandle entry);
@@ -171,22 +174,22 @@ class Coordinator {
   int64_t placeOf(const Entry& entry) const;
   static bool standsAlone(const Entry& entry);
   Response responseFor(const Entry& entry);
-  /// `numBytes`: of what is in the response.
+  /// `numBytes`: size of the operations that are already in the response.
   void fuse(Response& response, size_t numBytes);
   void addItems(const Entry& entry, Response& response);
   Response::Item itemFor(const Entry& entry);
   /// See Cached::alike.
   uint32_t alikeOf(const AgreementHandle& agreement, size_t numBytes);
-  /// An id for a name that has none; 0 where there is none left.
+  /// Gives an id to a name that has none; 0 if all are taken.
   uint32_t newIdFor(const std::string& name);
   void evictOne();
 
   const int size_;
   const size_t cacheCapacity_;
   FusionPlan plan_;
-  std::unordered_map<std::string, EntryHandle> table_;  ///< what waits, of names without an id
-  std::vector<BatchHandle> batches_;                    ///< that wait
-  size_t numWaiting_ = 0;                               ///< entries that wait, at ids, in the table or in batches
+  std::unordered_map<std::string, EntryHandle> table_;  ///< waiting entries of names without an id
+  std::vector<BatchHandle> batches_;                    ///< waiting batches
+  size_t numWaiting_ = 0;                               ///< waiting entries, in `cache_`, `table_` and `batches_`
   std::deque<EntryHandle> ready_;
   std::vector<EntryHandle> spare_;
   size_t readyBytes_ = 0;
@@ -196,24 +199,25 @@ class Coordinator {
   std::unordered_map<std::string, uint32_t> ids_;
   std::vector<Cached> cache_;  ///< by id - 1
   std::vector<uint32_t> freeIds_;
-  /// An example of those that can be fused, with their number.
+  /// For every set of operations that can be fused with each other: one example, and the number in Cached::alike.
   std::vector<std::pair<AgreementHandle, uint32_t>> examples_;
-  uint32_t numExamples_ = 0;       ///< so far
-  size_t numWithoutId_ = 0;        ///< names of the response under way for which ids are to be free later
-  std::vector<uint32_t> evicted_;  ///< to be told with the next response
+  uint32_t numExamples_ = 0;       ///< highest number so far
+  size_t numWithoutId_ = 0;        ///< names that got no id in the response being built; each evicts an id
+  std::vector<uint32_t> evicted_;  ///< announced in the next response
   Clock::time_point heldUntil_ = Clock::time_point::max();
   uint64_t numItems_ = 0;  ///< operations in all responses so far
 };
 
-/// The first that is not null. Requires: there is one.
+/// The first request that is not null. Requires: there is one.
 const Request& firstOf(const std::vector<std::shared_ptr<const Request>>& requests);
-/// Whether both may be parts of one operation; whether the request is to be one of its own, by its size.
+/// canFuse(): whether both may be parts of one operation. runsAlone(): whether a request of this size is not fused.
 bool canFuse(const Request& left, const Request& right);
 bool runsAlone(const Request& request, size_t numBytes);
-/// Why the requests cannot run together: a sentence that names two ranks and both values; nothing where they can.
-/// Requires: at least one is not null.
+/// A sentence that names two ranks and both values if the requests cannot run together; nothing if they can. Requires:
+/// at least one is not null.
 std::optional<std::string> findMismatch(const std::vector<std::shared_ptr<const Request>>& requests);
-/// What those that can run together come to: the first of them, with the rows of all. Requires the same.
+/// The agreement of requests that can run together: the first of them, with the rows of all. Requires: at least one is
+/// not null.
 AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& requests);
 
 }  // namespace agspeed::comm

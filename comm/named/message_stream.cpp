@@ -62,7 +62,7 @@ void MessageStream::unwatchAll() {
   for (auto& transfer : transfers_) {
     if (transfer->purpose == Purpose::kWatch && std::exchange(transfer->isPending, false)) {
       engine_.messenger().cancel(*transfer, unavailable("nothing is waited for any more"));
-      transfer->purpose = Purpose::kSend;  // over; what may be queued for it only removes it
+      transfer->purpose = Purpose::kSend;  // ended; a work item that is already queued only removes it
       engine_.addWork(*this, reinterpret_cast<uintptr_t>(transfer.get()), kAtOnce);
     }
   }
@@ -96,7 +96,7 @@ void MessageStream::post(FrameTransfer& transfer) {
 }
 
 void MessageStream::transferFinished(FrameTransfer& transfer, const Status& status) {
-  if (!std::exchange(transfer.isPending, false)) return;  // being cancelled
+  if (!std::exchange(transfer.isPending, false)) return;  // it is being cancelled
   transfer.status = status;
   engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kAtOnce);
 }

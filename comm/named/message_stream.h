@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // MessageStream: messages of any length between the coordinator of a group and its other ranks.
 //
-// A message travels as frames of one size, because whoever receives has to know the size before. Each rank has a
-// receive posted per peer that it hears from, which holds nothing up and asks nobody whether he is alive; watch() does,
-// while something is waited for from a peer.
+// A message is sent as frames of one size, because a receiver has to know the size in advance. Each rank keeps one
+// receive posted for each peer that sends to it. These background receives do not check whether the peer is alive;
+// watch() does so while a rank waits for a message of a peer.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -21,9 +21,9 @@ namespace agspeed::comm {
 
 class MessageListener {
  public:
-  /// A whole message of a rank of the group.
+  /// A whole message of a rank of the group has arrived.
   virtual void messageArrived(int rank, std::span<const std::byte> message) = 0;
-  /// A rank that is watched cannot be reached any more, or says what no intact rank does.
+  /// A watched rank cannot be reached any more, or a peer has sent an invalid message.
   virtual void peerFailed(int rank, const Status& status) = 0;
 
  protected:
@@ -32,22 +32,23 @@ class MessageListener {
 
 class MessageStream final : private Worker {
  public:
-  /// `members` are the messenger's ranks of the group; messages carry `communicator`, which nobody else uses.
+  /// `members` are the group's ranks as the messenger numbers them. No other user may send messages under
+  /// `communicator`.
   MessageStream(Engine& engine, MessageListener& listener, std::vector<int> members, uint32_t communicator);
 
-  /// Starts to hear from these ranks of the group.
+  /// Starts to receive messages from these ranks of the group.
   void open(std::span<const int> ranks);
-  /// Ends what is under way.
+  /// Cancels all transfers.
   void close();
   void send(int rank, std::span<const std::byte> message);
-  /// From now on the loss of the rank is noticed, until unwatchAll().
+  /// Reports the loss of this rank from now on, until unwatchAll().
   void watch(int rank);
   void unwatchAll();
 
  private:
   static constexpr size_t kFrameBytes = 1024;
   struct Frame {
-    uint32_t numLeft = 0;  ///< bytes of the message in this frame and those behind it
+    uint32_t numLeft = 0;  ///< bytes of the message in this frame and all later ones
     std::array<std::byte, kFrameBytes - sizeof(uint32_t)> bytes;
   };
   enum class Purpose : uint8_t { kSend, kReceive, kWatch };
@@ -77,7 +78,7 @@ class MessageStream final : private Worker {
   const uint32_t communicator_;
   bool isClosed_ = false;
   std::vector<uint64_t> numSent_, numReceived_, numWatches_;  ///< per rank
-  std::vector<std::vector<std::byte>> partial_;               ///< per rank: of a message that is still coming
+  std::vector<std::vector<std::byte>> partial_;               ///< per rank: received part of an unfinished message
   std::vector<std::unique_ptr<FrameTransfer>> transfers_;
 };
 

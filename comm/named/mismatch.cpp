@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks must agree on before an operation runs. The sentences begin as Horovod's do, for those who look for them.
+// Checks that ranks agree before an operation runs. Errors begin as Horovod's do, so that users can search for them.
 #include <algorithm>
 
 #include "comm/named/coordinator.h"
@@ -10,7 +10,7 @@ namespace {
 
 using Requests = std::vector<std::shared_ptr<const Request>>;
 
-/// Two ranks and what they asked for.
+/// Two ranks and their requests.
 struct Two {
   int firstRank, otherRank;
   const Request& first;
@@ -70,7 +70,7 @@ std::optional<std::string> difference(const Two& two) {
   return shapesDiffer(two);
 }
 
-/// What is wrong with one request, whatever the others are.
+/// An error of one request that does not depend on the other ranks' requests.
 std::optional<std::string> fault(int rank, const Request& request, size_t numRanks) {
   const auto who = [&] {
     return formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);

@@ -11,9 +11,9 @@ namespace agspeed::comm {
 namespace {
 
 constexpr std::chrono::microseconds kReadinessInterval{50};
-/// How long a rank waits for others before it looks whether they are alive.
+/// How long a rank waits for others before it checks that they are alive.
 constexpr std::chrono::milliseconds kWatchAfter{100};
-/// How often the coordinator looks through all that waits: thousands of names, between any two rounds of the driver.
+/// How often the coordinator scans all waiting operations. There may be thousands, and the scan delays the driver.
 constexpr std::chrono::milliseconds kLookInterval{50};
 
 constexpr const char* kShutDown =
@@ -57,14 +57,14 @@ NamedGroup::~NamedGroup() {
     endAll(reason);
     runner_->cancel(reason);
   });
-  if (!isIdle) communicator_->abort(reason.message());  // others may have started what this rank has yet to
-  communicator_->close();  // ends what the runner has started, which keeps its buffers until then
+  if (!isIdle) communicator_->abort(reason.message());  // others may have started operations that this rank has not
+  communicator_->close();  // ends the operations that the runner has started; it keeps their buffers until then
   engine_.runOnDriver([&] {
     runner_->cancel(reason);
     stream_.close();
     engine_.removeClient(*this);
     engine_.removeWork(*this);
-    runner_ = nullptr;  // here, as it may have work left
+    runner_ = nullptr;  // destroyed on the driver, as it may have queued work
   });
 }
 
@@ -130,7 +130,7 @@ void NamedGroup::shutdown() {
   });
 }
 
-// --- what this rank asks for
+// --- requests of this rank
 
 void NamedGroup::takeStarted() {
   gatherUntil_ = Clock::now() + StartQueue::kGather;
@@ -243,10 +243,10 @@ void NamedGroup::respond() {
   if (responses.empty()) return;
   for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
   for (const Response& response : responses) follow(response);
-  workSoon();  // some of them may have moved no data
+  workSoon();  // some responses may have moved no data
 }
 
-// --- what all ranks do
+// --- responses of the coordinator, at every rank
 
 void NamedGroup::follow(const Note& note) {
   if (!failure_) return;
@@ -255,7 +255,7 @@ void NamedGroup::follow(const Note& note) {
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     const Status reason(StatusCode::kUnavailable, farewell->reason);
     endAll(reason);
-    // What all ranks have begun, they end, unless one cannot.
+    // Operations that all ranks have begun can end well, unless a rank has failed.
     if (farewell->isFailure) runner_->cancel(reason);
   }
 }
@@ -283,7 +283,7 @@ void NamedGroup::follow(const Response& response) {
   } else {
     run(response);
   }
-  if (!response.evicted.empty()) {  // only now: its own items may have these ids
+  if (!response.evicted.empty()) {  // only now, because items of this response may have these ids
     pending_.dropIds(response.evicted);
     say(Forgotten{response.evicted});
     workSoon();

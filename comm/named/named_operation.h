@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller wants done under a name, and the handle of it.
+// A caller's operation under a name, and its handle.
 //
-// A handle may be started again once it is done (NamedGroup::startAll()): a request that comes every step is then made
-// once, compared with what the ranks agreed on once, and its memory is used again.
+// A handle may be started again once it is done (NamedGroup::startAll()). A request that repeats every step is then
+// made and compared with the ranks' agreement only once, and its memory is reused.
 //
-// Threading: as Operation; a call is changed by who prepared it, and only while it is not under way. Ownership: shared.
+// Threading: see Operation. Only the thread that prepared a call changes it, and only while it is not in flight.
+// Ownership: shared.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +21,16 @@
 
 namespace agspeed::comm {
 
-/// What a caller wants done under a name. The bytes stay in place until the operation is done.
+/// An operation that a caller wants to run under a name. The bytes stay in place until it is done.
 struct NamedCall {
   Request request;
-  /// Makes the outputs of kinds whose sizes depend on other ranks, once their rows are known: rows[tensor]. Called on
-  /// the driver.
+  /// Allocates the outputs if their sizes depend on other ranks. Called on the driver once the rows are known:
+  /// rows[tensor].
   std::function<StatusOr<BufferList>(const Dimensions& rows)> allocate = nullptr;
-  /// Where the inputs come after the call: says when they are there.
+  /// Set if the inputs become valid only after the call: returns whether they are there.
   Readiness readiness = nullptr;
-  BufferList inputs = {};   ///< one per shape, of its size; empty for barrier and join
-  BufferList outputs = {};  ///< the same; may be the inputs. Empty where there is `allocate`
+  BufferList inputs = {};   ///< one per shape, of that shape's size; empty for barrier and join
+  BufferList outputs = {};  ///< the same; may be the inputs. Empty if `allocate` is set
 };
 
 struct OwnName;
@@ -41,17 +42,17 @@ class NamedOperation final : public Operation {
 
   const Request& request() const { return call.request; }
   size_t numTensors() const { return call.inputs.size(); }
-  /// Other memory for the next start, of the same sizes. Requires: it is done, or has never been started.
+  /// Sets other memory of the same sizes for the next start. Requires: it is done, or has never been started.
   void setBuffers(size_t at, std::span<std::byte> input, std::span<std::byte> output) {
     call.inputs[at] = input;
     call.outputs[at] = output;
   }
 
-  /// Of an all-to-all: the rows received from each rank. Requires: isDone().
+  /// For an all-to-all: the rows received from each rank. Requires: isDone().
   const Dimensions& receivedRows() const { return receivedRows_; }
-  /// Of a join: the rank of the group that joined last. Requires: isDone().
+  /// For a join: the rank of the group that joined last. Requires: isDone().
   int lastJoined() const { return lastJoined_; }
-  /// Whether it failed because ranks called operations of different kinds by its name. Requires: isDone().
+  /// Whether it failed because ranks called operations of different kinds under its name. Requires: isDone().
   bool areKindsDifferent() const { return areKindsDifferent_; }
 
  private:
@@ -61,10 +62,10 @@ class NamedOperation final : public Operation {
   friend class StartQueue;
 
   NamedCall call;
-  std::shared_ptr<OwnName> name_;  ///< from the first start on
-  size_t place_ = 0;               ///< among what is pending
-  uint64_t agreedVersion_ = 0;     ///< of the name, when the ranks last agreed on this request; 0: never
-  bool isSaidById_ = false;        ///< the coordinator was told an id instead of the request
+  std::shared_ptr<OwnName> name_;  ///< set at the first start
+  size_t place_ = 0;               ///< index among pending operations
+  uint64_t agreedVersion_ = 0;     ///< version of the name when the ranks last agreed on this request; 0: never
+  bool isSaidById_ = false;        ///< the coordinator got an id instead of the request
   Dimensions receivedRows_;
   int lastJoined_ = -1;
   bool areKindsDifferent_ = false;
@@ -72,17 +73,20 @@ class NamedOperation final : public Operation {
 
 using NamedHandle = std::shared_ptr<NamedOperation>;
 
-/// A name as this rank uses it. Ownership: shared by operations under it and, where it has an id, the driver's table.
+/// A name in use at this rank. Ownership: shared by the operations under it and, if it has an id, by the driver's
+/// table.
 struct OwnName {
   // Guarded by the StartQueue's lock.
   bool isUnderWay = false;
-  const OwnName* follower = nullptr;  ///< whose start followed closely the last time, to be compared with; null: none
+  const OwnName* follower = nullptr;  ///< the name that was started closely after this one the last time, for
+                                      ///< comparison only; null: none
 
-  // Of the driver. What each operation looks at stands together: thousands of names take turns in a cache.
-  uint32_t id = 0;                    ///< by which the coordinator knows `request`; 0: it knows none
+  // Used by the driver alone. Fields that every operation reads are adjacent, because thousands of names share the
+  // cache.
+  uint32_t id = 0;                    ///< the coordinator's id for `request`; 0: it has none
   uint64_t version = 0;               ///< counts changes of both
-  NamedOperation* pending = nullptr;  ///< the coordinator has been told, and has yet to respond
-  Request request;                    ///< what this rank means by the id
+  NamedOperation* pending = nullptr;  ///< the operation whose request was sent and has no response yet
+  Request request;                    ///< the request that the id stands for at this rank
 };
 
 using OwnNameHandle = std::shared_ptr<OwnName>;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// PendingTable: what this rank has told its coordinator, as long as no response has come, and what it says by number.
+// PendingTable: this rank's operations that wait for a response, and the names that it sends as ids.
 //
-// A number stands for a name, for what this rank means by it, and for what all ranks agreed on. An operation that comes
-// again is found by its number or by itself, not by its name.
+// An id stands for a name, for this rank's request under it, and for the agreement of all ranks. A repeated operation
+// is found by its id or its handle, without a lookup by name.
 //
-// Threading: on the engine's driver. Ownership: keeps pending operations, and names that have a number.
+// Threading: on the engine's driver. Ownership: keeps pending operations, and names that have an id.
 #pragma once
 
 #include <cstdint>
@@ -22,35 +22,35 @@ class PendingTable {
   explicit PendingTable(StartQueue& names) : names_(names) {}
 
   bool isEmpty() const { return pending_.empty(); }
-  /// The coordinator is told of it now. Returns: by which number; 0: in full.
+  /// Records an operation whose request is being sent to the coordinator. Returns: the id to send; 0: send it in full.
   uint32_t add(const NamedHandle& operation);
 
-  /// Whether there is an agreementOf() it.
+  /// Whether agreementOf() exists for the item.
   bool knows(const Response::Item& item) const;
-  /// What the ranks have agreed on; null for a number that has never come with it.
+  /// The agreement of the ranks on the item; null if the item's id has never come with one.
   AgreementHandle agreementOf(const Response::Item& item) const;
-  /// The operation that a response has come for, or null where this rank has started none; remembers what the response
-  /// says of its name. Requires: knows() the item.
+  /// Removes and returns the operation that a response has come for; null if this rank has started none. Stores the
+  /// agreement and id of the response. Requires: knows() the item.
   NamedHandle take(const Response::Item& item);
   /// The pending operation of this name, or null.
   NamedHandle take(const std::string& name);
-  /// All that are pending, or those of a kind.
+  /// Removes and returns all pending operations, or all of a kind.
   std::vector<NamedHandle> takeAll();
   std::vector<NamedHandle> takeAll(NamedKind kind);
-  /// These numbers stand for nothing any more.
+  /// Forgets these ids.
   void dropIds(const std::vector<uint32_t>& ids);
 
  private:
   struct Numbered {
     AgreementHandle agreement;
-    OwnNameHandle name;  ///< null where this rank has not used it
+    OwnNameHandle name;  ///< null if this rank has not used it
   };
 
   NamedHandle release(OwnName* name);
 
   StartQueue& names_;
-  std::vector<NamedHandle> pending_;  ///< each knows its place
-  std::vector<Numbered> numbered_;    ///< by number - 1
+  std::vector<NamedHandle> pending_;  ///< place_ is their index
+  std::vector<Numbered> numbered_;    ///< by id - 1
 };
 
 }  // namespace agspeed::comm

@@ -10,7 +10,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// From one id of a list to the next: 0 where they follow each other, small where they are close.
+/// Encodes the distance to the next id of a list: 0 if it is the last one plus 1, a small number if it is close.
 uint64_t stepTo(uint32_t id, uint32_t last) {
   const int64_t step = int64_t{id} - int64_t{last} - 1;
   return static_cast<uint64_t>(step) << 1 ^ static_cast<uint64_t>(step >> 63);
@@ -21,7 +21,7 @@ uint32_t idAfter(uint32_t last, uint64_t step) {
   return static_cast<uint32_t>(uint64_t{last} + 1 + signedStep);
 }
 
-/// More than any honest message holds of anything; keeps a broken length from allocating.
+/// More elements than any valid message has; prevents an allocation by an invalid length.
 constexpr uint32_t kMaxCount = 1u << 24;
 
 class Encoder {
@@ -88,7 +88,7 @@ class Encoder {
   void put(const Forgotten& forgotten) { put(forgotten.ids); }
 
  private:
-  /// Seven bits a byte, the lowest first; all but the last have the eighth.
+  /// Writes seven bits a byte, the lowest first; all bytes but the last have the eighth bit set.
   void putNumber(uint64_t number) {
     for (; number >= 0x80; number >>= 7) out_.push_back(static_cast<std::byte>(number | 0x80));
     out_.push_back(static_cast<std::byte>(number));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of what ranks say to the coordinator of their group and it to them.
+// Encodes the messages between ranks and coordinator as bytes.
 //
-// A message is a run of notes. Ids that follow each other take a byte each. Both ends are of one build and
-// little-endian (the handshake of a connection compares versions); decoding never trusts a length, and what cannot be
-// decoded is data loss.
+// A message is a sequence of notes. Consecutive ids take one byte each. Both ends run the same build and are
+// little-endian (the handshake of a connection compares versions). Decoding trusts no length; it fails with data loss
+// if a message is invalid.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,18 @@
 
 namespace agspeed::comm {
 
-/// "As I said when these ids were given out": requests that have been made before.
+/// Repeats the requests that this rank made when it got these ids.
 struct CachedRequests {
   std::vector<uint32_t> ids;
 };
 
-/// The group is over: one of its ranks left, or failed.
+/// The group has ended, because one of its ranks left or failed.
 struct Farewell {
   bool isFailure = false;
   std::string reason;
 };
 
-/// "I do not use these ids any more": they may be given to other names.
+/// This rank no longer uses these ids, so other names may get them.
 struct Forgotten {
   std::vector<uint32_t> ids;
 };

@@ -11,11 +11,11 @@
 namespace agspeed::comm {
 namespace {
 
-/// What is copied between two looks at the network.
+/// How many bytes are copied between two polls of the network.
 constexpr size_t kCopyBytes = size_t{256} << 10;
 constexpr int kMaxBuffers = 4;
 constexpr size_t kMinBufferBytes = size_t{64} << 10;
-/// What the runner's work is about, where it is not a run that has started.
+/// Token of work(): pack the next run. Other tokens are pointers to a run that has started.
 constexpr uint64_t kPack = 0;
 
 ReduceOp opOf(NamedReduction reduction) {
@@ -29,7 +29,7 @@ ReduceOp opOf(NamedReduction reduction) {
   return ReduceOp::kSum;
 }
 
-/// `whole` cut into the rows of each rank.
+/// Cuts `whole` into the rows of each rank.
 BufferList cutRows(std::span<std::byte> whole, const Dimensions& rows, size_t bytesPerRow) {
   BufferList chunks;
   for (const int64_t each : rows) {
@@ -94,7 +94,7 @@ void ResponseRunner::cancel(const Status& reason) {
   }
 }
 
-// --- what a response comes to
+// --- preparing a response
 
 double ResponseRunner::factorBefore(const Request& request) const {
   if (!isFloat(request.dtype) || request.reduction != NamedReduction::kAverage) return request.prescale;
@@ -120,7 +120,7 @@ bool ResponseRunner::takeBuffer(Run& run) {
     return true;
   }
   if (freeBuffers_.empty() && stats_.numFusionBuffers == kMaxBuffers) return false;
-  if (!freeBuffers_.empty()) {  // one that has become too small
+  if (!freeBuffers_.empty()) {  // replaces a buffer that is too small
     stats_.fusionBufferBytes -= freeBuffers_.back().first;
     --stats_.numFusionBuffers;
     freeBuffers_.pop_back();
@@ -250,7 +250,7 @@ Status ResponseRunner::prepareScatter(Run& run) {
 void ResponseRunner::work(uint64_t token) {
   if (token == kPack) return packNext();
   Run& run = *reinterpret_cast<Run*>(token);
-  // A part at a time: bytes move between two of them.
+  // Copies one part per call, so that bytes move between two parts.
   if (run.status && !copySome(run, run.after)) return workLater(token);
   end(run);
 }
@@ -260,7 +260,7 @@ void ResponseRunner::packNext() {
   if (next == runs_.end()) return;
   Run& run = **next;
   if (!run.isPrepared) {
-    if (run.needsBuffer() && !takeBuffer(run)) return;  // goes on when another run ends
+    if (run.needsBuffer() && !takeBuffer(run)) return;  // continues when another run ends
     endActivity(run);
     run.isPrepared = true;
     run.status = prepare(run);
@@ -333,7 +333,7 @@ void ResponseRunner::end(Run& run) {
   endActivity(*ended);
   if (ended->buffer != nullptr) {
     freeBuffers_.emplace_back(ended->capacity, std::move(ended->buffer));
-    workLater(kPack);  // what has waited for a buffer
+    workLater(kPack);  // a run may be waiting for a buffer
   }
   listener_.responseEnded(ended->operations, ended->status);
 }

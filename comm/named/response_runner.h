@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // ResponseRunner: runs the responses of a coordinator, in their order, as collectives of one communicator.
 //
-// A response of one tensor works on the caller's memory; several are packed into a fusion buffer and unpacked from it,
-// in parts between which the engine looks at the network. Scaling is part of packing and unpacking: averages of floats
-// multiply by 1/size before they sum up, as DistributedDataParallel does, so both train to the same bits; integers are
-// scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
+// A response of one tensor works on the caller's memory. Several tensors are packed into a fusion buffer and unpacked
+// from it, in parts; the engine polls the network between two parts. Packing and unpacking also scale: averages of
+// floats multiply by 1/size before the sum, as DistributedDataParallel does, so both train to the same bits. Integers
+// are scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
 //
-// Memory: four fusion buffers at most, each as large as the largest response so far that took it, a power of two; they
-// are reused, and a response that finds none free waits for one. Threading: on the engine's driver.
+// Memory: at most four fusion buffers, which are reused. The size of each is a power of two that fits the largest
+// response that used it so far. A response waits while no buffer is free. Threading: on the engine's driver.
 #pragma once
 
 #include <cstddef>
@@ -24,19 +24,19 @@ namespace agspeed::comm {
 
 class ResponseListener {
  public:
-  /// The data of a response has moved, or never will; it ends once it is unpacked. `first`: of its first operation.
+  /// The data of a response has moved or never will; unpacking may remain. `first`: the request of its first operation.
   virtual void responseMoved(const Request& first) = 0;
-  /// All operations of a response have ended; those that are not null end by this status.
+  /// All operations of a response have ended with this status. Operations that this rank has not started are null.
   virtual void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) = 0;
 
  protected:
   ~ResponseListener() = default;
 };
 
-/// What the runner holds, and what it has run.
+/// Memory that the runner holds, and counts of what it has run.
 struct RunnerStats {
-  size_t fusionBufferBytes = 0;     ///< now
-  size_t maxFusionBufferBytes = 0;  ///< at most so far
+  size_t fusionBufferBytes = 0;     ///< current
+  size_t maxFusionBufferBytes = 0;  ///< maximum so far
   int numFusionBuffers = 0;
   uint64_t numResponses = 0, numOperations = 0;
 };
@@ -48,15 +48,15 @@ class ResponseRunner final : private Worker {
   /// Requires: cancel(), and no operation of the communicator is left.
   ~ResponseRunner();
 
-  /// Runs agreements of one kind; operations[i] is this rank's part of agreements[i] or null. All agreements but the
-  /// first may be null where there is an operation: its request says the same.
+  /// Runs agreements of one kind. operations[i] is this rank's part of agreements[i], or null. Only the first agreement
+  /// is required if the others have an operation, because its request holds the same.
   void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
-  /// Ends what has not been started. What has ends by its communicator.
+  /// Ends runs that have not started. The communicator ends runs that have.
   void cancel(const Status& reason);
-  /// Null: none is written.
+  /// Null: no timeline is written.
   void setTimeline(Timeline* timeline) { timeline_ = timeline; }
   const RunnerStats& stats() const { return stats_; }
-  /// Whether no response is under way.
+  /// Whether no response is in flight.
   bool isIdle() const { return runs_.empty(); }
 
  private:
@@ -71,7 +71,7 @@ class ResponseRunner final : private Worker {
     size_t numDone = 0;
   };
 
-  /// A response under way.
+  /// A response in flight.
   struct Run {
     const Request& first() const { return agreements[0]->request; }
     const std::string& name(size_t at) const {
@@ -79,7 +79,7 @@ class ResponseRunner final : private Worker {
     }
     bool isFusable() const { return first().kind == NamedKind::kAllReduce || first().kind == NamedKind::kBroadcast; }
     bool needsBuffer() const;
-    /// Of all tensors of an operation that is fusable.
+    /// Bytes of all tensors of a fusable operation.
     size_t bytesOf(size_t at) const;
 
     std::vector<AgreementHandle> agreements;
@@ -87,7 +87,7 @@ class ResponseRunner final : private Worker {
     DType dtype = DType::kU8;
     size_t numBytes = 0;
     bool isPrepared = false;
-    CopyList before, after;  ///< what is copied before the calls start, and when they have ended
+    CopyList before, after;  ///< copies before the calls start, and after they have ended
     std::vector<CollectiveCall> calls;
     size_t numCallsLeft = 0;
     bool hasStarted = false, hasMoved = false;
@@ -104,16 +104,16 @@ class ResponseRunner final : private Worker {
   void scaleAfter(Run& run, std::byte* bytes, size_t count) const;
   double factorBefore(const Request& request) const;
   double factorAfter(const Request& request) const;
-  /// Returns whether there is a buffer for the run now.
+  /// Returns whether the run has a buffer now.
   bool takeBuffer(Run& run);
   void begin(const Run& run, std::string_view activity);
   void endActivity(const Run& run);
 
   void work(uint64_t token) override;
-  /// Packs a part of the oldest response that has not started, and starts it once packed.
+  /// Packs a part of the oldest response that has not started, and starts it once it is packed.
   void packNext();
   void workLater(uint64_t token);
-  /// Copies a part of the list; returns whether it is all copied.
+  /// Copies a part of the list; returns whether all is copied.
   bool copySome(Run& run, CopyList& list);
   void start(Run& run);
   void callEnded(Run& run, const Status& status);
@@ -123,7 +123,7 @@ class ResponseRunner final : private Worker {
   Engine& engine_;
   Communicator& communicator_;
   ResponseListener& listener_;
-  std::deque<std::unique_ptr<Run>> runs_;  ///< in the order of their responses
+  std::deque<std::unique_ptr<Run>> runs_;  ///< in the order of the responses
   std::vector<std::pair<size_t, std::unique_ptr<std::byte[]>>> freeBuffers_;
   Timeline* timeline_ = nullptr;
   RunnerStats stats_;

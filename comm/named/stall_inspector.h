@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StallInspector: notices operations that some ranks have long started and others have not, and words it as Horovod
-// does. Asked by the coordinator's rank. Threading: one thread at a time.
+// StallInspector: notices operations that some ranks have long started and others have not. Its texts are Horovod's.
+// The coordinator's rank calls it. Threading: one thread at a time.
 #pragma once
 
 #include <string>
@@ -13,11 +13,12 @@ namespace agspeed::comm {
 
 class StallInspector {
  public:
-  /// Logs after `warning`, ends the group after `shutdown`; zero: never. `members`: what ranks of the group are called.
+  /// Logs after `warning`, ends the group after `shutdown`; zero: never. `members`: the numbers of the group's ranks in
+  /// messages.
   StallInspector(Clock::duration warning, Clock::duration shutdown, std::vector<int> members)
       : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
 
-  /// Logs what is due. Returns: why the group is to end; empty where it is not.
+  /// Logs stalled operations when a warning is due. Returns: why the group has to end; empty if it does not.
   std::string inspect(const Coordinator& coordinator, Clock::time_point now);
 
  private:

@@ -28,7 +28,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   if (added_.size() == numBefore) return added;
   const OwnName& last = *added_.back()->name_;
   const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name_->follower == added_[numBefore]->name_.get();
-  if (isExpected && last.follower != nullptr) return added;  // amid a burst
+  if (isExpected && last.follower != nullptr) return added;  // in the middle of a known burst
   const auto now = Clock::now();
   if (!isExpected) follow(numBefore, now);
   added.isFirst = numBefore == 0;
@@ -92,7 +92,8 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
   if (added_.empty()) return;
   lastName_ = added_.back()->name_;
   if (isAwaiting_) {
-    // In vain, or somebody waits for what is there: then what follows may still come the next time.
+    // The follower did not come within kBurst: forget it. It may still come the next time if a waiting thread took the
+    // queue early.
     if (Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
     lastName_ = nullptr;
   }

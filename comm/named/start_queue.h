@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StartQueue: operations on their way from the threads that start them to the engine's driver, and the names in use.
+// StartQueue: hands operations from the threads that start them to the engine's driver, and knows the names in use.
 //
-// Calls that follow each other closely are taken together: a round of the driver takes longer than a call does. Steps
-// repeat themselves, so a name waits for the one that followed it closely the last time: a burst of names that come
-// again leaves with its last, and costs each of them no look at the clock.
+// The driver takes calls that follow each other closely together, because one round of the driver takes longer than one
+// call. Training steps repeat. So if a name was followed closely by another one the last time, the queue waits for that
+// name: a repeated burst leaves as a whole with its last name, and its other calls do not even read the clock.
 // Thread-safety: all functions, from any thread.
 #pragma once
 
@@ -19,37 +19,37 @@ namespace agspeed::comm {
 
 class StartQueue {
  public:
-  /// Whoever drives looks into the queue so long after it did.
+  /// The driver takes the queue again this long after it took it.
   static constexpr std::chrono::microseconds kGather{200};
-  /// What is started so soon after the last start follows it.
+  /// A start follows the last one if it comes within this time.
   static constexpr std::chrono::microseconds kFollow{20};
-  /// A burst that lasts longer leaves in parts.
+  /// A longer burst leaves in parts.
   static constexpr std::chrono::milliseconds kBurst{1};
 
-  /// The name is under way, or the group is over.
+  /// An operation that was refused, because its name is in flight or the group has ended.
   struct Refusal {
     NamedHandle operation;
     Status reason;
   };
   struct Added {
-    bool isFirst = false;    ///< the queue was empty: the driver is to take what is there by `takeBy`
-    bool isKickDue = false;  ///< it is to do so at once; else then, or where somebody waits
+    bool isFirst = false;    ///< the queue was empty: the driver has to take it by `takeBy`
+    bool isKickDue = false;  ///< the driver has to take it at once; else by `takeBy`, or when a thread waits
     Clock::time_point takeBy{};
     std::vector<Refusal> refused;
   };
-  /// `rank` is for the sentence of a refusal.
+  /// `rank` is for the text of a refusal.
   Added add(std::span<const NamedHandle> operations, int rank);
-  /// The kick that was due has been given, by the thread that starts: it comes back only now.
+  /// The starting thread has given the kick that was due. It can start more operations only from now on.
   void kicked();
-  /// Moves what has been added since into `taken`, whose memory is used again.
+  /// Moves all operations added since the last call into `taken`, and reuses its memory.
   void take(std::vector<NamedHandle>& taken);
-  /// Their names may be used again. Null operations are passed over.
+  /// The names of these operations may be used again. Null operations are ignored.
   void ended(std::span<const NamedHandle> operations);
-  /// The name of this text, if it is in use.
+  /// The name object for this text if it is in use.
   OwnNameHandle find(const std::string& text);
-  /// What is added from now on is refused with this.
+  /// Refuses all later operations with this reason.
   void close(const Status& reason);
-  /// Ok, or why it is closed.
+  /// Ok, or why the queue is closed.
   Status health();
 
  private:
@@ -58,18 +58,18 @@ class StartQueue {
   /// Requires: mutex_.
   Status refusalOf(NamedOperation& operation, int rank);
   OwnNameHandle nameOf(const std::string& text);
-  /// What has been added after the first `numBefore`, as seen now: learns what follows what.
+  /// Learns which name follows which: compares the first operation after `numBefore` with the one before it.
   void follow(size_t numBefore, Clock::time_point now);
 
   std::mutex mutex_;
-  /// By text. Those that are out of use are removed when so many have been added as there were.
+  /// By text. Names that are out of use are removed when the map has doubled since the last removal.
   std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
   size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
-  bool isAwaiting_ = false;  ///< the name that was added last waits for the one that follows it
-  bool isPutOff_ = false;    ///< `added_` is to be taken once that has come
+  bool isAwaiting_ = false;  ///< the name that was added last waits for the name that follows it
+  bool isPutOff_ = false;    ///< the driver takes `added_` once that name has come
   Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
-  OwnNameHandle lastName_;  ///< of what has been taken: added last; null: nothing is to be learned of it
+  OwnNameHandle lastName_;  ///< the last name that was taken, if its follower is still to be learned; else null
   Status failure_;
 };
 

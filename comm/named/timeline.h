@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timeline: what happens to named operations, as a file for chrome://tracing or Perfetto, in Horovod's format.
+// Timeline: writes what happens to named operations into a file for chrome://tracing or Perfetto, in Horovod's format.
 //
-// Every name is a process of the trace: NEGOTIATE_ALLREDUCE from the first rank's request to the coordinator's
-// response, with an event per rank; then ALLREDUCE, and in it what Horovod calls activities: QUEUE,
-// MEMCPY_IN_FUSION_BUFFER, GLOO_ALLREDUCE (its name of a transfer between hosts' memories), MEMCPY_OUT_FUSION_BUFFER.
-// Times are microseconds since the file was opened. The rank of the coordinator writes it (rank 0).
+// Every name is a process of the trace. NEGOTIATE_ALLREDUCE lasts from the first rank's request to the coordinator's
+// response, with an event per rank. ALLREDUCE follows and contains what Horovod calls activities: QUEUE,
+// MEMCPY_IN_FUSION_BUFFER, GLOO_ALLREDUCE (Horovod's name for a transfer between host memories),
+// MEMCPY_OUT_FUSION_BUFFER. Times are microseconds since the file was opened. The coordinator's rank (rank 0) writes
+// the file.
 //
-// A file that cannot be written any more is left as it is. Thread-safety: all functions, from any thread; none waits
-// for the disk but close() and the destructor. Ownership: shared; writing goes on after the last group has let go.
+// A file that can no longer be written is left as it is. Thread-safety: all functions, from any thread. Only flush(),
+// close() and the destructor wait for the disk. Ownership: shared; a queued flush() may outlive the last group.
 #pragma once
 
 #include <cstdio>
@@ -26,40 +27,40 @@ namespace agspeed::comm {
 
 class Timeline {
  public:
-  /// Puts a new file in place of what has that name. `marksCycles`: each response is marked as Horovod marks its
-  /// cycles.
+  /// Creates the file and replaces an existing one of that name. `marksCycles`: marks each response as Horovod marks
+  /// its cycles.
   static StatusOr<std::shared_ptr<Timeline>> open(const std::string& path, bool marksCycles);
   ~Timeline();
 
-  /// A rank has requested this: a "NEGOTIATE_..." begins with the first. Null, or a join: nothing is written.
+  /// A rank has requested this; the first request begins a "NEGOTIATE_..." event. Writes nothing for null or a join.
   void requested(int rank, const Request* request);
   void negotiated(const std::string& name);
   void begin(const std::string& name, std::string_view activity);
   void end(const std::string& name);
   void markCycle();
 
-  /// Whether enough has come together to be written.
+  /// Whether flush() is due.
   bool isFull();
-  /// Writes it; waits for the disk.
+  /// Writes the collected text to the file; waits for the disk.
   void flush();
-  /// Writes what there is and ends the file; what comes later is dropped.
+  /// Writes the remaining text and ends the file; later events are dropped.
   void close();
 
  private:
   Timeline(std::FILE* file, bool marksCycles);
-  /// Appends an event of the name, which is made known first. Require: mutex_.
+  /// Appends an event of the name, and introduces the name first if it is new. Requires: mutex_.
   void add(const std::string& name, std::string_view phase, std::string_view activity);
   void addText(std::string_view text);
   int64_t microseconds() const;
 
   const bool marksCycles_;
   const Clock::time_point openedAt_ = Clock::now();
-  std::mutex writeMutex_;  ///< before mutex_; keeps texts in order
+  std::mutex writeMutex_;  ///< locked before mutex_; keeps texts in order
   std::FILE* file_;        ///< guarded by writeMutex_; null once closed
   std::mutex mutex_;
   std::string text_;
   bool isClosed_ = false;
-  std::unordered_map<std::string, int> numbers_;  ///< of names: processes of the trace
+  std::unordered_map<std::string, int> numbers_;  ///< of names: process numbers in the trace
   std::unordered_set<std::string> negotiated_;    ///< names that are being negotiated
 };
 

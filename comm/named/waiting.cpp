@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks have submitted to the coordinator and not all of them have: by name, by id, in batches of ids.
+// Operations that some ranks have submitted and others have not: by name, by id, and in batches of ids.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace agspeed::comm {
 
-// --- what ranks say
+// --- submissions
 
 void Coordinator::add(int rank, Request request, Clock::time_point now) {
   if (request.kind == NamedKind::kJoin) return join(rank);
@@ -120,7 +120,7 @@ Coordinator::BatchHandle Coordinator::newBatch(const std::vector<uint32_t>& ids,
   auto batch = std::make_unique<Batch>();
   for (const uint32_t id : ids) {
     if (std::exchange(cache_[id - 1].batch, batch.get()) == nullptr) continue;
-    for (const uint32_t each : ids) cache_[each - 1].batch = nullptr;  // twice in one list
+    for (const uint32_t each : ids) cache_[each - 1].batch = nullptr;  // an id was twice in the list
     return nullptr;
   }
   batch->ids = ids;
@@ -183,7 +183,7 @@ void Coordinator::join(int rank) {
   Request request;
   request.kind = NamedKind::kJoin;
   request.root = lastJoined_;
-  request.priority = std::numeric_limits<int32_t>::min();  // behind what came before it
+  request.priority = std::numeric_limits<int32_t>::min();  // after all operations that came before it
   EntryHandle entry = newEntry(0, {});
   entry->requests.assign(1, std::make_shared<const Request>(std::move(request)));
   makeReady(std::move(entry));

@@ -19,7 +19,7 @@ int numberIn(const std::string& path, int least, int otherwise) {
   return file >> number && number >= least ? number : otherwise;
 }
 
-/// Empty: it is no PCI device.
+/// Empty if it is not a PCI device.
 std::string pciPathOf(const std::string& folder, const std::string& name) {
   std::error_code failure;
   const std::filesystem::path path = std::filesystem::canonical(folder + "/" + name + "/device", failure);

@@ -95,9 +95,9 @@ Result Net::init(Logger logger) {
     }
     domain_ = std::move(opened).value();
     process_ = getpid();
-    // NCCL keeps pointers into the first.
+    // Not made again later, because NCCL keeps pointers into it.
     if (devices_.empty()) devices_ = devicesOf(domain_->interfaces(), settings().ncclDevices);
-    // Its thread must not outlive what libraries clean up at exit.
+    // The domain's thread must end before libraries clean up at exit.
     static const bool isRegistered = std::atexit([] {
                                        setLogSink(nullptr);
                                        Net::get().closeDomain();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Net: what NCCL asks of a network plug-in, in the form of the newest table; tables.cpp gives it the form of each. A
-// device stands for all interfaces or for some (devices.h): a connection is striped over them. Host memory only: NCCL
-// stages what is on a GPU.
+// Net: implements NCCL's network plug-in in the form of the newest table; tables.cpp adapts it to each table. A device
+// is all interfaces or some of them (devices.h), and a connection is striped over them. Host memory only: NCCL stages
+// GPU memory.
 //
-// All that the layers below log goes to NCCL's log. A failure is logged there as a sentence, then returned as a result
-// code. Threading: any function from
-// any thread. Connections and requests that NCCL holds are pointers to those of comm/channel.
+// Log messages of the layers below go to NCCL's log. A failure is logged there as a sentence, then returned as a result
+// code. Threading: any function from any thread. The connections and requests that NCCL holds are pointers to objects
+// of comm/channel.
 #pragma once
 
 #include <sys/types.h>
@@ -24,21 +24,21 @@
 
 namespace agspeed::comm::nccl {
 
-/// Sizes come back as int.
+/// NCCL gets sizes back as int.
 constexpr size_t kMaxMessageBytes = INT_MAX;
 
 class Net {
  public:
-  /// The process's. It is never destroyed: a thread of NCCL may outlive main().
+  /// The one instance of the process. It is never destroyed, because a thread of NCCL may outlive main().
   static Net& get();
 
-  /// Once per communicator, or once per process in old versions. Its first call opens the domain.
+  /// Called once per communicator, or once per process in old versions. The first call opens the domain.
   Result init(Logger logger);
-  /// Its last call closes it.
+  /// The last call closes the domain.
   Result finalize();
 
   Result devices(int* count);
-  /// nullptr: there is no such device. NCCL may keep pointers into it.
+  /// nullptr if there is no such device. NCCL may keep pointers into it.
   const Device* device(int index) const;
 
   Result listen(int device, void* handle, void** listenComm);
@@ -46,31 +46,31 @@ class Net {
   Result accept(void* listenComm, void** recvComm);
   Result registerMemory(void* comm, void* data, int type, void** registration);
   Result send(void* sendComm, void* data, size_t size, int tag, void** request);
-  /// `sizes` are those of the targets; `count` of all arrays.
+  /// All arrays have `count` elements; `sizes` are the capacities of the targets.
   Result receive(void* recvComm, int count, void** data, const size_t* sizes, const int* tags, void** request);
   Result test(void* request, int* isDone, int* sizes);
   Result closeChannel(void* comm);
   Result closeListener(void* comm);
-  /// Something that cannot happen has.
+  /// Reports a bug of the plug-in.
   Result failInternally(const char* what);
 
  private:
   Net() = default;
-  /// Whether a set-up call makes sense.
+  /// Whether a set-up call is valid now and for this device.
   Result checkDevice(int device);
   void log(LogLevel level, unsigned long subsystems, const std::string& message) const;
-  /// What each interface has carried.
+  /// Logs how many bytes each interface has carried.
   void logTraffic();
-  /// In a process that was forked later its thread is missing: there it is left alone.
+  /// Closes the domain. A forked process has no copy of its thread, so the domain is leaked there.
   void closeDomain();
   Result fail(const Status& failure);
   Result refuse(const std::string& why);
 
-  std::mutex mutex_;                      ///< of the set-up; messages have the domain's
+  std::mutex mutex_;                      ///< guards set-up; the domain has its own lock for messages
   std::atomic<Logger> logger_ = nullptr;  ///< NCCL's
   int numUsers_ = 0;
   std::unique_ptr<Domain> domain_;
-  pid_t process_ = 0;  ///< that opened the domain
+  pid_t process_ = 0;  ///< the process that opened the domain
   std::vector<Device> devices_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables that the library exports, v6 to v12: each has the functions of Net in the form of its version.
+// The tables that the library exports, v6 to v12; they adapt the functions of Net to each version.
 #include <array>
 #include <cstdint>
 #include <exception>
@@ -97,7 +97,7 @@ Result receiveProfiled(void* comm, int count, void** data, size_t* sizes, int* t
   return Net::get().receive(comm, count, data, sizes, tags, request);
 }
 
-/// Nothing is to be flushed in host memory, and NCCL does not ask for it.
+/// Host memory needs no flush, and NCCL does not ask for it.
 Result flush(void*, int, void**, int*, void**, void** request) {
   *request = nullptr;
   return Result::kOk;
@@ -109,7 +109,7 @@ Result closeListener(void* comm) { return Net::get().closeListener(comm); }
 
 // --- Tables ---------------------------------------------------------------------------------------------------------
 
-/// The function, but a bug of ours that it reports by an exception ends here: NCCL knows none.
+/// Calls the function and stops exceptions, which NCCL does not handle. An exception means a bug of the plug-in.
 template <auto kFunction>
 struct Guarded;
 template <typename... Arguments, Result (*kFunction)(Arguments...)>
@@ -125,7 +125,7 @@ struct Guarded<kFunction> {
 template <auto kFunction>
 constexpr auto guarded = &Guarded<kFunction>::call;
 
-/// From v7 to v10, which differ in sizes and in what NCCL says besides.
+/// Tables v7 to v10, which differ in sizes and in additional arguments.
 template <typename Table, typename MemorySize, typename MessageSize>
 constexpr Table tableWithoutContext() {
   Table table = {};

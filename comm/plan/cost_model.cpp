@@ -11,9 +11,9 @@ namespace {
 
 constexpr int kMostCountedRanks = 16;
 constexpr size_t kShortestBuffer = 256;
-/// Longer ones depend on bandwidth alone, and the plan's choice sends the least bytes.
+/// The time of longer buffers depends on bandwidth alone, and the plan's choice already sends the least bytes.
 constexpr size_t kLongestBuffer = 1 << 20;
-/// Predictions are coarse, and what they are compared with was measured.
+/// Predictions are coarse, while the plan's own choices were measured.
 constexpr double kGain = 2.0 / 3;
 
 double secondsOf(const CountedAlgorithm& counted, size_t bytes, const NetworkMeasurement& network) {
@@ -34,7 +34,7 @@ double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegm
   const double share = std::max({counts.sent, counts.received, inTurn});
   const double transfer = share * bytes / network.bytesPerSecond;
   const double reduction = counts.reduced * bytes / network.reducedBytesPerSecond;
-  // All but one segment's reduction happens while others travel.
+  // Reductions overlap with transfers, except for one segment's.
   const double overlapped = std::max(transfer, reduction) + std::min(transfer, reduction) / numSegments;
   return latency + messages + overlapped;
 }

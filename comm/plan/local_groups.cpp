@@ -8,7 +8,7 @@ namespace agspeed::comm {
 
 int localGroupSizeOf(std::span<const uint32_t> hosts) {
   if (std::count(hosts.begin(), hosts.end(), 0u) > 0) return 1;
-  size_t boundaries = 0;  // bits of all numbers of ranks after which a host ends
+  size_t boundaries = 0;  // bitwise or of all ranks that begin a new host
   for (size_t rank = 1; rank < hosts.size(); ++rank) boundaries |= hosts[rank] != hosts[rank - 1] ? rank : 0;
   if (boundaries == 0) return 1;
   boundaries |= hosts.size();

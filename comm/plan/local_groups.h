@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which ranks share a host, as schedules want to know it, and what it is good for. Pure; the same for the same figures.
+// Finds which ranks share a host, in the form that schedules need, and whether this helps. Pure functions: equal
+// figures give equal results.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +10,12 @@
 
 namespace agspeed::comm {
 
-/// The largest power of two B such that ranks i B to (i + 1) B - 1 share a host, for every i; 1 where all ranks share
-/// one host or not all hosts are known. `hosts`: a number per rank, equal where ranks share a host; 0: not known.
+/// The largest power of two B such that ranks i B to (i + 1) B - 1 share a host, for every i. 1 if all ranks share one
+/// host or some host is not known. `hosts`: a number per rank, equal if ranks share a host; 0: not known.
 int localGroupSizeOf(std::span<const uint32_t> hosts);
 
-/// Whether less leaves a host by the hierarchical algorithm than by the direct one. Where partial results are twice as
-/// wide, local groups of two send as much as their ranks would have.
+/// Whether the hierarchical algorithm sends less from each host than the direct one. If partial results are twice as
+/// wide, a local group of two sends as much as its two ranks would have sent.
 bool gainsFromLocalGroups(Collective collective, bool isWidened, int localGroupSize);
 
 }  // namespace agspeed::comm

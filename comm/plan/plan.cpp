@@ -9,13 +9,13 @@ namespace agspeed::comm {
 namespace {
 
 constexpr size_t kKiB = 1024;
-/// Up to so many ranks it is quicker to send everything to everybody than to take turns.
+/// Up to this number of ranks it is faster to send everything to every rank than to pass results on in rounds.
 constexpr int kFewRanks = 8;
-/// Of a rank's chunk, among many ranks: shorter ones take less time than their messages do.
+/// Size of one rank's chunk among many ranks below which the messages take longer than the bytes.
 constexpr size_t kShortChunk = 8 * kKiB;
 constexpr size_t kSegmentUnit = 256;
 
-/// Few messages one after another for short buffers, least bytes for long ones.
+/// Short buffers need few messages one after another; long buffers need the least bytes.
 std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
   const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortChunk;
@@ -64,7 +64,7 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   }
   choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;
   choice.window = std::max(window, 1u);
-  // Runs of several listed chunks are one message only while chunks are not cut.
+  // Consecutive chunks of a list form one message only if they are not cut into segments.
   if (choice.algorithm->memory == Memory::kContiguous && !isDivisible(collective)) choice.segmentBytes = SIZE_MAX / 2;
   if (hasChunkPerRank(collective, *choice.algorithm) && shares.size() == static_cast<size_t>(numRanks))
     choice.shares = shares;

@@ -7,14 +7,15 @@
 namespace agspeed::comm {
 namespace {
 
-/// Measured rates scatter: hosts within this of the fastest are equal to it, slower ones are a little slower still,
-/// since a slow host that gets too much holds up everybody and one that gets too little nobody.
+/// Measured rates scatter. Hosts within kEqual of the fastest count as equal to it. Slower ones are taken as slower by
+/// another kCaution, because a slow host with too large a share delays all ranks, and one with too small a share delays
+/// none.
 constexpr double kEqual = 0.75;
 constexpr double kCaution = 0.85;
 constexpr double kWhole = 1 << 20;
 constexpr int kBisections = 60;
 
-/// Of all ranks' chunks together.
+/// Bytes of one segment of all ranks' chunks together.
 constexpr size_t kSegmentOfAll = 256 * 1024;
 constexpr size_t kShortestSegment = 32 * 1024;
 constexpr double kRoundTripsUnderWay = 4;
@@ -36,7 +37,7 @@ std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond) {
     for (const double rate : rates) sum += chunkOf(rate, seconds);
     return sum;
   };
-  double low = 0, high = 1 + others;  // at which the fastest alone could own everything
+  double low = 0, high = 1 + others;  // at this time the fastest rank alone could own everything
   for (int i = 0; i < kBisections; ++i) (covered((low + high) / 2) < 1 ? low : high) = (low + high) / 2;
   std::vector<uint32_t> shares;
   for (const double rate : rates) shares.push_back(static_cast<uint32_t>(std::lround(kWhole * chunkOf(rate, high))));

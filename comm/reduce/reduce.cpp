@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// This file is compiled once per instruction set (foreach_target.h); the loops are plain, and the compiler turns them
-// into the vectors of the set. Buffers are worked off in tiles that stay in the first-level cache together with the
-// partial results of the tree, so that each input is read from memory once.
-#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // nothing here gains by them
+// This file is compiled once per instruction set (foreach_target.h). The loops are plain; the compiler vectorizes them
+// for each set. Buffers are processed in tiles that stay in the first-level cache together with the partial results of
+// the tree, so each input is read from memory once.
+#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // no gain here
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/reduce/reduce.cpp"
 #include <hwy/foreach_target.h>
@@ -23,7 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr size_t kTileBytes = 4096;
 
-/// Storage of the 16-bit floats; every other element type is its own C++ type.
+/// Storage of the 16-bit floats; all other element types are their own C++ types.
 struct F16 {
   uint16_t bits;
 };
@@ -48,8 +48,8 @@ inline void convert(BF16* HWY_RESTRICT target, const float* HWY_RESTRICT source,
   }
 }
 
-/// Applies `convertVector(target, source)` to whole vectors; the rest takes the same instruction through padded copies,
-/// so that an element's bits do not depend on its place.
+/// Applies `convertVector(target, source)` to whole vectors. The rest uses the same instruction on padded copies, so
+/// that the bits of an element do not depend on its position.
 template <typename To, typename From, typename F>
 inline void convertVectors(To* target, const From* source, size_t count, F convertVector) {
   const hn::ScalableTag<float> wide;
@@ -80,7 +80,7 @@ inline void convert(F16* target, const float* source, size_t count) {
   });
 }
 
-/// Integers wrap around; unsigned arithmetic says so to the compiler.
+/// Integers wrap around, so the operation runs on unsigned types.
 template <typename T, typename F>
 inline T wrap(T a, T b, F f) {
   if constexpr (std::is_integral_v<T>) {
@@ -142,7 +142,7 @@ void combine(T* target, const T* left, const T* right, size_t count) {
   for (size_t i = 0; i < count; ++i) target[i] = Op::apply(left[i], right[i]);
 }
 
-/// One tile of a reduction: evaluates the canonical tree over the inputs at an offset.
+/// Reduces one tile: evaluates the canonical tree over the inputs at an offset.
 template <typename T, typename Op>
 class TileReducer {
  public:
@@ -170,7 +170,7 @@ class TileReducer {
     const CanonicalTree tree(static_cast<int>(inputs_.size()));
     const A* value = evaluate(tree, 0, tree.numPositions, result);
     if (divisor_ != 1) {
-      // Integers by an int: their own type may not hold the number of ranks.
+      // Divides integers by an int, because their own type may not hold the number of ranks.
       const auto divisor = static_cast<std::conditional_t<std::is_integral_v<A>, int, A>>(divisor_);
       for (size_t i = 0; i < count_; ++i) result[i] = static_cast<A>(value[i] / divisor);
     } else if (value != result) {
@@ -179,7 +179,7 @@ class TileReducer {
   }
 
   /// The value of `count` positions from `first`: an input itself, or `result`. The left operand is computed into a
-  /// tile and never into `result`, which may be an input that the right one still reads.
+  /// tile and never into `result`, because `result` may be an input that the right operand still reads.
   const A* evaluate(const CanonicalTree& tree, int first, int count, A* result) {
     if (count == 1 && !tree.isPair(first)) return load(tree.firstLeaf(first));
     const int mark = depth_;
@@ -213,7 +213,7 @@ class TileReducer {
     if constexpr (!std::is_same_v<T, A>) convert(target, result, count_);
   }
 
-  // A level of the tree holds two tiles; there are fewer than 2^15 ranks.
+  // Each level of the tree uses two tiles; there are fewer than 2^15 ranks.
   static constexpr int kMaxTiles = 34;
 
   std::span<const Operand> inputs_;
@@ -253,7 +253,7 @@ void reduceOf(std::byte* target, bool isTargetWide, std::span<const Operand> inp
   }
 }
 
-/// Calls f with a value of the C++ type that stores `dtype`; complex numbers are not reduced.
+/// Calls f with a value of the C++ type that stores `dtype`; does nothing for complex numbers.
 template <typename F>
 void withElementType(DType dtype, F f) {
   switch (dtype) {
@@ -324,7 +324,7 @@ namespace agspeed::comm {
 
 namespace {
 
-/// The variant for the best instruction set that this processor has; null stands for a set that was not compiled.
+/// The variant for the best instruction set of this processor; null: the set was not compiled.
 template <typename Function>
 Function* choose([[maybe_unused]] Function* avx3, [[maybe_unused]] Function* avx2, Function* baseline) {
 #if HWY_ARCH_X86

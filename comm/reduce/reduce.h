@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reduces buffers in memory with the widest vectors the processor has, chosen at run time. Results have the same bits
-// on every processor: no fused multiply-adds, one order (see reduce_op.h).
+// Reduces buffers in memory with the widest vectors of the processor, chosen at run time. Results have the same bits on
+// every processor: there are no fused multiply-adds, and the order is fixed (see reduce_op.h).
 //
-// Thread-safety: pure functions. Nothing is allocated. Any alignment is fine. Buffers are at most partly aliased as
-// each function says.
+// Thread-safety: pure functions, which allocate nothing. Any alignment is allowed. Each function states which buffers
+// may be the same.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +13,28 @@
 
 namespace agspeed::comm {
 
-/// A buffer of elements: of the dtype itself, or of its accumulator type where `isWide`.
+/// A buffer of elements of the dtype, or of its accumulator type if `isWide`.
 struct Operand {
   const std::byte* data = nullptr;
   bool isWide = false;
 };
 
-/// What is computed of the inputs.
+/// The reduction to compute.
 struct Reduction {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  /// The result is divided by this: the number of ranks where `op` is an average and the result is final, else 1.
+  /// The result is divided by this: the number of ranks if `op` is an average and the result is final, else 1.
   int divisor = 1;
 };
 
-/// target[i] = inputs[0][i] op inputs[1][i] op ..., in canonical order. `target` is wide or not; it may be one of the
-/// inputs of its own width, or apart from all of them. Requires: checkReduction() is ok, at least one input.
+/// target[i] = inputs[0][i] op inputs[1][i] op ..., in canonical order. `isTargetWide`: whether the target has the
+/// accumulator type. `target` may be an input of its own width, or overlaps none. Requires: checkReduction() is ok, at
+/// least one input.
 void reduce(std::byte* target, bool isTargetWide, std::span<const Operand> inputs, size_t count,
             const Reduction& reduction);
 
-/// target[i] = source[i] * factor, computed in the accumulator type and, for integers, in f64 truncated to the type's
-/// range. `source` may be `target`.
+/// target[i] = source[i] * factor, computed in the accumulator type. Integers are computed in f64, truncated, and
+/// clamped to the type's range. `source` may be `target`.
 void multiply(std::byte* target, const std::byte* source, size_t count, DType dtype, double factor);
 
 }  // namespace agspeed::comm

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// How elements of several ranks become one, and in what order.
+// Reduction operations, and the order in which elements of several ranks are reduced.
 //
-// Every element is reduced in one canonical tree over rank numbers, whatever the algorithm, chunking and rails: with
-// p = 2^k + e ranks, ranks 2i and 2i+1 are paired for i < e, and a balanced binary tree stands over these pairs and the
-// ranks that are left, in rank order. Results therefore do not depend on how they were computed. For 6 ranks:
+// Every element is reduced in one canonical tree over rank numbers, whatever the algorithm, chunking and rails. With p
+// = 2^k + e ranks, ranks 2i and 2i+1 are paired for i < e. A balanced binary tree then reduces these pairs and the
+// remaining ranks, in rank order. Results therefore do not depend on how they were computed. Examples:
 //
-//   ((0+1) + (2+3)) + (4+5)      5 ranks: ((0+1) + 2) + (3+4)
+//   6 ranks: ((0+1) + (2+3)) + (4+5)      5 ranks: ((0+1) + 2) + (3+4)
 //
 // 16-bit floats are accumulated in f32 over the whole tree and rounded once.
 #pragma once
@@ -23,27 +23,27 @@ namespace agspeed::comm {
 enum class ReduceOp : uint8_t {
   kSum,
   kProduct,
-  kMin,  ///< of floats: NaN where any input is NaN
+  kMin,  ///< for floats: NaN if any input is NaN
   kMax,  ///< as kMin
   kBitAnd,
   kBitOr,
   kBitXor,
-  kAverage,           ///< the sum over the number of ranks; integers truncate
-  kPremultipliedSum,  ///< the sum of inputs that each rank multiplied by a factor of its own
+  kAverage,           ///< the sum divided by the number of ranks; integers truncate
+  kPremultipliedSum,  ///< the sum of inputs that each rank multiplied by its own factor
 };
 
 /// "sum", "premultiplied sum", ...
 std::string_view toString(ReduceOp op);
 
-/// Whether `op` is defined for `dtype`; the failure is a sentence for the caller. Bools: sum and max are "or", product
-/// and min are "and".
+/// Ok if `op` is defined for `dtype`, else an error for the caller. For bools, sum and max are "or", product and min
+/// are "and".
 Status checkReduction(ReduceOp op, DType dtype);
 
-/// The type that partial results of `dtype` have: f32 for f16 and bf16, else `dtype`.
+/// The type of partial results of `dtype`: f32 for f16 and bf16, else `dtype`.
 DType accumulatorOf(DType dtype);
 
-/// The canonical tree over `numLeaves` in terms of positions: its balanced part has `numPositions` leaves, a power of
-/// two; position i stands for one leaf or for the pair (first, first + 1).
+/// The canonical tree over `numLeaves`. Its balanced part has `numPositions` positions, a power of two. Position i is
+/// one leaf or a pair of consecutive leaves.
 struct CanonicalTree {
   explicit CanonicalTree(int numLeaves);
 
@@ -57,7 +57,7 @@ struct CanonicalTree {
   int positionOf(int leaf) const { return leaf < 2 * numPairs ? leaf / 2 : leaf - numPairs; }
 };
 
-/// Folds `numLeaves` values along the canonical tree: leaf(i) makes one, merge(left, right) joins two.
+/// Folds `numLeaves` values along the canonical tree: leaf(i) makes one value, merge(left, right) joins two.
 template <typename Leaf, typename Merge>
 auto foldCanonically(int numLeaves, const Leaf& leaf, const Merge& merge) {
   const CanonicalTree tree(numLeaves);

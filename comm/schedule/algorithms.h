@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions named in catalog.def. Each makes one rank's schedule of its algorithm for any number of ranks; what the
-// algorithm does is told in its file. Pure; thread-safe.
+// Declares the functions named in catalog.def. Each makes one rank's schedule of its algorithm for any number of ranks.
+// The algorithm's file describes it. Pure; thread-safe.
 #pragma once
 
 #include "comm/schedule/schedule_builder.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The algorithms there are, as a table made from catalog.def.
+// All algorithms, as a table made from catalog.def.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace agspeed::comm {
 
-/// In which order an algorithm reduces; see catalog.def.
+/// The order in which an algorithm reduces; see catalog.def.
 enum class Order : uint8_t { kCanonical, kAnyOrder };
 /// Where the chunks of its buffers may lie.
 enum class Memory : uint8_t { kChunks, kContiguous };
@@ -17,12 +17,12 @@ enum class Memory : uint8_t { kChunks, kContiguous };
 struct Algorithm {
   Collective collective;
   std::string_view name;
-  Schedule (*make)(const ScheduleRequest& request);  ///< the schedule of any rank of any number of ranks
+  Schedule (*make)(const ScheduleRequest& request);  ///< makes the schedule of any rank of any number of ranks
   Order order;
   Memory memory;
 };
 
-/// All algorithms, those of one collective next to each other.
+/// All algorithms; the algorithms of one collective are adjacent.
 std::span<const Algorithm> algorithms();
 /// The algorithm with this name, or nullptr.
 const Algorithm* findAlgorithm(Collective collective, std::string_view name);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct algorithms: every pair of ranks that has something for one another exchanges one message per phase.
+// Direct algorithms: every two ranks with data for each other exchange one message per phase.
 //
-// A buffer has a chunk per rank. To reduce, the owner of a chunk receives all contributions and sums them at once; to
-// gather, every owner sends its chunk to all. Each rank sends and receives the least bytes there can be, in one or two
-// rounds of p - 1 messages; rank r starts with its successor, so that no rank is everybody's first.
+// A buffer has a chunk per rank. To reduce, the owner of a chunk receives all contributions and sums them at once. To
+// gather, every owner sends its chunk to all ranks. Each rank sends and receives the least possible bytes, in one or
+// two rounds of p - 1 messages. Rank r starts with its successor, so that not all ranks send to the same rank first.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {
@@ -12,7 +12,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// A rank's view of its peers in the order of their distance.
+/// A rank's peers in the order of their distance.
 class Peers {
  public:
   explicit Peers(const ScheduleRequest& request) : rank_(request.rank), size_(request.numRanks) {}
@@ -31,7 +31,7 @@ class Peers {
 uint32_t chunk(int rank) { return static_cast<uint32_t>(rank); }
 uint32_t numChunks(const ScheduleRequest& request) { return static_cast<uint32_t>(request.numRanks); }
 
-/// Everybody sends input chunk i to rank i, which reduces what it received into `target`.
+/// Every rank sends input chunk i to rank i, which reduces the received chunks into `target`.
 void reduceToOwners(B& builder, const ScheduleRequest& request, const ChunkRange& target) {
   const uint32_t own = chunk(request.rank);
   std::vector<ChunkRange> contributions(static_cast<size_t>(request.numRanks), B::input(own));
@@ -43,7 +43,7 @@ void reduceToOwners(B& builder, const ScheduleRequest& request, const ChunkRange
   builder.reduceFinally(target, contributions);
 }
 
-/// Everybody sends its output chunk to all, and receives theirs.
+/// Every rank sends its output chunk to all ranks, and receives theirs.
 void gatherFromOwners(B& builder, const ScheduleRequest& request) {
   Peers(request).forEach([&](int to, int from) {
     builder.send(to, B::output(chunk(request.rank)), 1);
@@ -73,7 +73,7 @@ Schedule directReduceScatter(const ScheduleRequest& request) {
 }
 
 Schedule directReduce(const ScheduleRequest& request) {
-  // Owners other than the root keep their chunk of the result in scratch: their output is not theirs to write.
+  // Owners other than the root keep their chunk of the result in scratch, because they must not write their output.
   B builder(request, numChunks(request));
   const uint32_t own = chunk(request.rank);
   const ChunkRange result = request.rank == request.root ? B::output(own) : builder.scratch(B::input(own));
@@ -94,7 +94,8 @@ Schedule directAllGather(const ScheduleRequest& request) {
 }
 
 Schedule directBroadcast(const ScheduleRequest& request) {
-  // A chunk for every rank but the root, which gives each its chunk; they pass it on to each other.
+  // The buffer has a chunk for every rank but the root. The root sends each rank its chunk; the ranks then exchange
+  // them.
   const int size = request.numRanks;
   const uint32_t count = size == 1 ? 1 : numChunks(request) - 1;
   B builder(request, count);

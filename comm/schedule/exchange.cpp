@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exchange: every contribution goes whole to every rank that needs the result, which reduces all of them at once.
-// One round of p - 1 messages: the quickest for short buffers and few ranks.
+// Exchange: every rank sends its whole contribution to every rank that needs the result, which reduces all of them at
+// once. It has one round of p - 1 messages, and is fastest for short buffers and few ranks.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {

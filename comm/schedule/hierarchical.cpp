@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two levels of network: ranks of a host reach each other through memory, those of different hosts over its interfaces.
+// Algorithms for two levels of network: ranks of a host reach each other through memory, ranks of different hosts over
+// network interfaces.
 //
-// The ranks are taken in local groups of L, a power of two, that share a host (ScheduleRequest::localGroupSize); H
-// groups, and rank h L + l is member l of group h. What leaves a group leaves it once, and not once for each of its
-// ranks:
+// The ranks form local groups of L, a power of two, that share a host (ScheduleRequest::localGroupSize). There are H
+// groups, and rank h L + l is member l of group h. Data leaves a group only once, and not once for each of its ranks:
 //
-//   all-reduce      members of a group reduce: member l gets part l of the buffer; members l of all groups reduce that
-//                   part among them, each a chunk of it, and gather it; members of a group gather all parts
-//   reduce-scatter  members of a group reduce what the members l of all groups own at member l; these reduce on
-//   all-gather      members l of all groups gather their chunks; members of a group give each other what they have
+//   all-reduce      the members of a group reduce: member l gets part l of the buffer; members l of all groups reduce
+//                   this part, each one a chunk of it, and gather it; the members of a group gather all parts
+//   reduce-scatter  the members of a group reduce the chunks of all members l at member l; members l reduce these on
+//   all-gather      members l of all groups gather their chunks; the members of a group exchange all they have
 //
-// Local groups are subtrees of the canonical tree (reduce_op.h): H = 2^k + e groups are paired like ranks. What a group
+// Local groups are subtrees of the canonical tree (reduce_op.h): H = 2^k + e groups are paired like ranks. A group's
+// partial results are wide, so 16-bit floats are sent once as f32. With L = 1 these are the direct algorithms.
 // has reduced is wide, so 16-bit floats travel once as f32. With L = 1 these are the direct algorithms.
 #include "comm/schedule/algorithms.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// A rank's place in its local group, and who has the same place in others.
+/// A rank's position in its local group, and the members at the same position in other groups.
 class TwoLevels {
  public:
   explicit TwoLevels(const ScheduleRequest& request)
@@ -30,12 +31,12 @@ class TwoLevels {
         member(request.rank % groupSize) {}
 
   int rankOf(int ofGroup, int ofMember) const { return ofGroup * groupSize + ofMember; }
-  /// f(to, from) for all other members of the group, by distance, so that none is everybody's first.
+  /// Calls f(to, from) for all other members of the group, by distance, so that not all send to the same member first.
   template <typename F>
   void forOtherMembers(F f) const {
     for (int i = 1; i < groupSize; ++i) f((member + i) % groupSize, (member + groupSize - i) % groupSize);
   }
-  /// f(to, from) for all other groups.
+  /// Calls f(to, from) for all other groups.
   template <typename F>
   void forOtherGroups(F f) const {
     for (int i = 1; i < numGroups; ++i) f((group + i) % numGroups, (group + numGroups - i) % numGroups);
@@ -46,7 +47,8 @@ class TwoLevels {
 
 uint32_t number(int value) { return static_cast<uint32_t>(value); }
 
-/// Sends `give(m)` to every other member m of the group and reduces what they send of `own` with it, into wide scratch.
+/// Sends `give(m)` to every other member m of the group. Reduces what they send of chunk `own` with this rank's input,
+/// into wide scratch.
 template <typename Give>
 ChunkRange reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& own, uint32_t tag, Give give) {
   std::vector<ChunkRange> contributions(number(levels.groupSize), own);
@@ -60,7 +62,7 @@ ChunkRange reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& 
   return partial;
 }
 
-/// Sends `partialOf(b)` to this member of every other group b and reduces what they send of `own` into `target`.
+/// Sends `partialOf(b)` to this member of every other group b. Reduces what they send of `own` into `target`.
 template <typename PartialOf>
 void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& own, const ChunkRange& target,
                         PartialOf partialOf) {
@@ -125,7 +127,8 @@ Schedule hierarchicalAllGather(const ScheduleRequest& request) {
     builder.receive(levels.rankOf(from, levels.member), outputOf(from, levels.member));
   });
   for (int i = 0; i < levels.numGroups; ++i) {
-    const int group = (levels.group + levels.numGroups - i) % levels.numGroups;  // as they arrive, the own one first
+    const int group = (levels.group + levels.numGroups - i) % levels.numGroups;  // in the order of arrival, this rank's
+                                                                                 // own group first
     levels.forOtherMembers([&](int to, int from) {
       builder.send(levels.rankOf(levels.group, to), i == 0 ? B::input(own) : outputOf(group, levels.member),
                    number(group));

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recursive doubling and halving: all-reduces along the canonical tree (reduce_op.h).
 //
-// A position of the tree stands for one rank or for a pair. The second rank of a pair gives its contribution to the
-// first and gets the result from it at the end; between, the first ranks of the P positions work in log2 P rounds. In
-// the round of distance d = 1, 2, 4, ... position i meets position i xor d: both hold partial results of the d
+// A position of the tree is one rank or a pair. The second rank of a pair sends its contribution to the first one and
+// gets the result from it at the end. In between, the first ranks of the P positions work in log2 P rounds. In the
+// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d: both hold partial results of the d
 // positions around them, which are siblings in the tree.
 //
 //   doubling  both exchange all they have: 1 message per round, S bytes each, for short buffers
-//   halving   each keeps half of the chunks and gives the other half away, so the P chunks end at P owners;
-//             the rounds backwards gather the result. 2 log2 P messages, 2 (P-1)/P S bytes
+//   halving   each keeps half of the chunks and sends the other half, so the P chunks end at P owners; the same rounds
+//             in reverse gather the result. 2 log2 P messages, 2 (P-1)/P S bytes
 //
 // Partial results are wide, so 16-bit floats double their bytes from the second round on.
 #include "comm/reduce/reduce_op.h"
@@ -20,7 +20,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// What doubling and halving share: the rounds' partners, and pairs before and after them.
+/// The common part of doubling and halving: partners of the rounds, and the pairs before and after the rounds.
 class Recursion {
  public:
   Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numChunks)
@@ -31,11 +31,11 @@ class Recursion {
         isSingle_(request.numRanks == 1),
         all_(numChunks) {}
 
-  /// Whether this rank stands right of its partner at `distance`.
+  /// Whether this rank is the right sibling of its partner at `distance`.
   bool isRight(int distance) const { return (position_ & distance) != 0; }
   int partner(int distance) const { return tree_.firstLeaf(position_ ^ distance); }
 
-  /// The value of this position, once a pair has joined its two. Requires: takesPart().
+  /// The value of this position, after a pair has joined its two contributions. Requires: takesPart().
   ChunkRange join() {
     const ChunkRange own = B::input(0, all_);
     if (!tree_.isPair(position_)) return own;
@@ -44,13 +44,14 @@ class Recursion {
     return merge(own, other, false);
   }
 
-  /// Scratch for what the partner at `distance` sends of `chunks`: only a single rank's contribution is not wide.
+  /// Scratch for the `chunks` that the partner at `distance` sends. They are wide unless they are one rank's
+  /// contribution.
   ChunkRange fromPartner(const ChunkRange& chunks, int distance) {
     const bool isWide = distance > 1 || tree_.isPair(position_ ^ distance);
     return isWide ? builder.wideScratch(chunks) : builder.scratch(chunks);
   }
 
-  /// left op right: the final value, or a partial one.
+  /// left op right: the final value or a partial result.
   ChunkRange merge(const ChunkRange& left, const ChunkRange& right, bool isFinal) {
     if (isFinal) {
       builder.reduceFinally(B::output(left.first, left.count), {left, right});
@@ -61,8 +62,8 @@ class Recursion {
     return target;
   }
 
-  /// Whether this rank has rounds to take part in. A single one has not, nor has the second rank of a pair, which gives
-  /// the first its contribution and gets the result; for these the whole schedule is written here.
+  /// Whether this rank takes part in the rounds. A single rank does not. The second rank of a pair does not either: it
+  /// sends its contribution to the first and gets the result. For both the whole schedule is written here.
   bool takesPart() {
     if (isSingle_) {
       builder.reduceFinally(B::output(0, all_), {B::input(0, all_)});
@@ -73,7 +74,7 @@ class Recursion {
     }
     return !isSingle_ && !isSecond_;
   }
-  /// The first rank of a pair passes the result on.
+  /// The first rank of a pair sends the result to the second.
   void tellSecond() {
     if (tree_.isPair(position_)) builder.send(tree_.firstLeaf(position_) + 1, B::output(0, all_), kPairTag);
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ring: every rank talks only to its two neighbours.
+// Ring: every rank communicates only with its two neighbours.
 //
-// A chunk per rank. In p - 1 rounds each chunk travels once around, every rank adding its contribution; in p - 1 more
-// the results travel on. The order in which an element is summed depends on its place, so this is not canonical. Least
-// bytes, 2 (p - 1) messages one after another; for networks where only neighbours are close.
+// The buffer has a chunk per rank. In p - 1 rounds each chunk travels once around, and every rank adds its
+// contribution. In p - 1 more rounds the results travel on. The order in which an element is summed depends on its
+// position, so this is not canonical. It needs the least bytes and 2 (p - 1) messages one after another, for networks
+// where only neighbours are close.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {

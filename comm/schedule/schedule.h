@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// A collective operation as data: what one rank sends, receives, reduces and copies, and what must come before what.
+// A collective operation as data: what one rank sends, receives, reduces and copies, and in which order.
 //
-// A schedule knows neither sizes nor types nor addresses. It speaks of chunks of two buffers, the caller's input and
-// output, and of scratch buffers that are as large as some of these chunks. Sizes of chunks may differ and may be zero.
+// A schedule knows neither sizes nor types nor addresses. It uses chunks of two buffers, the caller's input and output,
+// and of scratch buffers that are as large as some of these chunks. Sizes of chunks may differ and may be zero.
 //
 //   collective                        input            output
-//   all-reduce, broadcast, reduce     P equal chunks   the same P chunks       P is the algorithm's choice
+//   all-reduce, broadcast, reduce     P equal chunks   the same P chunks       the algorithm chooses P
 //   all-gather, gather                chunk `rank`     a chunk per rank
 //   reduce-scatter, scatter           a chunk per rank chunk `rank`
 //   all-to-all                        one per receiver one per sender
 //   barrier                           one byte         none
 //
-// Input chunk i and output chunk i may be the same memory, but for all-to-all; no others overlap. Input is only read.
-// Thread-safety: a finished schedule is immutable.
+// Input chunk i and output chunk i may be the same memory, except for all-to-all; no other chunks overlap. The input is
+// only read. Thread-safety: a finished schedule is immutable.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ enum class Collective : uint8_t {
 /// "all_gather", "all_reduce", ...
 std::string_view toString(Collective collective);
 bool isReduction(Collective collective);
-/// Whether one rank is special: broadcast, gather, reduce, scatter.
+/// Whether one rank is the root: broadcast, gather, reduce, scatter.
 bool hasRoot(Collective collective);
-/// Whether the chunks are the algorithm's choice (first row of the table above) and not one per rank.
+/// Whether the algorithm chooses the number of chunks (first row of the table above); else there is one per rank.
 bool isDivisible(Collective collective);
 
 enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
@@ -46,40 +46,40 @@ enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
 /// Chunks first .. first + count - 1 of a buffer.
 struct ChunkRange {
   BufferKind buffer = BufferKind::kInput;
-  uint32_t scratch = 0;  ///< which scratch buffer, of kScratch
+  uint32_t scratch = 0;  ///< which scratch buffer, for kScratch
   uint32_t first = 0;
   uint32_t count = 0;
   bool operator==(const ChunkRange&) const = default;
 };
 
-/// Scratch memory as large as chunks of the input or output; its chunks have the numbers of these.
+/// Scratch memory as large as some chunks of the input or output, with the same chunk numbers.
 struct ScratchBuffer {
   ChunkRange like;
-  bool isWide = false;  ///< holds elements of the accumulator type: partial results
+  bool isWide = false;  ///< whether it holds partial results, in the accumulator type
 };
 
 enum class StepKind : uint8_t { kSend, kReceive, kReduce, kCopy };
 
 struct Step {
   StepKind kind = StepKind::kSend;
-  int peer = -1;                       ///< of a send or receive
-  uint32_t tag = 0;                    ///< of a send or receive: unique among those from one rank to another
-  ChunkRange range;                    ///< what is sent, or written
-  std::vector<ChunkRange> sources;     ///< of a reduction in canonical order (reduce_op.h), or of a copy
-  bool isResult = false;               ///< the reduction yields the final value: it is divided and rounded
+  int peer = -1;                       ///< for a send or receive
+  uint32_t tag = 0;                    ///< for a send or receive: unique among messages from one rank to another
+  ChunkRange range;                    ///< the bytes that are sent or written
+  std::vector<ChunkRange> sources;     ///< for a reduction in canonical order (reduce_op.h), or for a copy
+  bool isResult = false;               ///< whether the reduction yields the final value, which is divided and rounded
   std::vector<uint32_t> dependencies;  ///< earlier steps that must be finished
 };
 
-/// One rank's part.
+/// One rank's part of the operation.
 struct Schedule {
   int rank = 0;
   int numRanks = 1;
   uint32_t numChunks = 1;
-  bool mayBeInPlace = true;  ///< input and output may be the same memory
+  bool mayBeInPlace = true;  ///< whether input and output may be the same memory
   std::vector<ScratchBuffer> scratch;
-  std::vector<Step> steps;  ///< in an order in which they could be executed one after another
+  std::vector<Step> steps;  ///< can be executed one after another in this order
 
-  /// Tags are below this, at all ranks of all algorithms.
+  /// Tags are below this limit, at all ranks of all algorithms.
   uint32_t tagLimit() const { return 2 * static_cast<uint32_t>(numRanks) + 64; }
   bool isWide(const ChunkRange& range) const {
     return range.buffer == BufferKind::kScratch && scratch[range.scratch].isWide;

@@ -65,7 +65,7 @@ void ScheduleBuilder::reduceFinally(const ChunkRange& target, std::vector<ChunkR
 }
 
 Schedule ScheduleBuilder::build() && {
-  // Only dependencies that do not follow from others are kept: comesBefore[i] are all steps before step i.
+  // Keeps only dependencies that do not follow from others. comesBefore[i]: all steps before step i.
   std::vector<std::vector<bool>> comesBefore;
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     Step& step = schedule_.steps[i];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes schedules: an algorithm states one rank's steps as a plain sequential program, and the builder finds out which
+// Writes schedules. An algorithm states one rank's steps as a plain sequential program, and the builder finds out which
 // of them may run at the same time.
 //
-// Two steps stay in order exactly when both touch the same memory and one writes it; everything else is concurrent. An
-// algorithm therefore cannot race, and needs no thought about what overlaps what.
+// Two steps keep their order exactly if both touch the same memory and one of them writes it. All other steps may run
+// at the same time. An algorithm therefore cannot race, and its author need not think about overlap.
 #pragma once
 
 #include <vector>
@@ -12,14 +12,14 @@
 
 namespace agspeed::comm {
 
-/// For whom a schedule is made.
+/// The parameters of a schedule.
 struct ScheduleRequest {
   Collective collective = Collective::kAllReduce;
   int rank = 0;
   int numRanks = 1;
-  int root = 0;  ///< of collectives that have one
-  /// Ranks i * localGroupSize to (i + 1) * localGroupSize - 1 share a host, for every i: a power of two that divides
-  /// numRanks.
+  int root = 0;  ///< for collectives with a root
+  /// Ranks i * localGroupSize to (i + 1) * localGroupSize - 1 share a host, for every i. It is a power of two that
+  /// divides numRanks.
   int localGroupSize = 1;
 };
 
@@ -29,21 +29,21 @@ class ScheduleBuilder {
 
   static ChunkRange input(uint32_t first, uint32_t count = 1) { return {BufferKind::kInput, 0, first, count}; }
   static ChunkRange output(uint32_t first, uint32_t count = 1) { return {BufferKind::kOutput, 0, first, count}; }
-  /// New scratch as large as `like`.
+  /// New scratch memory as large as `like`.
   ChunkRange scratch(const ChunkRange& like);
-  /// New scratch for partial results as large as `like`.
+  /// New scratch memory for partial results as large as `like`.
   ChunkRange wideScratch(const ChunkRange& like);
   bool isWide(const ChunkRange& range) const { return schedule_.isWide(range); }
 
   void send(int peer, const ChunkRange& range, uint32_t tag = 0);
   void receive(int peer, const ChunkRange& range, uint32_t tag = 0);
   void copy(const ChunkRange& target, const ChunkRange& source);
-  /// A partial result. Requires: `target` is wide.
+  /// Makes a partial result. Requires: `target` is wide.
   void reducePartly(const ChunkRange& target, std::vector<ChunkRange> sources);
-  /// The final value of all ranks' contributions. Requires: `target` is not wide.
+  /// Makes the final value of all ranks' contributions. Requires: `target` is not wide.
   void reduceFinally(const ChunkRange& target, std::vector<ChunkRange> sources);
 
-  /// The schedule with its dependencies; the builder is used up.
+  /// Returns the schedule with its dependencies, and consumes the builder.
   Schedule build() &&;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as formulas, for the verifier: equal symbols are equal formulas, so comparing them compares whole trees.
-// Thread-safety: none.
+// Values as formulas, for the verifier. Equal formulas are equal symbols, so comparing two symbols compares whole
+// formulas. Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 namespace agspeed::comm {
 
 using Symbol = uint32_t;
-/// Memory that was never written.
+/// The value of memory that was never written.
 inline constexpr Symbol kNoSymbol = 0;
 
 class SymbolTable {
  public:
-  /// What `rank` had in `chunk` of its input.
+  /// The value of `chunk` in the input of `rank`.
   Symbol leaf(int rank, uint32_t chunk) { return intern(Kind::kLeaf, static_cast<uint32_t>(rank), chunk); }
   /// left op right. Requires: neither is kNoSymbol.
   Symbol merge(Symbol left, Symbol right) { return intern(Kind::kMerge, left, right); }
   /// The rounded final value.
   Symbol result(Symbol value) { return intern(Kind::kResult, value, 0); }
 
-  /// Whether both are made of the same leaves, each as often, and as many roundings, in any order.
+  /// Whether both have the same leaves, each the same number of times, and the same number of roundings, in any order.
   bool hasSameLeaves(Symbol a, Symbol b) const { return leaves(a) == leaves(b); }
-  /// "result((0.2 + 1.2))": ranks and chunks.
+  /// For example "result((0.2 + 1.2))": ranks and chunks.
   std::string text(Symbol symbol) const;
 
  private:

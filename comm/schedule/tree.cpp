@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trees: broadcast and reduce for short buffers in log2 p rounds, and the double tree for long ones.
 //
-//   binomial broadcast  the root sends to the rank half the ranks away, then both go on in their halves
-//   binomial reduce     every merge of the canonical tree happens at one rank of its two halves, the root's if it is
-//   there double tree         two trees that differ in which ranks have children each carry half of the buffer, so that
-//   every
-//                       rank sends and receives about the whole buffer once: full bandwidth when pipelined
+//   binomial broadcast  the root sends to the rank half the ranks away, then both continue in their halves
+//   binomial reduce     every merge of the canonical tree happens at the root if it is in one of the two halves, else
+//                       at a rank of the left half
+//   double tree         two trees, each of which carries half of the buffer; no rank has children in both. Every rank
+//                       sends and receives about the whole buffer once: full bandwidth when pipelined
 #include <bit>
 
 #include "comm/reduce/reduce_op.h"
@@ -17,7 +17,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// Reduces positions along the canonical tree; every rank walks all of it and adds the steps that are its own.
+/// Reduces positions along the canonical tree. Every rank walks all of it and adds its own steps.
 class BinomialReduction {
  public:
   explicit BinomialReduction(const ScheduleRequest& request)
@@ -33,7 +33,7 @@ class BinomialReduction {
   }
 
  private:
-  /// Where a partial result is, and where in this rank's memory if it is here.
+  /// The rank that holds a partial result, and its place in this rank's memory if this rank is the holder.
   struct Value {
     int holder;
     bool isWide;
@@ -55,7 +55,7 @@ class BinomialReduction {
     const bool isRight = right.holder == request_.root;
     Value& kept = isRight ? right : left;
     Value& given = isRight ? left : right;
-    const auto tag = static_cast<uint32_t>(given.holder);  // a rank gives its value away once
+    const auto tag = static_cast<uint32_t>(given.holder);  // a rank sends its value away only once
     if (request_.rank == given.holder) builder_.send(kept.holder, given.here, tag);
     if (request_.rank == kept.holder) {
       given.here = given.isWide ? builder_.wideScratch(B::input(0)) : builder_.scratch(B::input(0));
@@ -72,16 +72,16 @@ class BinomialReduction {
   const CanonicalTree tree_;
 };
 
-/// The parent of `node` >= 1 in a tree over 1 .. numNodes - 1 below 0, in which odd nodes have no children: the lowest
-/// set bit of a node is its height, and a parent that would lie outside is left out.
+/// The parent of `node` >= 1 in a tree over 1 .. numNodes - 1 whose root is 0, in which odd nodes have no children. The
+/// lowest set bit of a node is its height; a parent beyond the last node is skipped.
 int treeParent(int node, int numNodes) {
   const int height = node & -node;
   const int parent = (node ^ height) | (height << 1);
   return parent < numNodes ? parent : node ^ height;
 }
 
-/// `node` of the first tree in the numbers of the second, where nodes with children have none: mirrored, or moved by
-/// one where mirroring would keep odd nodes odd.
+/// The number in the second tree of `node` of the first. Nodes with children in the first tree have none in the second:
+/// numbers are mirrored, or moved by one if mirroring would keep odd nodes odd.
 int inSecondTree(int node, int numNodes) {
   if (node == 0) return 0;
   return numNodes % 2 ? numNodes - node : node % (numNodes - 1) + 1;

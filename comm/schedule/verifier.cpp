@@ -21,7 +21,7 @@ std::string describe(const ChunkRange& range) {
   return formatText("{}[{}, {})", text, range.first, range.first + range.count);
 }
 
-/// What the collective gives and takes at each rank.
+/// The inputs and outputs of the collective at each rank.
 class Contract {
  public:
   Contract(Collective collective, int numRanks, int root) : collective_(collective), numRanks_(numRanks), root_(root) {}
@@ -60,7 +60,7 @@ class Contract {
         numRanks_, [&](int leaf) { return symbols.leaf(leaf, chunk); },
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
-  /// A number that stands for the size of a chunk: equal exactly where sizes must be.
+  /// A number in place of a chunk's size: equal exactly for chunks whose sizes have to be equal.
   uint64_t size(int rank, BufferKind buffer, uint32_t chunk) const {
     uint64_t key = chunk;
     if (collective_ == Collective::kAllToAll) {
@@ -102,13 +102,13 @@ class Rank {
     const auto& before = schedule.steps[step].dependencies;
     return !isDone[step] && std::all_of(before.begin(), before.end(), [&](uint32_t i) { return isDone[i]; });
   }
-  /// The round in which the last thing that `step` waits for has ended.
+  /// The round in which the last dependency of `step` has ended.
   int readyRound(size_t step) const {
     int latest = 0;
     for (const uint32_t i : schedule.steps[step].dependencies) latest = std::max(latest, round[i]);
     return latest;
   }
-  /// All ranks whose start `step` waits for, directly or not.
+  /// All ranks whose start `step` waits for, directly or indirectly.
   std::vector<bool> knownBefore(size_t step) const {
     std::vector<bool> known(static_cast<size_t>(schedule.numRanks), false);
     known[static_cast<size_t>(schedule.rank)] = true;
@@ -121,8 +121,8 @@ class Rank {
 
   const Schedule& schedule;
   std::vector<bool> isDone;
-  std::vector<int> round;                       ///< messages on the longest way to the end of a step
-  std::map<uint32_t, std::vector<bool>> knows;  ///< of a finished step, its ranks of knownBefore() and its message's
+  std::vector<int> round;                       ///< messages on the longest path to the end of a step
+  std::map<uint32_t, std::vector<bool>> knows;  ///< by finished step: knownBefore() of it and of its sender
 
  private:
   std::map<std::pair<BufferKind, uint32_t>, std::vector<Symbol>> memory_;
@@ -151,8 +151,8 @@ class Verification {
                          rank.schedule.rank, step, describe(rank.schedule.steps[step].range), what);
   }
 
-  /// Dependencies point backwards, only output and scratch are written, and steps that could run at the same time do
-  /// not touch memory that one of them writes.
+  /// Checks that dependencies point backwards, that only output and scratch are written, and that steps that could run
+  /// at the same time do not conflict.
   Status checkAccesses(const Rank& rank) const {
     const auto& steps = rank.schedule.steps;
     std::vector<std::vector<bool>> before(steps.size(), std::vector<bool>(steps.size(), false));
@@ -251,7 +251,7 @@ class Verification {
 
   StatusOr<bool> executeStep(Rank& rank, size_t index) {
     const Step& step = rank.schedule.steps[index];
-    if (step.kind == StepKind::kReceive) return false;  // runs with its send
+    if (step.kind == StepKind::kReceive) return false;  // runs together with its send
     if (step.kind == StepKind::kSend) return transfer(rank, index);
     std::vector<Symbol> values(step.range.count);
     for (uint32_t chunk = 0; chunk < step.range.count; ++chunk) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves an algorithm right for a number of ranks, without sockets or data, and counts what it costs.
+// Proves that an algorithm is correct for a number of ranks, without sockets or data, and counts its cost.
 //
-// All ranks' schedules are executed on symbols instead of numbers, with sends that end only when their receive is
-// there. Proved: every rank ends with the values that the collective promises, each contribution exactly once and, for
-// canonical algorithms, in the canonical order with one rounding; every message has one sender, one receiver and one
-// length; nothing waits forever; memory that a step reads or writes is never written by another at the same time, also
-// where input and output are the same; nothing but the caller's output is written.
+// The verifier executes all ranks' schedules on symbols instead of numbers. A send ends only when its receive has been
+// posted. It proves:
+// - Every rank ends with the values that the collective promises. Each contribution is used exactly once. Canonical
+//   algorithms reduce in the canonical order and round once.
+// - Every message has one sender, one receiver and one length, and no step waits forever.
+// - No step writes memory that another step reads or writes at the same time, even if input and output are the same.
+//   Nothing but the caller's output and scratch is written.
 #pragma once
 
 #include "comm/schedule/catalog.h"
@@ -13,7 +15,7 @@
 
 namespace agspeed::comm {
 
-/// The costliest rank's figures, for chunks of equal size.
+/// The figures of the costliest rank, for chunks of equal size.
 struct ScheduleCounts {
   int numRounds = 0;    ///< messages that must come one after another
   int numMessages = 0;  ///< sent by one rank
@@ -22,10 +24,10 @@ struct ScheduleCounts {
   double reduced = 0;   ///< elements read by the reductions of one rank
 };
 
-/// The counts of a correct algorithm, or a sentence on the first thing that is wrong. Requires: 0 <= root < numRanks;
+/// The counts of a correct algorithm, or a sentence about the first error. Requires: 0 <= root < numRanks;
 /// localGroupSize as in ScheduleRequest.
 StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root = 0, int localGroupSize = 1);
-/// The same for schedules at hand, one per rank.
+/// The same for given schedules, one per rank.
 StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, const std::vector<Schedule>& schedules);
 
 }  // namespace agspeed::comm

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which network interfaces carry the job, as people write it: one list for agspeed's, NCCL's and Gloo's variables.
+// Selects the network interfaces that carry the job by a list, in one syntax for the variables of agspeed, NCCL and
+// Gloo.
 //
-//   eth0,eth1        names that begin so (NCCL's rule; a full name is a beginning of itself)
+//   eth0,eth1        names that begin with these (NCCL's rule)
 //   =eth0            exactly this name; a leading = makes the whole list exact
 //   10.0.0.0/8       interfaces with an address in this network; IPv6 alike
-//   ^docker,lo       all but these; a leading ^ turns the whole list round
+//   ^docker,lo       all but these; a leading ^ inverts the whole list
 //
 // Pure functions over text and addresses; thread-safe.
 #pragma once
@@ -19,15 +20,15 @@
 
 namespace agspeed::comm {
 
-/// An interface's address.
+/// An interface with one of its addresses.
 struct Interface {
   std::string name;
   IpAddress address;
   int prefixBits = 0;
-  bool isUp = false;  ///< administratively and by carrier
+  bool isUp = false;  ///< administratively up and with carrier
 };
 
-/// An interface, and why it carries the job or does not, as part of a sentence: "it is down".
+/// An interface and whether it carries the job. `reason` is part of a sentence: "it is down".
 struct InterfaceChoice {
   Interface interface;
   bool isSelected = false;
@@ -37,14 +38,14 @@ struct InterfaceChoice {
 /// A parsed list.
 class InterfaceSelector {
  public:
-  /// Empty text selects everything that is neither loopback, link-local nor a container's bridge (docker*, virbr*),
-  /// or loopback where there is nothing else. An empty or malformed entry is an invalid argument that names it.
+  /// Empty text selects everything that is neither loopback, link-local nor a container's bridge (docker*, virbr*). If
+  /// there is nothing else, it selects loopback. An empty or malformed entry is an invalid argument that names it.
   static StatusOr<InterfaceSelector> parse(std::string_view text);
 
-  /// The interfaces of `all` that are up and selected, in their order, one address each: IPv4 before IPv6. Nothing
-  /// selected is an invalid argument that lists what there is.
+  /// The interfaces of `all` that are up and selected, in their order, with one address each: IPv4 before IPv6. Fails
+  /// with invalid argument if none is selected; the error lists all interfaces.
   StatusOr<std::vector<Interface>> select(const std::vector<Interface>& all) const;
-  /// What select() does with each of `all`, in their order.
+  /// How select() decides about each of `all`, in their order.
   std::vector<InterfaceChoice> explain(const std::vector<Interface>& all) const;
 
  private:

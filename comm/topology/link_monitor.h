@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LinkMonitor: tells of interfaces that lose or regain their carrier, from the kernel's netlink messages. One thread at
+// LinkMonitor: reports interfaces that lose or regain their carrier, from the kernel's netlink messages. One thread at
 // a time.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace agspeed::comm {
 
 class LinkMonitor {
  public:
-  /// Where netlink cannot be opened, descriptor() is -1 and nothing is ever reported.
+  /// If netlink cannot be opened, descriptor() is -1 and nothing is ever reported.
   LinkMonitor();
   ~LinkMonitor();
   LinkMonitor(const LinkMonitor&) = delete;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain little-endian values to and from bytes, for the fixed formats of the wire. A reader never runs past its end: it
-// remembers that it had to, and gives zeros. Not thread-safe.
+// Reads and writes plain little-endian values for the fixed wire formats. A reader never reads past its end: it returns
+// zeros from then on, and isComplete() is false. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -54,7 +54,7 @@ class ByteReader {
     std::copy_n(in_.begin(), out.size(), out.begin());
     in_ = in_.subspan(out.size());
   }
-  /// Whether everything taken was there.
+  /// Whether all values read so far were there.
   bool isComplete() const { return isComplete_; }
   bool isAtEnd() const { return isComplete_ && in_.empty(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The version of everything that ranks say to each other: records in the store, handshakes, frames. Ranks of different
-// versions refuse each other.
+// The version of everything that ranks exchange: records in the store, handshakes, frames. Ranks of different versions
+// refuse each other.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 namespace agspeed::compiler {
 namespace {
 
-/// What a node's inputs and result must look like; see the typing rules in cluster.h.
+/// Rules for a node's inputs and result; see the typing rules in cluster.h.
 enum class Typing : uint8_t { kFree, kArithmetic, kComparison, kLogical, kWhere, kPredicate };
 
 struct Row {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cluster: a fused group of element-wise operations and reductions that becomes one kernel. Pure data; the seam
+// Cluster: a fused group of element-wise operations and reductions that becomes one kernel. Pure data; the interface
 // between fusion planning (passes/graph) and code generation (compiler/kernel). No MLIR here.
 //
 // Iteration space: `rank` outer dimensions, then one innermost dimension ("columns"). A row is one point of the outer
-// dimensions. Every node has one of two shapes: per element (rows x columns) or per row (a reduction's result and what
-// is computed from it alone). Sizes and strides are run-time integers, so one kernel serves every size.
+// dimensions. Every node has one of two shapes: per element (rows x columns) or per row (a reduction's result and
+// values computed from it alone). Sizes and strides are run-time integers, so one kernel serves every size.
 //
 //   softmax:  n0 = load(op0)            element
 //             n1 = reduce_max(n0)       row
@@ -14,15 +14,15 @@
 //             n5 = div(n3, n4)          element
 //             store(n5 -> op1)
 //
-// The generator splits the nodes into phases: a reduction ends a phase, later phases recompute or reload what they
-// need. Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer
-// strides [rank] and its column stride, in elements. Extent: the number of rows when rank > 0, else the columns. A
+// The generator splits the nodes into phases: a reduction ends a phase, and later phases recompute or reload the values
+// they need. Integer table of a launch (KernelCall::integers): outer sizes [rank], columns, then per operand its outer
+// strides [rank] and its column stride, in elements. Extent: the number of rows if rank > 0, else the columns. A
 // cluster with a reduction has rank > 0, so a slice always holds whole rows.
 //
-// Sums over rows: sum_rows adds an element node up over the rows of a block, column by column; its value is only
+// Sums over rows: sum_rows adds an element node up over the rows of a block, column by column. Its value can only be
 // stored, to a "block" operand of [blocks, columns]. Such a cluster has one more integer at the end of the table, the
-// rows per block, and its extent counts blocks; a block operand's first outer stride is the step from block to block,
-// its other outer strides are 0. Blocks are as long as the table says, so the bits of a sum do not depend on threads.
+// rows per block, and its extent counts blocks. A block operand's first outer stride is the step from block to block;
+// its other outer strides are 0. The table sets the length of blocks, so the bits of a sum do not depend on threads.
 #pragma once
 
 #include <cstdint>
@@ -36,13 +36,14 @@
 namespace agspeed::compiler {
 
 /// Types: the inputs and the result of arithmetic share one dtype, never bf16, f16 or bool (casts to and from f32 are
-/// explicit nodes); comparisons take two equal dtypes and give bool; logical operations take and give bool; where takes
-/// (bool, T, T); a cast to bool is x != 0; isnan and isinf give bool; bf16, f16 and bool values are only loaded, cast,
+/// explicit nodes). Comparisons take two equal dtypes and give bool; logical operations take and give bool; where takes
+/// (bool, T, T). A cast to bool is x != 0; isnan and isinf give bool. bf16, f16 and bool values are only loaded, cast,
 /// selected and stored.
-/// Shapes: a row node uses row nodes only; an element node uses both, also rows alone. A constant is a row node.
+/// Shapes: a row node uses only row nodes; an element node uses both, or only row nodes. A constant is a row node.
 ///
-/// What a node computes. Unary, binary and ternary operations follow ATen's semantics for their dtype (NaN propagation
-/// of minimum/maximum, Python-style remainder, true division). One row of kPointwiseOps (cluster.cpp) each.
+/// The operation of a node. Unary, binary and ternary operations follow ATen's semantics for their dtype (NaN
+/// propagation of minimum/maximum, Python-style remainder, true division). kPointwiseOps (cluster.cpp) has one row for
+/// each.
 enum class PointwiseOp : uint8_t {
   kLoad,
   kConstant,
@@ -132,7 +133,7 @@ struct OpInfo {
 
 const OpInfo& infoOf(PointwiseOp op);
 StatusOr<PointwiseOp> pointwiseOpFromString(std::string_view name);
-/// Checks number and dtypes of a node's inputs. Errors: kInvalidArgument with the broken rule.
+/// Checks number and dtypes of a node's inputs. Errors: kInvalidArgument that states the broken rule.
 Status checkTyping(PointwiseOp op, DType result, const std::vector<DType>& inputs);
 
 /// A tensor that the kernel reads or writes.
@@ -140,11 +141,11 @@ struct ClusterOperand {
   DType dtype = DType::kF32;
   bool isOutput = false;
   enum class Columns : uint8_t { kContiguous, kBroadcast, kStrided };
-  /// Column stride 1, 0, or anything: chosen at compile time because it selects the load instruction.
+  /// Column stride 1, 0, or any value. It is fixed at compile time because it selects the load instruction.
   Columns columns = Columns::kContiguous;
   /// True for an operand with one element per row (a stored row value, or a load that is broadcast over columns).
   bool isPerRow = false;
-  /// True for an output with one row per block: the place of a sum over rows.
+  /// True for an output with one row per block: the result of a sum over rows.
   bool isPerBlock = false;
 };
 
@@ -170,9 +171,9 @@ struct Cluster {
   std::vector<ClusterStore> stores;
 
   bool hasReduction() const;
-  /// True when the extent counts blocks of rows.
+  /// Whether the extent counts blocks of rows.
   bool sumsRows() const;
-  /// Canonical text; equal kernels have equal text, so it is hashed for the object cache. parse() reads it back.
+  /// Canonical text. Equal kernels have equal text, so the object cache hashes it. parse() reads it back.
   std::string toString() const;
   static StatusOr<Cluster> parse(std::string_view text);
   /// Errors: kInvalidArgument with the first broken rule (order, arity, dtype, shape class, index out of range).

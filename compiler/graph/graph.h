@@ -9,14 +9,14 @@
 //   %w = call "aten.mm.default"(%y, %x) : f32[s0,64] @mm
 //   return %w
 //
-// Nodes stand in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions,
-// a sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, or (after fusion) the launch of a
-// kernel, whose Cluster the graph owns. `origin` keeps the FX node names a node came from, so plans and reports can go
-// back to FX.
+// Nodes are in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions, a
+// sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, or (after fusion) the launch of a
+// kernel, whose Cluster the graph owns. `origin` keeps the names of the FX nodes that a node came from, so that plans
+// and reports can refer to FX.
 //
-// Effects: a node that mutates, draws random numbers or is opaque is never dropped, duplicated or moved across another
-// such node or across a node that touches the same memory (see passes/graph/dependencies.h).
-// Ownership: plain values throughout; copy to keep. Thread-safety: const access only.
+// Effects: a node that mutates, draws random numbers or is opaque is never dropped or duplicated. It is never moved
+// across another such node or across a node that touches the same memory (see passes/graph/dependencies.h).
+// Ownership: all objects are plain values; copy them to keep them. Thread-safety: const access only.
 #pragma once
 
 #include <cstdint>
@@ -59,7 +59,7 @@ struct Argument {
 
 struct Effects {
   bool isRandom = false;         ///< draws from the generator
-  bool isOpaque = false;         ///< unknown operator: may do anything to its inputs, may alias them
+  bool isOpaque = false;         ///< unknown operator: may do anything to its inputs, and may alias them
   bool mayAlias = false;         ///< results may share memory with inputs
   std::vector<int32_t> mutates;  ///< positions in Node::inputs written in place
 
@@ -75,15 +75,15 @@ struct Node {
 
   PointwiseOp op = PointwiseOp::kCast;  ///< kPointwise, kReduce
   double constant = 0;                  ///< op == kConstant
-  int32_t numReducedDims = 0;           ///< kReduce: trailing dimensions of the input; leading ones for kSumRows
-  /// kReduce of kSumRows: the result has a first dimension of blocks of this many rows (the last one may be shorter).
-  /// 0: one block, and no such dimension.
+  int32_t numReducedDims = 0;           ///< kReduce: how many trailing dimensions, or leading ones for kSumRows
+  /// For a kReduce of kSumRows: the result has a first dimension of blocks of this many rows (the last one may be
+  /// shorter). 0: there is one block, and no such dimension.
   SymExpr blockRows;
 
   std::string target;  ///< kCall: "aten.mm.default"
   std::vector<Argument> arguments;
-  /// kCall of a view without offset: per result dimension the input dimension it walks, or -1 for a new one (size 1 or
-  /// broadcast).
+  /// For a kCall of a view without offset: for each result dimension the input dimension that it runs along, or -1 for
+  /// a new one (size 1 or broadcast).
   std::optional<std::vector<int32_t>> viewDims;
 
   int32_t cluster = -1;  ///< kKernel: index into Graph::clusters; inputs and results are its operands in order
@@ -97,7 +97,7 @@ struct Value {
   TensorType type;
   bool isScalar = false;  ///< an integer, not a tensor
   SymExpr scalar;         ///< its value
-  bool isOnHost = false;  ///< a tensor on the CPU in a graph for another device: only calls have it
+  bool isOnHost = false;  ///< a tensor on the CPU in a graph for another device; only calls use it
 };
 
 struct Graph {
@@ -129,11 +129,11 @@ StatusOr<Graph> parseGraph(std::string_view text);
 std::vector<int32_t> producersOf(const Graph& graph);
 /// Sorted indices of the nodes that read each value.
 std::vector<std::vector<int32_t>> usersOf(const Graph& graph);
-/// Marks values that the graph returns.
+/// Marks the values that the graph returns.
 std::vector<bool> outputMask(const Graph& graph);
-/// Class of each value: values of one class may share memory (through views and opaque calls).
+/// The class of each value. Values of one class may share memory (through views and opaque calls).
 std::vector<int32_t> aliasClassesOf(const Graph& graph);
-/// Joins two comma separated origin lists without repeating a name.
+/// Joins two comma-separated origin lists without duplicates.
 std::string joinOrigins(const std::string& a, const std::string& b);
 
 }  // namespace agspeed::compiler

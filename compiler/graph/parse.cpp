@@ -35,7 +35,7 @@ class GraphReader {
     return {};
   }
 
-  // "%a, %b = operation : types" or "operation".
+  // Reads "%a, %b = operation : types" or "operation".
   Status readLine() {
     std::vector<std::string> names;
     while (in_.accept("%") || in_.accept("none")) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// toString(Graph): the text form, one node a line. parse.cpp reads it back.
+// toString(Graph): the text form, one node per line. parse.cpp reads it back.
 #include <algorithm>
 
 #include "compiler/graph/graph.h"

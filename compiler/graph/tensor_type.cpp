@@ -9,8 +9,7 @@ namespace {
 
 constexpr int64_t kDefaultHint = 64;
 
-// Symbol values at sample point p: distinct per symbol, small and large, coprime often enough to tell polynomials
-// apart.
+// Symbol values at sample point p: distinct per symbol, small and large, and often coprime, to distinguish polynomials.
 std::vector<int64_t> samplePoint(int numSymbols, int point) {
   constexpr std::array<int64_t, 6> kBases = {2, 3, 64, 101, 4099, 30011};
   std::vector<int64_t> values;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorType: dtype, sizes and strides of a graph value, and the questions passes ask about symbolic sizes.
+// TensorType: dtype, sizes and strides of a graph value, and tests that passes make on symbolic sizes.
 #pragma once
 
 #include <span>
@@ -23,8 +23,8 @@ struct TensorType {
   std::string toString() const;
 };
 
-/// True when a and b are equal for every assignment of symbols to values >= 2 (sizes 0 and 1 are never symbols).
-/// Decided by evaluation at fixed sample points, so that differently written polynomials compare equal.
+/// Whether a and b are equal for all symbol values >= 2 (sizes 0 and 1 are never symbols). It evaluates both at fixed
+/// sample points, so polynomials that are written differently compare equal.
 bool sameValue(const SymExpr& a, const SymExpr& b);
 bool sameDims(const Dims& a, const Dims& b);
 /// Same dtype, sizes and strides.
@@ -37,14 +37,15 @@ SymExpr numElements(const Dims& sizes);
 Dims contiguousStrides(const Dims& sizes);
 TensorType contiguousType(DType dtype, Dims sizes);
 bool isContiguous(const TensorType& type);
-/// True when dimensions [begin, rank) step through memory like one dimension, with stride 1 at the end.
+/// Whether dimensions [begin, rank) step through memory like one dimension, with stride 1 at the end.
 bool isContiguousFrom(const TensorType& type, size_t begin);
 /// ATen's broadcast of two shapes. Requires: they are compatible.
 Dims broadcastDims(const Dims& a, const Dims& b);
-/// True when a tensor of sizes `from` is known to broadcast to sizes `to`. Sizes that only a guard makes equal are not.
+/// Whether a tensor of sizes `from` is known to broadcast to sizes `to`. Sizes that are equal only by a guard do not
+/// count.
 bool broadcastsTo(const Dims& from, const Dims& to);
 
-/// Value with the given hints for symbols; a symbol without one counts as 64. For heuristics only.
+/// The value with the given hints for symbols; a symbol without a hint counts as 64. For heuristics only.
 int64_t estimate(const SymExpr& expr, std::span<const int64_t> hints);
 
 }  // namespace agspeed::compiler

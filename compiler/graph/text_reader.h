@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TextReader: the tokens of the text forms of graphs and clusters. Skips blanks and '#' or '//' comments; every failure
-// names line and column. Not thread-safe; does not own the text.
+// TextReader: reads the tokens of the text forms of graphs and clusters. It skips blanks and comments after '#' or
+// '//'. Every failure names line and column. Not thread-safe; does not own the text.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ class TextReader {
   /// Consumes the token if it comes next. A token that ends in a letter does not match the front of a longer word,
   /// except for "n", "s" and "%", which prefix numbers and names.
   bool accept(std::string_view token);
-  /// Errors (all read and expect functions): kInvalidArgument with line, column and what was expected.
+  /// Errors (of all read and expect functions): kInvalidArgument with line, column and what was expected.
   Status expect(std::string_view token);
   bool atEnd();
   /// Letters, digits, '_' and '.'.

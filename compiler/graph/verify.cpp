@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// verify(Graph): the rules every pass may rely on and must keep.
+// verify(Graph): the rules that every pass relies on and has to keep.
 #include <algorithm>
 #include <set>
 
@@ -111,7 +111,7 @@ class Verifier {
     return {};
   }
 
-  // The result ends with the columns; before them stand dimensions of size 1, or the blocks.
+  // The result ends with the columns. Before them are dimensions of size 1, or the blocks.
   Status verifySumRows(const Node& node) {
     const Dims& input = graph_.typeOf(node.inputs[0]).sizes;
     const Dims& result = graph_.typeOf(node.results[0]).sizes;

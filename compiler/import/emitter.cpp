@@ -33,7 +33,7 @@ bool isComparison(PointwiseOp op) { return op >= PointwiseOp::kEq && op <= Point
 
 bool isIntegerOperation(PointwiseOp op) { return op >= PointwiseOp::kBitwiseAnd && op <= PointwiseOp::kShiftRight; }
 
-// Operations that ATen defines for integers without an error case (a division by zero raises there).
+// Integer operations that ATen defines for all inputs (a division by zero raises there).
 bool isTotalOnIntegers(PointwiseOp op) {
   switch (op) {
     case PointwiseOp::kAbs:
@@ -50,7 +50,7 @@ bool isTotalOnIntegers(PointwiseOp op) {
   }
 }
 
-// The operation as it is written for inputs of `dtype`; nullopt when ATen or the kernels have none.
+// The operation for inputs of `dtype`; nullopt if ATen or the kernels have none.
 std::optional<PointwiseOp> versionFor(PointwiseOp op, DType dtype) {
   if (op == PointwiseOp::kWhere || op == PointwiseOp::kCast || isComparison(op)) return op;
   if (dtype == DType::kBool) return boolVersion(op);
@@ -74,8 +74,8 @@ std::optional<double> foldNumbers(PointwiseOp op, const std::vector<Operand>& in
   }
 }
 
-// Rows that are added up one by one; 0: all of them. About the square root of the number of rows, so that errors stay
-// small and blocks are many enough for threads.
+// How many rows are added up one by one; 0: all of them. About the square root of the number of rows, so that errors
+// stay small and there are enough blocks for threads.
 int64_t rowsPerBlock(int64_t rows, int64_t elements) {
   constexpr int64_t kLongest = 64;
   constexpr int64_t kSmall = 1 << 15;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emitter: builds the element-wise and reduction nodes of one imported operator. Folds constants, keeps the typing
-// rules of cluster.h (small floats compute in f32, bool arithmetic becomes logic) and gives intermediates sensible
-// layouts.
+// Emitter: builds the element-wise and reduction nodes of one imported operator. It folds constants, keeps the typing
+// rules of cluster.h (small floats compute in f32, bool arithmetic becomes logic) and chooses layouts for intermediate
+// values.
 //
-// Operand is what expressions are made of: a number not yet placed in the graph, or a value of the graph.
-// Lives for the import of one node; does not own the graph.
+// An Operand is a term of an expression: a number that is not in the graph yet, or a value of the graph. An Emitter
+// lives for the import of one node; it does not own the graph.
 #pragma once
 
 #include <set>
@@ -25,7 +25,7 @@ struct Operand {
 
 class Emitter {
  public:
-  /// `layout`: intermediates of the same sizes take its strides, so that results need no copy.
+  /// `layout`: intermediate values of the same sizes get its strides, so that results need no copy.
   Emitter(Graph& graph, std::string origin, TensorType layout)
       : graph_(graph), origin_(std::move(origin)), layout_(std::move(layout)) {}
 
@@ -35,23 +35,23 @@ class Emitter {
   const Graph& graph() const { return graph_; }
   const std::string& origin() const { return origin_; }
 
-  /// A number as `dtype` holds it.
+  /// A number, rounded to what `dtype` holds.
   Operand number(double value, DType dtype) const;
   Operand use(ValueId value) const { return {.value = value, .dtype = graph_.typeOf(value).dtype}; }
-  /// Converts; a cast of a tensor takes the layout's sizes when it broadcasts to them, so that it fuses with its users.
+  /// Converts. A cast of a tensor gets the layout's sizes if it broadcasts to them, so that it fuses with its users.
   Operand cast(const Operand& a, DType dtype);
   /// Converts at the operand's own sizes. Requires: a is a value.
   Operand convert(const Operand& a, DType dtype);
-  /// Applies op to operands of one dtype (where: bool first). Errors: kUnsupported when the dtype has no such
+  /// Applies op to operands of one dtype (for where: a bool first). Errors: kUnsupported if the dtype has no such
   /// operation.
   StatusOr<Operand> apply(PointwiseOp op, std::vector<Operand> inputs);
-  /// Reduces the trailing dimensions. keepDims: leaves them as size 1. Long rows are summed in two steps, so that
-  /// threads share them and no chain of additions is long.
+  /// Reduces the trailing dimensions. keepDims: keeps them with size 1. Long rows are summed in two steps, so that
+  /// threads share them and chains of additions stay short.
   Operand reduce(PointwiseOp op, const Operand& a, size_t numDims, bool keepDims);
-  /// How many of numDims trailing dimensions the first step of a long sum takes; 0: it is not cut in two.
+  /// How many of numDims trailing dimensions the first step of a long sum reduces; 0: there is only one step.
   size_t firstStepDims(const Dims& sizes, size_t numDims) const;
-  /// Sums the first dimensions, in blocks of rows whose sums are summed again. The result is numOnes dimensions of size
-  /// 1, then the dimensions that are left.
+  /// Sums the first dimensions, in blocks of rows whose sums are summed again. The result has numOnes dimensions of
+  /// size 1, then the remaining dimensions.
   Operand sumRows(const Operand& a, size_t numDims, size_t numOnes);
   /// A view with numDims more dimensions of size 1 at the end.
   Operand unsqueezeLast(const Operand& a, size_t numDims);
@@ -60,7 +60,7 @@ class Emitter {
   /// An ATen call whose results have the given types; inputs are numbered by the arguments.
   std::vector<ValueId> call(std::string target, std::vector<ValueId> inputs, std::vector<Argument> arguments,
                             const std::vector<TensorType>& types);
-  /// A number of type dtype that is known at run time only.
+  /// A number of type dtype that is known only at run time.
   Operand symbol(const SymExpr& expr, DType dtype);
 
  private:

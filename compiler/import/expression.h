@@ -15,12 +15,12 @@
 
 namespace agspeed::compiler {
 
-/// What the names of an expression stand for.
+/// The values of the names in an expression.
 using NamedOperands = std::map<std::string, Operand, std::less<>>;
 
-/// Emits the expression. Numbers take `dtype`.
-/// Errors: kUnsupported when an operation does not exist for the dtypes at hand or a name has no value (an argument
-/// that is None); kInternal for a malformed expression.
+/// Emits the expression. Numbers get `dtype`.
+/// Errors: kUnsupported if an operation does not exist for the given dtypes or a name has no value (an argument that is
+/// None); kInternal for a malformed expression.
 StatusOr<Operand> emitExpression(std::string_view expression, const NamedOperands& names, DType dtype,
                                  Emitter& emitter);
 

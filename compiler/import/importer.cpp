@@ -14,7 +14,7 @@
 namespace agspeed::compiler {
 namespace {
 
-// Arithmetic of Python floats that are made from sizes.
+// Arithmetic on Python floats that are made from sizes.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kFloatFunctions = {{
     // keep-sorted
     {"operator.add", "a + b"},
@@ -120,7 +120,8 @@ class Importer {
     return emitter.use(binding->values[0]);
   }
 
-  // Native nodes when the table has a row that fits; otherwise whatever the row emitted is taken back.
+  // Imports native nodes if the table has a row that fits; otherwise it removes what the row emitted and imports a
+  // call.
   Status importOperator(const SpecNode& node) {
     if (const OpRow* row = findOp(node.target)) {
       size_t numNodes = graph_.nodes.size();

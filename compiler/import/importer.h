@@ -10,11 +10,11 @@
 
 namespace agspeed::compiler {
 
-/// Operators with a row in op_table.def become native nodes; every other one becomes a call. Integer arithmetic on
-/// sizes becomes SymExprs. `device` is where the graph works: what reads or makes tensors on the CPU in a graph for
-/// another device becomes a call. Thread-safety: may be called concurrently. Errors: kInvalidArgument for a malformed
-/// spec, kUnsupported for a graph that the native path cannot hold, as one with tensors on a third device (complex
-/// tensors never cause it: what has them becomes a call).
+/// Operators with a row in op_table.def become native nodes; all others become calls. Integer arithmetic on sizes
+/// becomes SymExprs. `device` is where the graph works. In a graph for another device than the CPU, operators that read
+/// or make tensors on the CPU become calls. Thread-safety: may be called concurrently. Errors: kInvalidArgument for a
+/// malformed spec, kUnsupported for a graph that the native path cannot represent, for example one with tensors on a
+/// third device. Complex tensors never cause it: their operators become calls.
 StatusOr<Graph> importGraphSpec(std::string_view json, Device device = {});
 
 }  // namespace agspeed::compiler

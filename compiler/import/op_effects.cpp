@@ -107,7 +107,7 @@ std::optional<std::vector<int32_t>> permuteDims(const std::vector<Argument>& arg
   return dims;
 }
 
-// Result dimensions match source dimensions from the right; new ones and broadcast ones walk nothing.
+// Result dimensions match source dimensions from the right; new and broadcast ones map to none.
 std::optional<std::vector<int32_t>> expandDims(const TensorType& source, const TensorType& result) {
   if (source.rank() > result.rank()) return std::nullopt;
   size_t numNew = result.rank() - source.rank();
@@ -118,7 +118,7 @@ std::optional<std::vector<int32_t>> expandDims(const TensorType& source, const T
   return dims;
 }
 
-// Pairs the dimensions that are not 1, in order. Fails unless they have equal sizes.
+// Pairs the dimensions that are not 1, in order. Fails unless paired sizes are equal.
 std::optional<std::vector<int32_t>> insertOnes(const TensorType& source, const TensorType& result) {
   std::vector<int32_t> dims(result.rank(), -1);
   size_t next = 0;

@@ -42,7 +42,7 @@ std::vector<Parameter> parseParameters(std::string_view text) {
   return parameters;
 }
 
-// Defaults are numbers or 'words'; no default reads as None.
+// Defaults are numbers or 'words'; a parameter without a default reads as None.
 SpecArg defaultOf(const Parameter& parameter) {
   SpecArg arg;
   const std::string& text = parameter.defaultText;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OpImport: one spec node on its way into the graph: its arguments by parameter name, and an Emitter for its nodes.
-// Handed to the builders of op_table.def; lives for one node and owns nothing but bound arguments.
+// OpImport: one spec node that is being imported: its arguments by parameter name, and an Emitter for its nodes. The
+// builders of op_table.def get it. It lives for one node and owns only the bound arguments.
 #pragma once
 
 #include <map>
@@ -15,9 +15,9 @@
 
 namespace agspeed::compiler {
 
-/// What an earlier spec node is called in the graph.
+/// The graph values of an earlier spec node.
 struct Binding {
-  std::vector<ValueId> values;  ///< one, or the elements of a tuple
+  std::vector<ValueId> values;  ///< one value, or the elements of a tuple
   std::optional<SymExpr> scalar;
   bool isFloat = false;  ///< a Python float made from sizes: the value is a 0-d f64 tensor
 };
@@ -29,7 +29,7 @@ class OpImport {
 
   /// Binds arguments to "self, alpha=1, mode='none'". A parameter may carry a kind after a colon: ":bool" (a mask),
   /// ":rounded" (a number that ATen rounds to the tensors' dtype before it computes).
-  /// Errors: kUnsupported when the node passes something that the list does not name, or a tensor of another device.
+  /// Errors: kUnsupported if the node passes an argument outside the list, or a tensor on another device.
   Status bind(std::string_view parameters);
 
   const SpecNode& node() const { return node_; }
@@ -41,21 +41,21 @@ class OpImport {
   /// Requires: isTensor(parameter).
   ValueId tensor(const std::string& parameter) const;
   const TensorType& typeOf(const std::string& parameter) { return emitter_.graph().typeOf(tensor(parameter)); }
-  /// Errors (this and the readers below): kUnsupported when the argument is not of that kind.
+  /// Errors (of this and the readers below): kUnsupported if the argument is not of that kind.
   StatusOr<double> number(const std::string& parameter) const;
   StatusOr<int64_t> integer(const std::string& parameter) const;
   StatusOr<std::vector<int64_t>> integers(const std::string& parameter) const;
   bool flag(const std::string& parameter) const;
   std::string text(const std::string& parameter) const;
 
-  /// dtype that ATen promotes the arguments to: all tensors and numbers but masks.
+  /// The dtype to which ATen promotes the arguments: all tensors and numbers except masks.
   StatusOr<DType> commonType() const;
   /// The argument converted to `common`, then to `compute`. Numbers convert to `compute` directly unless ":rounded".
   StatusOr<Operand> operand(const std::string& parameter, DType common, DType compute);
 
-  /// Type of the index-th result. Errors: kUnsupported when it is no dense tensor on the graph's device.
+  /// Type of the index-th result. Errors: kUnsupported if it is not a dense tensor on the graph's device.
   StatusOr<TensorType> resultType(size_t index = 0) const;
-  /// False for a result of a tuple that the caller masked out.
+  /// False for a result of a tuple that the caller has masked out.
   bool isResultWanted(size_t index) const;
   /// Declares the index-th result. Results not set are None.
   Status setResult(const Operand& operand, size_t index = 0);

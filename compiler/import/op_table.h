@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The import table: one row per ATen overload that becomes native nodes. Everything else imports as an external call.
+// The import table: one row per ATen overload that becomes native nodes. All other overloads are imported as external
+// calls.
 #pragma once
 
 #include <span>
@@ -9,7 +10,7 @@
 
 namespace agspeed::compiler {
 
-/// In which dtype a row's expression computes; see op_table.def.
+/// The dtype in which a row's expression computes; see op_table.def.
 enum class ComputeIn : uint8_t { kResult, kFloat, kInputs };
 
 struct OpRow {
@@ -26,7 +27,7 @@ const OpRow* findOp(std::string_view target);
 /// Emits the row's nodes. Errors: kUnsupported: import as a call instead.
 Status buildOp(const OpRow& row, OpImport& op);
 
-// The builders that rows name, by theme in composites/; each file says what it emits.
+// The builders that rows name, by theme in composites/; each file describes what it emits.
 #define AG_EXPRESSION(target, computeIn, parameters, expression)
 #define AG_BUILDER(target, parameters, builder) Status builder(OpImport& op);
 #include "compiler/import/op_table.def"

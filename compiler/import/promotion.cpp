@@ -28,7 +28,7 @@ DType promoteFloats(DType a, DType b) {
   return areBothHalves ? DType::kF32 : std::max(a, b);
 }
 
-// Python numbers and 0-d tensors only decide when they raise the category; a number then counts as its default dtype.
+// Python numbers and 0-d tensors matter only if they raise the category; a number then counts as its default dtype.
 DType defaultOf(DType dtype) { return isFloat(dtype) ? DType::kF32 : dtype; }
 
 double roundMantissa(double value, int bits) {

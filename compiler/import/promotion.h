@@ -9,20 +9,20 @@
 
 namespace agspeed::compiler {
 
-/// What one argument contributes: tensors with dimensions outrank 0-d tensors, which outrank Python numbers.
+/// The part of one argument in promotion: tensors with dimensions outrank 0-d tensors, which outrank Python numbers.
 struct PromotionInput {
   enum class Rank : uint8_t { kNumber, kZeroDim, kTensor };
   DType dtype = DType::kF32;
   Rank rank = Rank::kTensor;
 };
 
-/// Smallest dtype that both convert to, as torch.promote_types. Nullopt when complex numbers take part.
+/// Smallest dtype that both convert to, as torch.promote_types. Nullopt for complex numbers.
 std::optional<DType> promote(DType a, DType b);
-/// As torch.result_type over all arguments. Nullopt when there are none or complex numbers take part.
+/// As torch.result_type over all arguments. Nullopt if there are none, or for complex numbers.
 std::optional<DType> resultType(std::span<const PromotionInput> inputs);
 /// f32 for bf16 and f16, otherwise the dtype itself (ATen's opmath_type on CPU).
 DType computeType(DType dtype);
-/// `value` rounded to what `dtype` can hold (floats only; others pass through).
+/// `value` rounded to a value that `dtype` can hold (floats only; other dtypes do not change it).
 double roundTo(DType dtype, double value);
 
 }  // namespace agspeed::compiler

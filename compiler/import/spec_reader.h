@@ -26,7 +26,7 @@ struct SpecArg {
   std::vector<SpecArg> items;  ///< kList
 };
 
-/// What a node yields: a tensor, an integer, a tuple of those, or nothing we track.
+/// The result of a node: a tensor, an integer, a tuple of these, or something that is not tracked.
 struct SpecType {
   enum class Kind : uint8_t { kNone, kTensor, kScalar, kTuple };
   Kind kind = Kind::kNone;
@@ -50,8 +50,8 @@ struct Spec {
   std::vector<SpecNode> nodes;
 };
 
-/// Errors: kInvalidArgument naming the node and what is malformed; kUnsupported for what the format allows but the
-/// native path cannot hold (unbacked symbols, other devices' tensors are left to the importer).
+/// Errors: kInvalidArgument naming the node and the error; kUnsupported for specs that the format allows but the native
+/// path cannot represent (unbacked symbols). The importer checks the devices of tensors.
 StatusOr<Spec> readSpec(std::string_view json);
 
 }  // namespace agspeed::compiler

@@ -7,7 +7,7 @@
 namespace agspeed::compiler {
 namespace {
 
-// A single row is reduced by one thread; beyond this many elements ATen's split reduction is faster and more accurate.
+// One thread reduces a single row. Beyond this number of elements ATen's split reduction is faster and more accurate.
 constexpr int64_t kLongestSingleRow = 32768;
 
 }  // namespace

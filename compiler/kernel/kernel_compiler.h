@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// compileKernel(): one Cluster -> object file bytes. The part of buildKernels() that costs time.
+// compileKernel(): one Cluster -> object file bytes. This is the expensive part of buildKernels().
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace agspeed::compiler {
 
-/// Object file with the kernel under the name `symbol`. Each call has its own MLIRContext: thread-safe.
+/// Returns an object file with the kernel under the name `symbol`. Each call has its own MLIRContext: thread-safe.
 /// Errors: see buildKernels().
 StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& symbol, const CompileOptions& options);
 

@@ -12,7 +12,8 @@
 namespace agspeed::compiler {
 namespace {
 
-/// Raise when the code generated for some cluster changes: objects of other versions are not found in the cache.
+/// Raise this if the code generated for some cluster changes, so that objects of other versions are not found in the
+/// cache.
 constexpr const char* kGeneratorVersion = "3";
 
 std::string cacheKey(const std::string& clusterText, const CompileOptions& options) {

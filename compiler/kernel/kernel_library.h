@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds a loaded KernelLibrary from clusters: cluster -> MLIR -> LLVM -> object -> linked code in this process.
-// The one header of compiler/kernel that other components include; it shows no MLIR.
+// Other components include only this header of compiler/kernel; it does not use MLIR.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@
 namespace agspeed::compiler {
 
 /// One kernel per cluster, in order. Equal clusters share one compilation. See runtime/program.h (KernelCall) and
-/// compiler/graph/cluster.h for the calling convention. Adds to `stats` how many objects came from the cache.
-/// Errors: kUnsupported when a cluster has an operation or dtype the generator lacks (named), kInternal otherwise.
+/// compiler/graph/cluster.h for the calling convention. Adds the number of objects from the cache to `stats`. Errors:
+/// kUnsupported if a cluster has an operation or dtype that the generator lacks (named), kInternal otherwise.
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> buildKernels(const std::vector<Cluster>& clusters,
                                                                      const CompileOptions& options,
                                                                      runtime::CompileStats& stats);

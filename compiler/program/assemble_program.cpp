@@ -142,7 +142,7 @@ class Assembler {
 
   // --- symbols ---
 
-  // The index of a symbol that stands alone, or -1.
+  // The index of an expression that is a single symbol, or -1.
   static int symbolIndex(const SymExpr& expr) {
     int index = expr.maxSymbol();
     return index >= 0 && expr == SymExpr::symbol(index) ? index : -1;
@@ -174,7 +174,7 @@ class Assembler {
   std::set<int> usedSymbols() const {
     std::set<int> symbols;
     auto use = [&](const SymExpr& expr) {
-      // The text form names each symbol; sizes are small, so scanning it is cheap enough for one compilation.
+      // The text form names each symbol. Sizes are small, so scanning the text is cheap enough for one compilation.
       const std::string text = expr.isConstant() ? "" : expr.toString();
       for (size_t at = text.find('s'); at != std::string::npos; at = text.find('s', at + 1)) {
         symbols.insert(std::atoi(text.c_str() + at + 1));

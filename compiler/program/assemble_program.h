@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// assembleProgram: a planned graph becomes the Program of one entry. Shared by all targets: nothing here depends on how
-// kernels are generated.
+// assembleProgram: turns a planned graph into the Program of one entry. All targets share it: nothing here depends on
+// how kernels are generated.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@ namespace agspeed::compiler {
 /// The distinct clusters of all entries of a region, in kernel order.
 class ClusterTable {
  public:
-  /// Index of an equal cluster, added when it is new.
+  /// Index of an equal cluster; a new one is added.
   int32_t add(const Cluster& cluster);
   const std::vector<Cluster>& clusters() const { return clusters_; }
 
@@ -27,11 +27,11 @@ class ClusterTable {
 };
 
 struct OperatorCounts {
-  int32_t numCompiled = 0;  ///< FX operators that ended up in kernels
+  int32_t numCompiled = 0;  ///< FX operators that are now in kernels
   int32_t numExternal = 0;  ///< FX operators run through ATen, views not counted
 };
 
-/// Values keep the graph's ids. Outputs have the strides of the spec. Errors: kUnsupported when a symbol cannot be read
+/// Values keep the graph's ids. Outputs have the strides of the spec. Errors: kUnsupported if a symbol cannot be read
 /// from any input.
 StatusOr<runtime::Program> assembleProgram(const passes::PlannedGraph& planned, ClusterTable& clusters);
 

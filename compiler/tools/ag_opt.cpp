@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// ag-opt: runs named passes over a graph and prints the result. A tool for tests and for looking at one stage.
+// ag-opt: runs named passes over a graph and prints the result. A tool for tests and for inspecting one stage.
 //
 //   ag-opt [--pass=NAME]... [--pipeline] [--plan] [--stage-bytes=N] [--disable=NAME]... FILE|-
 //
-// FILE is graph text ("graph ...") or GraphSpec JSON ("{ ..."). Passes run in the order given; --pipeline runs all of
-// them; --plan also prints the memory and release plans, with --stage-bytes after which nodes gradients leave.
-// --kernel turns to the kernel compiler: see kernel_tool.h.
-// Errors go to stderr as one sentence, with exit code 1.
+// FILE is graph text ("graph ...") or GraphSpec JSON ("{ ..."). Passes run in the given order; --pipeline runs all of
+// them. --plan also prints the memory and release plans; with --stage-bytes it prints after which nodes gradients are
+// handed over. --kernel selects the kernel compiler: see kernel_tool.h.
+// Errors are printed to stderr as one sentence, with exit code 1.
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -68,7 +68,7 @@ StatusOr<std::string> readFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// JSON files of tests may open with // comment lines that hold the checks.
+// JSON files of tests may begin with // comment lines that hold the checks.
 std::string withoutCommentLines(const std::string& text) {
   std::string result;
   for (size_t begin = 0; begin < text.size();) {

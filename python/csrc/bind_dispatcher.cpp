@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Dispatcher: a callable that forwards its arguments, by vectorcall, to a target that may be swapped at any time.
 //
-// Written against the C API because pybind11 has no vectorcall: a call costs one indirection and runs no Python of
-// ours. A call that is under way keeps the target it started with alive; the next call sees the new one. GIL required.
+// Written against the C API because pybind11 has no vectorcall: a call costs one indirection and runs no Python code of
+// agspeed. A running call keeps the target that it started with alive; the next call uses the new one. GIL required.
 //
-// The target runs a captured graph, which contains what the user's TorchFunctionModes did to each operator when it was
-// captured. The modes that are in force during a call must not see those operators again.
+// The target runs a captured graph. The graph already contains the effects of the user's TorchFunctionModes on each
+// operator at capture. So modes that are active during a call must not see these operators again.
 #include <ATen/PythonTorchFunctionTLS.h>
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct Dispatcher {
 
 Dispatcher* cast(PyObject* self) { return reinterpret_cast<Dispatcher*>(self); }
 
-/// Hides the TorchFunctionModes in force on this thread while it exists.
+/// Hides this thread's active TorchFunctionModes while it exists.
 class HiddenFunctionModes {
  public:
   HiddenFunctionModes() : hides_(TLS::stack_len() > 0), before_(TLS::get_disabled_state()) {
@@ -95,7 +95,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
 }
 
 int clear(PyObject* self) {
-  // A cleared Dispatcher may still be called by another member of the garbage cycle: it then answers None.
+  // Another member of the garbage cycle may still call a cleared Dispatcher, which then returns None.
   Py_INCREF(Py_None);
   Py_XSETREF(cast(self)->target, Py_None);
   Py_CLEAR(cast(self)->dict);

@@ -15,7 +15,7 @@ using runtime::aten::Argument;
 using runtime::aten::AtenEntry;
 using runtime::aten::AtenExecutable;
 
-/// What Python holds: pybind11 holders cannot be pointers to const.
+/// The Python object. pybind11 holders cannot be pointers to const.
 struct ExecutableObject {
   std::shared_ptr<const AtenExecutable> executable;
 };
@@ -40,7 +40,7 @@ py::list run(const ExecutableObject& self, const std::string& name, const py::li
   return result;
 }
 
-// By output of an entry, the stage that hands it over.
+// By output of an entry: the stage that hands it over.
 std::vector<int32_t> stagesOf(const ExecutableObject& self, const std::string& name) {
   const AtenEntry* entry = self.executable->entry(name);
   if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"{}\"", name));
@@ -66,7 +66,7 @@ T option(const py::dict& options, const char* key, T value) {
 }
 
 compiler::CompileOptions parseOptions(const py::dict& dict) {
-  // Leaked on purpose: its destructor would run after the interpreter is gone.
+  // Leaked on purpose: its destructor would run after the interpreter has ended.
   static const auto* const known =
       new py::set(py::make_tuple("target", "device", "cache_dir", "dump_dir", "disabled_passes", "verify_each_pass",
                                  "stage_bytes", "inputs_in_memory_of"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What other bindings need of a Python Executable. GIL required.
+// Access to a Python Executable for other bindings. GIL required.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -10,7 +10,7 @@
 
 namespace agspeed::python {
 
-/// Throws TypeError when the object is no Executable.
+/// Throws TypeError if the object is not an Executable.
 std::shared_ptr<const runtime::aten::AtenExecutable> atenExecutableOf(PyObject* object);
 
 }  // namespace agspeed::python

@@ -18,7 +18,7 @@ using comm::NamedReduction;
 using comm::TensorGroup;
 using Tensors = TensorGroup::Tensors;
 
-/// What Python says of an operation beside its tensors.
+/// The arguments of an operation except its tensors.
 struct Wanted {
   std::string kind;
   std::optional<std::string> name;
@@ -68,7 +68,7 @@ int64_t start(HandleTable& table, TensorGroup& group, const Wanted& wanted, Tens
   return table.start(group, requestOf(wanted), std::move(inputs), std::move(outputs), isList);
 }
 
-/// The all-reduce of one tensor: what training scripts call thousands of times a second.
+/// The all-reduce of one tensor. Training scripts call it thousands of times a second.
 int64_t reduce(HandleTable& table, TensorGroup& group, at::Tensor input, std::optional<at::Tensor> output,
                std::optional<std::string> name, int op, double prescale, double postscale) {
   comm::Request request;
@@ -93,7 +93,7 @@ pybind11::object wait(HandleTable& table, int64_t handle) {
   return pybind11::cast(std::move(result->outputs[0]));
 }
 
-/// What operations give beside tensors: (outputs, rows received from each rank, last rank that joined), or None.
+/// The results of an operation: (outputs, rows received from each rank, last rank that joined), or None.
 pybind11::object waitForAll(HandleTable& table, int64_t handle) {
   std::optional<HandleTable::Result> result;
   {
@@ -162,7 +162,7 @@ std::shared_ptr<TensorGroup> create(const c10::intrusive_ptr<::c10d::Store>& sto
 
 void bindHorovod(pybind11::module_& module) {
   namespace py = pybind11;
-  py::module_::import("torch.distributed");  // makes stores known
+  py::module_::import("torch.distributed");  // registers the type of stores
   const auto released = py::call_guard<py::gil_scoped_release>();
   py::class_<Wanted>(module, "NamedRequest")
       .def(py::init<std::string, std::optional<std::string>, int, double, double, int, std::vector<int64_t>>(),

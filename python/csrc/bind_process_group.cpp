@@ -30,7 +30,7 @@ std::vector<std::pair<std::string, std::string>> collectiveAlgorithms() {
 
 c10::intrusive_ptr<Options> copyOf(const Options& options) { return c10::make_intrusive<Options>(options); }
 
-/// What torch expects of backends that support splitting, beyond c10d::Backend.
+/// Methods beyond c10d::Backend that torch expects of backends that support splitting.
 void bindSplitting(GroupClass& group) {
   namespace py = pybind11;
   py::class_<Options, ::c10d::Backend::Options, c10::intrusive_ptr<Options>>(group, "Options")
@@ -38,7 +38,7 @@ void bindSplitting(GroupClass& group) {
       .def("__deepcopy__", [](const Options& options, const py::dict& /*memo*/) { return copyOf(options); });
   group
       .def_property_readonly("options", &ProcessGroup::getBackendOptions)
-      // Called at the ranks outside a new group, which our groups do not need.
+      // Torch calls it at the ranks outside a new group; our groups do not need it.
       .def("perform_nocolor_split", [](const ProcessGroup&, const py::object&) {}, py::arg("device"));
 }
 
@@ -46,11 +46,11 @@ void bindSplitting(GroupClass& group) {
 
 void bindProcessGroup(pybind11::module_& module) {
   namespace py = pybind11;
-  // Importing it makes the base class known, unless torch was built without it.
+  // The import registers the base class, unless torch was built without it.
   const py::module_ distributed = py::module_::import("torch.distributed");
   if (!distributed.attr("is_available")().cast<bool>()) return;
   const auto released = py::call_guard<py::gil_scoped_release>();
-  // The last reference may be Python's, and the destructor waits for threads that may want Python's lock.
+  // Python may drop the last reference, and the destructor waits for threads that may need the GIL.
   GroupClass group(module, "ProcessGroup", py::release_gil_before_calling_cpp_dtor());
   group.def("counters", &ProcessGroup::countersJson, released)
       .def("flight_record", &ProcessGroup::flightRecordJson, released)

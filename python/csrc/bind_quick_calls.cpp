@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quick calls: what training scripts call for every tensor, without a frame of Python where a name comes again.
+// Quick calls: fast versions of functions that training scripts call for every tensor. They run no Python frame for a
+// name that repeats.
 //
-// A quick call stands for a function of Python, which it calls for all that it is nothing for itself: other arguments,
-// first calls, and what fails, so that each error is said in one place. Python's lock is held, and let go where the
-// network is looked at.
+// A quick call wraps a Python function and falls back to it outside the fast path: for other arguments, first calls and
+// failures. So only the Python function reports errors. The GIL is held, and released while the network is polled.
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -22,13 +22,13 @@ namespace {
 
 using comm::HandleTable;
 
-/// An object of Python that is called as a function is. Holds what it stands for, for good: there is one per function.
+/// A Python object that is called like a function. It holds its references for good: there is one object per function.
 struct QuickCall {
   PyObject_HEAD vectorcallfunc call;
   HandleTable* table;
-  PyObject* owner;      ///< of the table
-  PyObject* function;   ///< that it stands for
-  PyObject* globalSet;  ///< the process set of calls that name none
+  PyObject* owner;      ///< keeps `table` alive
+  PyObject* function;   ///< the Python function that it wraps
+  PyObject* globalSet;  ///< the process set of calls that pass none
   PyObject* attributes;
 };
 
@@ -49,14 +49,14 @@ const Arguments& argumentNames() {
   return kNames;
 }
 
-/// Puts each in its place; false where one has none.
+/// Puts the arguments in their order; false if one is unknown or given twice.
 bool arrange(PyObject* const* args, size_t count, PyObject* keywords, Arguments& arguments) {
   const size_t numKeywords = keywords == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(keywords));
   if (count > kNumArguments) return false;
   std::copy_n(args, count, arguments.begin());
   const Arguments& names = argumentNames();
   for (size_t i = 0; i < numKeywords; ++i) {
-    // Keywords in the text of a program are interned, as these are.
+    // Keywords in the source code of a program are interned, and so are these names, so pointers can be compared.
     const auto at = std::find(names.begin(), names.end(), PyTuple_GET_ITEM(keywords, i));
     if (at == names.end() || arguments[static_cast<size_t>(at - names.begin())] != nullptr) return false;
     arguments[static_cast<size_t>(at - names.begin())] = args[count + i];
@@ -66,7 +66,7 @@ bool arrange(PyObject* const* args, size_t count, PyObject* keywords, Arguments&
 
 bool isGiven(PyObject* argument) { return argument != nullptr && argument != Py_None; }
 
-/// Empty where it is no name.
+/// Empty if it is not a string.
 std::string_view textOf(PyObject* name) {
   if (name == nullptr || !PyUnicode_Check(name)) return {};
   Py_ssize_t size = 0;
@@ -76,7 +76,7 @@ std::string_view textOf(PyObject* name) {
   return {};
 }
 
-/// What op, prescale_factor and postscale_factor come to, where that is a reduction.
+/// The reduction of op, prescale_factor and postscale_factor, if they describe one.
 std::optional<comm::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* prescale, PyObject* postscale) {
   comm::PersistentReduction::Kind kind;
   if (isGiven(op)) {
@@ -94,18 +94,18 @@ std::optional<comm::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* pr
   return kind;
 }
 
-/// Lets Python's lock go, also to drop the group: threads that end with it may wait for the lock.
+/// Releases the GIL, also to drop the group, because threads that end with it may wait for the GIL.
 void kick(std::shared_ptr<comm::TensorGroup> group) {
   const pybind11::gil_scoped_release released;
   const std::shared_ptr<comm::TensorGroup> kicked = std::move(group);
   try {
     kicked->kick();
   } catch (const std::exception&) {
-    // It is started: whoever waits for it drives, and sees what fails.
+    // The operation has started: a thread that waits for it drives it and gets the failure.
   }
 }
 
-/// A handle, or null without an error of Python's where that call is nothing for it.
+/// Returns a handle. Returns null without a Python error if the fast path does not handle the call.
 PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::TensorGroup>& group, PyObject* input,
                      PyObject* output, PyObject* name, comm::PersistentReduction::Kind kind) {
   const std::string_view text = textOf(name);
@@ -118,7 +118,7 @@ PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::TensorGroup
     if (again.toKick != nullptr) kick(std::move(again.toKick));
     return again.handle == 0 ? nullptr : PyLong_FromLongLong(again.handle);
   } catch (const std::exception&) {
-    return nullptr;  // the usual call says it
+    return nullptr;  // the wrapped function repeats the call and reports the error
   }
 }
 
@@ -153,7 +153,7 @@ PyObject* synchronize(PyObject* self, PyObject* const* args, size_t flags, PyObj
   END_HANDLE_TH_ERRORS
 }
 
-/// As functions are: by their name.
+/// Pickles by name, like functions.
 PyObject* reduceToName(PyObject* self, PyObject*) { return PyObject_GetAttrString(self, "__qualname__"); }
 
 int traverse(PyObject* self, visitproc visit, void* arg) {
@@ -164,7 +164,7 @@ int traverse(PyObject* self, visitproc visit, void* arg) {
   return 0;
 }
 
-/// It may still be called: then it stands for nothing.
+/// It may still be called: it then wraps None.
 int clear(PyObject* self) {
   auto& call = *reinterpret_cast<QuickCall*>(self);
   Py_CLEAR(call.attributes);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Region in Python: a type with vectorcall. A call converts arguments, runs Region::forward without the GIL and wraps
-// the outputs; refused or failed calls go to the fallback with the arguments they came with.
+// the outputs. Refused or failed calls go to the fallback with their original arguments.
 //
-// Garbage collection sees the Region's callables only while no autograd node shares it: a graph that is alive keeps
-// them.
+// The garbage collector sees the Region's callables only while no autograd node shares the Region, because a graph that
+// is alive keeps them.
 #include <cstddef>
 
 #include "python/csrc/bind_executable.h"
@@ -29,7 +29,7 @@ using runtime::autograd::RegionCode;
 struct RegionObject {
   PyObject_HEAD vectorcallfunc vectorcall;
   PyObject* weakrefs;
-  PyObject* fallback;  ///< nullptr: none
+  PyObject* fallback;  ///< nullptr: there is none
   std::shared_ptr<const Region> region;
   uint64_t calls;
   uint64_t fallbacks;
@@ -38,7 +38,7 @@ struct RegionObject {
 
 RegionObject* cast(PyObject* self) { return reinterpret_cast<RegionObject*>(self); }
 
-// nullptr: every argument is a plain tensor object or an integer, and is in `inputs`.
+// Returns nullptr if every argument is a plain tensor object or an integer; they are then in `inputs`.
 const char* convertArguments(PyObject* const* args, size_t count, std::vector<Argument>& inputs) {
   inputs.reserve(count);
   for (size_t i = 0; i < count; ++i) {
@@ -64,7 +64,7 @@ PyObject* callFallback(RegionObject* self, const std::string& reason, PyObject* 
   return PyObject_Vectorcall(keep.ptr(), args, count, nullptr);
 }
 
-// Who listens may raise instead.
+// Calls codeFailed(), which may raise in place of the outputs.
 PyObject* tellFailure(const Region& region, const Status& status, PyObject* outputs) {
   const bool isFailure = status.code() != StatusCode::kUnsupported && outputs != nullptr;
   if (!isFailure || region.eager() == nullptr) return outputs;
@@ -86,7 +86,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
     return self->region->forward(inputs);
   }();
   if (!outputs) {
-    const std::shared_ptr<const Region> region = self->region;  // whom it tells may drop this object
+    const std::shared_ptr<const Region> region = self->region;  // the callbacks may drop this object
     PyObject* instead = callFallback(self, outputs.status().message(), args, count);
     return tellFailure(*region, outputs.status(), instead);
   }
@@ -94,7 +94,8 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
   END_HANDLE_TH_ERRORS
 }
 
-// Of an Executable, or of a pair: a callable, and a tuple of callables, one for each stage of the backward.
+// Makes the code from an Executable, or from a pair: a callable, and a tuple of callables, one per stage of the
+// backward.
 std::unique_ptr<const RegionCode> codeOf(PyObject* code) {
   if (PyTuple_CheckExact(code) != 0 && PyTuple_GET_SIZE(code) == 2) {
     return unwrap(PythonCode::create(PyTuple_GET_ITEM(code, 0), PyTuple_GET_ITEM(code, 1)));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuner, GroupTuner and TuningDatabase. Python sees plain dicts: configuration in, actions, snapshots and records out.
+// Tuner, GroupTuner and TuningDatabase. Python uses plain dicts: configuration in, actions, snapshots and records out.
 #include <stdexcept>
 #include <string>
 
@@ -14,9 +14,9 @@ namespace agspeed::python {
 namespace {
 
 namespace py = pybind11;
-using namespace runtime::tune;  // a source file, and every name below comes from there
+using namespace runtime::tune;  // only in this source file, where every name below comes from it
 
-/// Everything these classes refuse is the caller's mistake.
+/// Errors of these classes are always mistakes of the caller.
 void throwIfFailed(const Status& status) {
   if (!status) throw py::value_error(status.message());
 }
@@ -33,7 +33,7 @@ std::string dumpJson(const py::object& value) {
   return py::module_::import("json").attr("dumps")(value).cast<std::string>();
 }
 
-/// One row per number or text of TunerConfig that Python may set.
+/// Visits every number and text of TunerConfig that Python may set; one row each.
 template <typename Visit>
 void visitFields(TunerConfig& config, Visit visit) {
   visit("budget_fraction", config.budgetFraction);
@@ -110,7 +110,7 @@ py::object optionalSteps(int64_t steps) { return steps == Tuner::kForever ? py::
 const Tuner& queried(const Tuner& tuner) { return tuner; }
 const Tuner& queried(const GroupTuner& group) { return group.tuner(); }
 
-/// What happens to a rank, told in the same way whether it tunes alone or in a group.
+/// Binds the events of a rank, which are the same for a Tuner and a GroupTuner.
 template <typename Either>
 void bindEvents(py::class_<Either>& bound) {
   const auto armChanged = [](Either& tuner, std::string arm, const std::string& state, std::string reason,

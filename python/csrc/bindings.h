@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the files of python/csrc share: one bind function per component, called by module.cpp in this order.
+// The bind functions of python/csrc, one per component. module.cpp calls them in this order.
 //
-// Threading: everything here runs with the GIL held, while the module is imported.
+// Threading: all of them run with the GIL held, while the module is imported.
 #pragma once
 
 #include <torch/csrc/utils/pybind.h>
@@ -14,19 +14,19 @@ void bindBuildInfo(pybind11::module_& module);
 void bindDispatcher(pybind11::module_& module);
 /// compile() and Executable.
 void bindExecutable(pybind11::module_& module);
-/// NamedGroup: named operations on tensors, as Horovod has them.
+/// NamedGroup: named operations on tensors, as in Horovod.
 void bindHorovod(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
 /// explain_interfaces(): which network interfaces carry a job, and why.
 void bindNetwork(pybind11::module_& module);
-/// ProcessGroup: the backend "agspeed" of torch.distributed, where torch has that.
+/// ProcessGroup: the backend "agspeed" of torch.distributed, if torch has that.
 void bindProcessGroup(pybind11::module_& module);
-/// quick_allreduce() and quick_synchronize(): callables in place of functions; reduce_again().
+/// quick_allreduce() and quick_synchronize(): callables that replace functions; reduce_again().
 void bindQuickCalls(pybind11::module_& module);
 /// Region: a compiled forward/backward pair with its own autograd node.
 void bindRegion(pybind11::module_& module);
-/// configure(): takes over the settings that the Python side has resolved.
+/// configure(): takes the settings that the Python side has resolved.
 void bindSettings(pybind11::module_& module);
 /// Tuner and TuningDatabase.
 void bindTuner(pybind11::module_& module);

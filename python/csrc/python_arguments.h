@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversions between Arguments and Python objects, for calls that avoid pybind11's own. GIL required throughout.
+// Conversions between Arguments and Python objects, for calls that bypass pybind11's own. GIL required throughout.
 #pragma once
 
 #include <torch/csrc/Exceptions.h>

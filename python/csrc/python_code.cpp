@@ -35,14 +35,14 @@ Argument toArgument(PyObject* item, size_t index) {
   return {};
 }
 
-// What a direction runs under.
+// The thread state under which a direction runs.
 class Surroundings {
   const c10::impl::ExcludeDispatchKeyGuard noAutocast_{c10::autocast_dispatch_keyset};
   const at::AutoGradMode noHistory_{false};
   const py::gil_scoped_acquire gil_;
 };
 
-// A tuple or list; Python's error for anything else.
+// Returns a tuple or list; throws a Python error for any other result.
 py::object call(PyObject* code, const py::object& inputs) {
   const py::object results = checked(PyObject_CallOneArg(code, inputs.ptr()));
   return checked(PySequence_Fast(results.ptr(), "a direction returned no list"));
@@ -58,7 +58,7 @@ std::vector<Argument> firstOf(const py::object& items, size_t count) {
   return results;
 }
 
-// A new list of the items from `first` on.
+// A new list of the items from index `first` on.
 py::object listFrom(const py::object& items, size_t first) {
   const auto begin = static_cast<Py_ssize_t>(first);
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(items.ptr()) - begin;
@@ -140,7 +140,7 @@ Status PythonCode::check(const RegionSignature& signature) const {
                          numStages);
 }
 
-// Whatever a traced graph of ATen operators may be given; Dynamo guards on the keys of each input.
+// Accepts all tensors that a traced graph of ATen operators may get; Dynamo guards on the keys of each input.
 c10::DispatchKeySet PythonCode::acceptedKeys() const {
   return c10::DispatchKeySet(c10::DispatchKeySet::FULL) - c10::python_ks - c10::functorch_transforms_ks;
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // PythonCode: Python callables as RegionCode, one for the forward direction and one for each stage of the backward.
-// They take one list of tensors and integers, which they may empty to free its items early, and return a sequence of
+// They take one list of tensors and integers, which they may empty to free its items early. They return a sequence of
 // tensors, integers and None, as the signature says.
 //
-// What a stage returns behind its gradients is for the next one alone: its list begins with it.
+// A stage may return more items after its gradients. They are only for the next stage, whose list begins with them.
 //
-// A callable may return views of its inputs that do not share their version counters, as Inductor's code does. What a
-// callable raises is thrown as python_error. Threading: takes the GIL for the call and the conversions.
+// A callable may return views of its inputs that do not share their version counters, as Inductor's code does. An
+// exception of a callable is thrown as python_error. Threading: takes the GIL for the call and the conversions.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@ namespace agspeed::python {
 class PythonCode final : public runtime::autograd::RegionCode {
  public:
   /// Takes new references. `backward` is a tuple of callables, by stage; empty for no backward. GIL required.
-  /// Errors: kInvalidArgument when one is not callable.
+  /// Errors: kInvalidArgument if one of them is not callable.
   static StatusOr<std::unique_ptr<const RegionCode>> create(PyObject* forward, PyObject* backward);
 
   Status check(const runtime::autograd::RegionSignature& signature) const override;
@@ -33,7 +33,7 @@ class PythonCode final : public runtime::autograd::RegionCode {
   bool isReplaceable() const override { return true; }
   std::unique_ptr<runtime::autograd::BackwardRun> beginBackward(
       const runtime::autograd::RegionSignature& signature) const override;
-  /// Shows the garbage collector what this holds.
+  /// Reports the held objects to the garbage collector.
   int traverse(visitproc visit, void* arg) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PythonReference: an owned reference to a Python object that any thread may drop. Dropping takes the GIL; after the
-// interpreter has ended it does nothing. Made and used under the GIL.
+// PythonReference: an owned reference to a Python object that any thread may drop. Dropping takes the GIL; it does
+// nothing after the interpreter has ended. Creating and using it requires the GIL.
 #pragma once
 
 #include <pybind11/pybind11.h>

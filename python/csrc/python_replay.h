@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PythonReplay: the callables "replay" and "on_failure" of a Region's signature as EagerFunction.
 //
-// Threading: takes the GIL for the call and the conversions. What the callable raises is thrown as python_error.
+// Threading: takes the GIL for the call and the conversions. An exception of a callable is thrown as python_error.
 #pragma once
 
 #include "python/csrc/python_reference.h"
@@ -15,10 +15,11 @@ class PythonReplay final : public runtime::autograd::EagerFunction {
   PythonReplay(PyObject* replay, PyObject* onFailure) : replay_(replay), onFailure_(onFailure) {}
 
   std::vector<at::Tensor> replay(const std::vector<runtime::aten::Argument>& inputs) const override;
-  /// Exceptions of Python code, which has told of them (agspeed/backends/region.py), but not Ctrl-C and exits.
+  /// Accepts exceptions of Python code, which reports its failures itself (agspeed/backends/region.py), except Ctrl-C
+  /// and exits.
   bool mayReplace(const std::exception& error) const override;
   void codeFailed(const std::string& reason) const override;
-  /// Shows the garbage collector what this holds.
+  /// Reports the held objects to the garbage collector.
   int traverse(visitproc visit, void* arg) const;
 
  private:

@@ -27,7 +27,7 @@ T required(const py::dict& dict, const char* key) {
   }
 }
 
-// Leaves `value` as it is where the key is missing.
+// Does not change `value` if the key is missing.
 template <typename T>
 void optional(const py::dict& dict, const char* key, T& value) {
   if (dict.contains(key)) value = required<T>(dict, key);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dict that describes a Region in Python: a RegionSignature and three callables.
 //
-// Keys; all are required unless a default is given. What they say is told by runtime/autograd/region_signature.h, which
-// has the same names.
+// Keys; all are required unless a default is given. runtime/autograd/region_signature.h describes them under the same
+// names.
 //   name                  str
 //   requires_grad         list[bool]
 //   num_outputs           int
@@ -23,8 +23,10 @@
 //                                     None
 //   replay                callable    (*inputs) -> sequence of user outputs, differentiable, WITHOUT mutations; or
 //                                     None. Used for create_graph=True and for batched or subclass tangents.
-//   on_failure            callable    (reason: str), told of each failure of an Executable: of a forward that the
-//                                     fallback computed instead, of a backward; what it raises passes. None by default
+//   on_failure            callable    (reason: str), called at each failure of an Executable: for a failed forward
+//   after
+//                                     the fallback has computed it, and for a failed backward. Its exceptions pass.
+//                                     None by default
 // GIL required.
 #pragma once
 
@@ -37,7 +39,7 @@ namespace agspeed::python {
 /// Throws UserError for a missing key or a value of the wrong type. The signature is not verified.
 runtime::autograd::RegionSignature parseSignature(const pybind11::dict& dict);
 
-/// The callable of this key; a null object for None. Throws UserError when it is missing or cannot be called.
+/// The callable of this key; a null object for None. Throws UserError if it is missing or cannot be called.
 pybind11::object parseCallable(const pybind11::dict& dict, const char* key);
 
 }  // namespace agspeed::python

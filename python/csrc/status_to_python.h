@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Status -> exception of agspeed.errors: the one place that translates. GIL required.
+// Translates a Status into an exception of agspeed.errors; no other code does so. GIL required.
 //
 //   kInvalidArgument                                 UserError (a ValueError)
 //   kUnsupported, kUnavailable, kResourceExhausted   UnsupportedError
@@ -24,7 +24,7 @@ T unwrap(StatusOr<T> result) {
   return std::move(result).value();
 }
 
-/// Makes AG_CHECK's InternalError surface as agspeed.errors.InternalError.
+/// Makes AG_CHECK's InternalError appear as agspeed.errors.InternalError.
 void registerInternalError();
 
 }  // namespace agspeed::python

@@ -116,7 +116,7 @@ StatusOr<IValue> convertOne(const Plain& value, const c10::Type& type) {
 
 StatusOr<IValue> convertList(const std::vector<Scalar>& scalars, const c10::TypePtr& element,
                              const std::vector<int64_t>& symbols) {
-  // SymInt lists travel as int lists: operators accept both.
+  // SymInt lists are passed as int lists, because operators accept both.
   c10::impl::GenericList list(element->kind() == TypeKind::SymIntType ? c10::TypePtr(c10::IntType::get()) : element);
   list.reserve(scalars.size());
   for (const Scalar& scalar : scalars) {
@@ -141,7 +141,7 @@ StatusOr<IValue> convert(const ExternalArg& arg, const c10::Argument& schema, co
   if (arg.scalars.size() != 1) return mismatch(type->str());
   const bool none = std::holds_alternative<ExternalArg::None>(arg.scalars[0]);
   if (none && optional != nullptr) return IValue();
-  // Python writes dim=1 for int[1] dim.
+  // Python allows dim=1 for int[1] dim.
   const size_t repeats = static_cast<size_t>(schema.N().value_or(1));
   return convertList(std::vector<Scalar>(repeats, arg.scalars[0]), list->getElementType(), symbols);
 }

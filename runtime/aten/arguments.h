@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversion of an ExternalArg's constants to what an operator's schema asks for. Stateless, never throws.
+// Converts an ExternalArg's constants to the types of an operator's schema. Stateless, never throws.
 #pragma once
 
 #include <ATen/core/function_schema.h>

@@ -85,7 +85,7 @@ bool AtenFrame::isInArena(const at::Tensor& tensor) const {
 at::Tensor AtenFrame::takeOutput(size_t index) {
   const ValueId id = backend_.program().outputs[index];
   if (id == kNoValue || !slots_[id].defined()) return {};
-  // Memory that outlives or predates the call must not be handed out.
+  // Memory that exists before or after the call must not be handed out.
   if (constantOutput_[index] || isInArena(slots_[id])) return copyWithLayout(slots_[id], resolved_->layouts[id]);
   return lastOutput_[index] ? std::move(slots_[id]) : slots_[id];
 }
@@ -114,7 +114,7 @@ Status AtenFrame::checkInput(size_t index) {
                          toString(layout, device));
 }
 
-// Of the caching allocator: freed at the end of the call, it is used again by what the stream does later.
+// From the caching allocator. After the call frees it, later work of the same stream reuses it.
 StatusOr<std::byte*> AtenFrame::allocateArena(int64_t bytes) {
   const TensorLayout layout{DType::kU8, {bytes}, {1}, bytes};
   try {
@@ -219,7 +219,7 @@ Status AtenFrame::storeResults(const OperatorCall& call) {
     } else if (value.isTensorList()) {
       for (at::Tensor tensor : value.toTensorVector()) AG_RETURN_IF_ERROR(store(std::move(tensor)));
     } else {
-      ++next;  // numbers among the results are known to the graph as expressions
+      ++next;  // numbers among the results are expressions in the graph
     }
   }
   if (next < results.size()) return internalError("returned fewer results than the Program reads");

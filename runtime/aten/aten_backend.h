@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TensorBackend of torch: one AtenBackend per entry, one AtenFrame per call in flight.
 //
-// Operators run below autograd, autocast, functorch and Python dispatch, whatever the calling thread has switched on:
-// the graph was traced through all of these. Results whose strides differ from what the Program declares are copied
-// into the declared layout, because kernels were compiled for it. Threading and ownership: see
+// Operators run below autograd, autocast, functorch and Python dispatch, whatever the calling thread has enabled,
+// because the graph was traced through all of these. If the strides of a result differ from the Program's, the result
+// is copied into the declared layout, for which kernels were compiled. Threading and ownership: see
 // runtime/tensor_backend.h. The backend holds the constants' tensors.
 #pragma once
 
@@ -18,7 +18,7 @@
 
 namespace agspeed::runtime::aten {
 
-/// Prepared arguments of every ExternalCall, for one set of sizes.
+/// The prepared arguments of all ExternalCalls, for one set of sizes.
 struct AtenCalls final : PreparedCalls {
   std::vector<std::vector<c10::IValue>> arguments;
 };
@@ -26,7 +26,7 @@ struct AtenCalls final : PreparedCalls {
 class AtenBackend final : public TensorBackend {
  public:
   /// `program` and `constants` (by index into Executable::constants) must outlive the backend.
-  /// Errors: those of OperatorCall::bind.
+  /// Errors: see OperatorCall::bind.
   static StatusOr<std::shared_ptr<AtenBackend>> create(const Program& program,
                                                        const std::vector<at::Tensor>& constants);
 
@@ -60,8 +60,7 @@ class AtenFrame final : public TensorFrame {
   /// Before run: the inputs, by position.
   void setInput(size_t index, at::Tensor tensor) { slots_[backend_.program().inputs[index]] = std::move(tensor); }
   void setInput(size_t index, int64_t integer) { integers_[index] = integer; }
-  /// Before run: inputs from this position on are copied into the strides that the Program declares, where theirs
-  /// differ.
+  /// Before run: inputs from this position on may have other strides than the Program declares; they are then copied.
   void setFlexibleFrom(size_t index) { flexibleFrom_ = index; }
   /// After run: a tensor output by position; undefined for None. Each output may be taken once.
   at::Tensor takeOutput(size_t index);
@@ -89,14 +88,14 @@ class AtenFrame final : public TensorFrame {
   const ResolvedProgram* resolved_ = nullptr;
   const AtenCalls* calls_ = nullptr;
   std::byte* arena_ = nullptr;
-  at::Tensor arenaOnDevice_;  ///< owns what arena_ is, during a call
+  at::Tensor arenaOnDevice_;  ///< owns the memory at arena_ during a call on a device
   size_t flexibleFrom_ = 0;
   std::vector<at::Tensor> slots_;     ///< by ValueId
   std::vector<int64_t> integers_;     ///< integer inputs, by position
   std::vector<ValueId> transient_;    ///< slots that end() empties
-  std::vector<ValueId> inArena_;      ///< slots that stay as long as sizes and arena do
-  std::vector<bool> constantOutput_;  ///< by output: it is, or is a view of, a constant
-  std::vector<bool> lastOutput_;      ///< by output: no later output is the same value
+  std::vector<ValueId> inArena_;      ///< slots that stay valid until sizes or arena change
+  std::vector<bool> constantOutput_;  ///< by output: whether it is a constant or a view of one
+  std::vector<bool> lastOutput_;      ///< by output: whether no later output is the same value
   c10::Stack stack_;                  ///< of the operator being called
 };
 

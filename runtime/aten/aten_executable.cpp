@@ -34,7 +34,7 @@ StatusOr<at::Tensor> loadConstant(const ConstantTensor& constant, c10::Device de
   }
 }
 
-// Where the constants are: all entries run on one device.
+// The device of the constants: all entries run on one device.
 StatusOr<c10::Device> deviceOfEntries(const Executable& executable) {
   std::optional<Device> device;
   for (const auto& [name, program] : executable.entries) {
@@ -66,7 +66,7 @@ Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, At
   return {};
 }
 
-/// Makes a GPU the current one of this thread; nothing for the host.
+/// Makes a GPU the current one of this thread; does nothing for the CPU.
 class OnDevice {
  public:
   explicit OnDevice(c10::Device device) {
@@ -109,7 +109,7 @@ StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared
     loaded->constants_.push_back(std::move(tensor));
   }
   for (const auto& [name, program] : executable->entries) {
-    // Verified before anything walks its ids.
+    // Verified before any code follows its ids.
     const size_t numKernels = executable->kernels ? executable->kernels->numKernels() : 0;
     AG_RETURN_IF_ERROR(verify(program, numKernels, executable->constants.size()).withContext("entry " + name));
     AtenEntry entry;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // AtenExecutable: an Executable bound to torch, ready to run its entries on tensors.
 //
-// Thread-safety: immutable after load; any thread may run any entry. Shared ownership: whoever may still run an entry
-// (a region, an autograd node) holds a shared_ptr.
+// Thread-safety: immutable after load; any thread may run any entry. Shared ownership: all objects that may still run
+// an entry (a region, an autograd node) hold a shared_ptr.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -38,9 +38,9 @@ struct AtenEntry {
     const ValueId id = program().outputs[index];
     return id != kNoValue && program().values[id].isScalar;
   }
-  /// The input that output `index` is, or -1.
+  /// The input that output `index` is identical with, or -1.
   int32_t inputOfOutput(size_t index) const;
-  /// The input whose memory output `index` is, or is a view of, or -1.
+  /// The input whose memory output `index` is or views, or -1.
   int32_t inputAliasedByOutput(size_t index) const;
   bool sameValue(size_t first, size_t second) const { return program().outputs[first] == program().outputs[second]; }
   /// Whether two outputs are the same value or views of one.
@@ -52,9 +52,9 @@ class AtenRun {
  public:
   explicit AtenRun(const AtenEntry& entry) : entry_(entry), lease_(entry.executor->lease()) {}
 
-  /// Runs the first stage. Inputs from position `flexibleFrom` on may have any strides: they are copied when the
-  /// Program wants others. Returns the stage's outputs, in order. Errors: kInvalidArgument for inputs that do not fit,
-  /// else what Executor::run reports.
+  /// Runs the first stage and returns its outputs, in order. Inputs from position `flexibleFrom` on may have any
+  /// strides: they are copied if the Program needs others. Errors: kInvalidArgument for inputs that do not fit, else
+  /// the errors of Executor::run.
   StatusOr<std::vector<Argument>> start(const std::vector<Argument>& inputs,
                                         size_t flexibleFrom = std::numeric_limits<size_t>::max());
   /// Runs the next stage and returns its outputs. Requires: no stage has failed, and there is one left.
@@ -66,7 +66,7 @@ class AtenRun {
 
   const AtenEntry& entry_;
   Executor::Lease lease_;
-  size_t stage_ = 0;  ///< the next one
+  size_t stage_ = 0;  ///< the stage to run next
 };
 
 class AtenExecutable {

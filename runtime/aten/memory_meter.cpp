@@ -55,7 +55,7 @@ class CountingAllocator final : public c10::Allocator {
   c10::Allocator* original_ = nullptr;
 };
 
-// Never destroyed: storage may be freed after static destruction began.
+// Never destroyed, because storage may be freed after static destruction has begun.
 CountingAllocator& countingAllocator() {
   static auto* allocator = new CountingAllocator;
   return *allocator;

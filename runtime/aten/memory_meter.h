@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // MemoryMeter: live and peak bytes of CPU tensor storage, over every thread of the process.
 //
-// While a meter runs, torch's CPU allocator is wrapped by one that counts; each counted storage is released through a
-// deleter that counts back, also after the meter stopped and on whatever thread drops it. Stopping puts the original
-// allocator back, so a stopped meter costs nothing. (c10's own reporting hook is per thread and shares its slot with
-// torch.profiler; the wrapper calls the original allocator, so the profiler keeps seeing every allocation.)
+// While a meter runs, torch's CPU allocator is wrapped by one that counts. Each counted storage has a deleter that
+// subtracts it again, also after the meter stopped and on any thread. stop() restores the original allocator, so a
+// stopped meter costs nothing. (c10's own reporting hook is per thread and shares its slot with torch.profiler. The
+// wrapper calls the original allocator, so the profiler still sees every allocation.)
 //
-// Counted: storage allocated since start(), in bytes as the C library hands them out, plus arenas of compiled regions
-// while a call uses them. Not counted: storage that existed before, device memory, scratch inside MKL or oneDNN.
-// One meter runs at a time; the functions may be called from any thread.
+// Counted: storage allocated since start(), in bytes that the C library really allocates, plus arenas of compiled
+// regions while a call uses them. Not counted: storage that existed before, device memory, scratch memory inside MKL or
+// oneDNN. One meter runs at a time; the functions may be called from any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,10 @@ class MemoryMeter {
   Status start();
   /// Stops counting; the counters keep their values. Does nothing when stopped.
   void stop();
-  /// Makes the present live bytes the peak.
+  /// Sets the peak to the current live bytes.
   void resetPeak();
-  /// Bytes alive now that were not at start(). Negative when storage that an earlier run counted was freed since.
+  /// Bytes alive now that were not alive at start(). Negative if storage that an earlier run counted has been freed
+  /// since.
   int64_t liveBytes() const;
   /// Largest liveBytes() since start() or resetPeak(), at least 0.
   int64_t peakBytes() const;

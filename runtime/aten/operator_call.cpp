@@ -30,7 +30,7 @@ const c10::Type* withoutOptional(const c10::Type* type) {
   return optional != nullptr ? optional->getElementType().get() : type;
 }
 
-// Whether `result`, or an element of it when it is a list ("Tensor(a)[]"), is in an alias set that `source` starts in.
+// Whether `result`, or an element of it if it is a list ("Tensor(a)[]"), is in an alias set that `source` starts in.
 bool holdsSetOf(const c10::AliasInfo& result, const c10::AliasInfo& source) {
   const auto& sets = source.beforeSets();
   const auto held = [&result](const auto& set) {
@@ -103,10 +103,10 @@ StatusOr<std::vector<c10::IValue>> OperatorCall::resolveArguments(const std::vec
 }
 
 ValueId OperatorCall::aliasOfResult(size_t i) const {
-  // A list result is spliced into results(), so its alias set stands for all of them.
+  // The elements of a list result are separate entries of results(), so the list's alias set applies to all of them.
   const auto& returns = handle_.schema().returns();
   if (returns.empty()) return kNoValue;
-  // The one view whose schema says it is none.
+  // This operator returns a view although its schema does not say so.
   if (handle_.operator_name().name == "aten::_unsafe_view") return tensors_.front().values.front();
   const c10::AliasInfo* result = returns[std::min(i, returns.size() - 1)].alias_info();
   if (result == nullptr) return kNoValue;

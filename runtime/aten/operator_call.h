@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OperatorCall: an ExternalCall bound to a torch operator. The operator is looked up once; arguments that are not
-// tensors are converted to the types of its schema once per set of sizes; a call only fills in tensors.
+// OperatorCall: an ExternalCall bound to a torch operator. The operator is looked up once. Arguments that are not
+// tensors are converted to the types of its schema once per set of sizes. A call only fills in tensors.
 //
 // Thread-safety: const functions may run concurrently. No function throws, except that calling the operator handle
 // itself may (the caller catches).
@@ -23,10 +23,10 @@ class OperatorCall {
   /// Errors: kUnsupported when torch has no such operator; kInvalidArgument when the arguments do not fit its schema.
   static StatusOr<OperatorCall> bind(const ExternalCall& call);
 
-  /// The arguments for given symbol values, in schema order; None where a tensor or a list of tensors goes.
+  /// The arguments for given symbol values, in schema order; None at the positions of tensors and lists of tensors.
   StatusOr<std::vector<c10::IValue>> resolveArguments(const std::vector<int64_t>& symbols) const;
 
-  /// Where the operator takes tensors: argument positions and the values that go there.
+  /// An argument that takes tensors: its position and the values to pass.
   struct TensorArgument {
     size_t position = 0;
     bool isList = false;
@@ -35,7 +35,8 @@ class OperatorCall {
   };
   const std::vector<TensorArgument>& tensorArguments() const { return tensors_; }
   const std::vector<ValueId>& results() const { return results_; }
-  /// For result i: the value whose memory it may share by the schema (a view, an in-place result), or kNoValue.
+  /// For result i: the value whose memory it may share according to the schema (a view, an in-place result), or
+  /// kNoValue.
   ValueId aliasOfResult(size_t i) const;
   const c10::OperatorHandle& handle() const { return handle_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of a kernel launch on torch's intra-op threads. Apart because torch's header is inlined and needs OpenMP where
-// it is compiled. Blocks until all slices are done; as thread-safe as at::parallel_for.
+// Runs slices of a kernel launch on torch's intra-op threads. It is a file of its own because torch's header is inlined
+// and needs OpenMP wherever it is compiled. Blocks until all slices are done; as thread-safe as at::parallel_for.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors by TensorLayout: the conversions between the runtime's plain descriptions and torch's objects.
+// Converts between the runtime's plain descriptions (TensorLayout) and torch's tensors.
 //
-// Stateless functions, safe from any thread. They go below torch's dispatcher and never record autograd history.
+// Stateless functions, safe from any thread. They run below torch's dispatcher and never record autograd history.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,15 +22,15 @@ c10::Device deviceOf(const Device& device);
 
 /// Uninitialised memory of torch's allocator for the device: on a GPU the caching one, on the current stream.
 at::Tensor emptyTensor(const TensorLayout& layout, c10::Device device = c10::kCPU);
-/// A tensor over memory of the device that somebody else owns and that outlives it.
+/// A tensor over device memory that another object owns; the memory outlives the tensor.
 at::Tensor wrapMemory(const TensorLayout& layout, void* data, c10::Device device = c10::kCPU);
-/// A fresh tensor of that layout and the same device with the same values. Requires: same sizes.
+/// A new tensor of that layout, on the same device, with the same values. Requires: same sizes.
 at::Tensor copyWithLayout(const at::Tensor& tensor, const TensorLayout& layout);
 
-/// Whether a kernel compiled for `layout` may read the tensor: a plain tensor on this device with this dtype, these
-/// sizes and, for dimensions that are walked, these strides.
+/// Whether a kernel compiled for `layout` may read the tensor. It has to be a plain tensor on this device with this
+/// dtype and these sizes. Its strides have to match in dimensions with more than one element.
 bool matches(const at::Tensor& tensor, const TensorLayout& layout, c10::Device device = c10::kCPU);
-/// As matches, but any strides will do.
+/// See matches(), but any strides are allowed.
 bool matchesExceptStrides(const at::Tensor& tensor, const TensorLayout& layout, c10::Device device = c10::kCPU);
 
 /// "f32[8, 64] with strides [64, 1] on cuda:0", for messages.

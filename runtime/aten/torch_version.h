@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differences between the releases of torch that this code is built against, 2.11 to 2.15. Each difference becomes a
-// name here, so that code elsewhere asks for no version.
+// Differences between the releases of torch that this code is built against, 2.11 to 2.15. Each difference has a name
+// here, so that other code does not test versions.
 //
-// Until 2.12 a std::shared_ptr owns an autograd node, from 2.13 on a c10::intrusive_ptr does.
+// Autograd nodes are owned by std::shared_ptr up to 2.12, and by c10::intrusive_ptr from 2.13 on.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>

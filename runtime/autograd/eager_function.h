@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// EagerFunction: what a Region replaces, as torch computes it operator by operator.
+// EagerFunction: the function that a Region replaces, as torch computes it operator by operator.
 //
-// A Region needs it where its compiled backward would be wrong or cannot be differentiated: replay.h. It is not what a
-// refused call falls back to: that takes the arguments as its caller gave them, which only the caller still has (a
-// tensor subclass, a number that no Argument holds).
+// A Region uses it if its compiled backward would be wrong or cannot be differentiated: see replay.h. It is not the
+// fallback of a refused call. The fallback takes the caller's original arguments (a tensor subclass, a number that no
+// Argument holds), which only the caller has.
 //
-// Implementations: PythonReplay in python/csrc; plain functions in tests. Ownership: a Region's, on whichever thread
-// drops the last reference to that. Thread-safety: any thread may call it, several at once.
+// Implementations: PythonReplay in python/csrc; plain functions in tests. Ownership: by its Region; it is destroyed on
+// the thread that drops the Region's last reference. Thread-safety: any thread may call it, several at once.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,15 +23,16 @@ class EagerFunction {
  public:
   virtual ~EagerFunction() = default;
 
-  /// Computes the user outputs again from a call's inputs, by differentiable operators and without mutating any input.
-  /// An output that is no tensor comes as an undefined one. Throws what the function throws: called by torch's engine,
-  /// which carries exceptions to whoever asked for gradients.
+  /// Computes the user outputs again from a call's inputs, with differentiable operators and without mutating any
+  /// input. An output that is not a tensor is returned as an undefined one. Throws what the function throws; torch's
+  /// engine calls it and passes exceptions to the caller of backward.
   virtual std::vector<at::Tensor> replay(const std::vector<aten::Argument>& inputs) const = 0;
-  /// Whether it may stand in for a compiled backward direction that threw `error`: somebody was told of the failure and
-  /// nobody waits for the exception itself, as for Ctrl-C.
+  /// Whether it may replace a compiled backward direction that threw `error`. It may if the failure has been reported
+  /// and no caller waits for the exception itself, as for Ctrl-C.
   virtual bool mayReplace(const std::exception& error) const = 0;
-  /// Told that a direction reported an error: of a forward after its caller computed the outputs instead, of a backward
-  /// before its exception passes. Code that throws tells by itself. May throw what the caller shall see instead.
+  /// Called when a direction returned an error: for a forward after its caller has computed the outputs eagerly, for a
+  /// backward before its exception passes. Code that throws reports by itself. May throw another exception for the
+  /// caller.
   virtual void codeFailed(const std::string& reason) const = 0;
 };
 

@@ -101,8 +101,8 @@ Status ProgramCode::checkAliases(const RegionSignature& signature) const {
   return {};
 }
 
-// Plain tensors; anything else (Python, functorch, sparse, conjugate, ...) is not what Programs were compiled for. On a
-// GPU numbers may come from the CPU.
+// Accepts plain tensors. Programs were not compiled for others (Python, functorch, sparse, conjugate, ...). On a GPU
+// numbers may come from the CPU.
 c10::DispatchKeySet ProgramCode::acceptedKeys() const {
   c10::DispatchKeySet plain(c10::DispatchKey::CPU);
   if (!forward_->program().device.isHost()) plain = plain.add(c10::DispatchKey::CUDA);

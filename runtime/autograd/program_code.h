@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // ProgramCode: the entries "forward" and "backward" of an Executable as RegionCode.
 //
-// Sizes, strides and dtypes are guarded by the forward entry's own input declarations. The backward entry is absent
-// when the signature has no tangents. Its stages end where gradients are ready in the Program, under one lease; all of
-// them take what is saved at the start.
+// The forward entry's input declarations guard sizes, strides and dtypes. There is no backward entry if the signature
+// has no tangents. The backward's stages end where gradients are ready in the Program, and run under one lease. All
+// stages get the saved values at the start.
 #pragma once
 
 #include <memory>

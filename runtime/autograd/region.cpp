@@ -20,13 +20,13 @@ namespace {
 
 using Argument = Region::Argument;
 
-// Same dense layout in host memory on both sides: a mutation is then a block copy.
+// Whether both have the same dense layout in host memory, so that a mutation is a block copy.
 bool sameDenseLayout(const at::Tensor& a, const at::Tensor& b) {
   return a.is_cpu() && a.strides() == b.strides() && a.scalar_type() == b.scalar_type() &&
          a.is_non_overlapping_and_dense();
 }
 
-// Where the call works: the first device that is not the CPU.
+// The device of the call: the first one that is not the CPU.
 std::optional<c10::Device> deviceOf(const std::vector<Argument>& inputs) {
   for (const Argument& input : inputs) {
     const auto* tensor = std::get_if<at::Tensor>(&input);
@@ -56,7 +56,7 @@ bool isAmong(const at::Tensor& tensor, const std::vector<Argument>& arguments) {
   });
 }
 
-// The same memory and version counter.
+// A tensor with the same memory and version counter.
 at::Tensor withoutHistory(const at::Tensor& tensor) {
   return at::Tensor(tensor.unsafeGetTensorImpl()->shallow_copy_and_detach(
       torch::autograd::impl::version_counter(tensor), /*allow_tensor_metadata_change=*/true));
@@ -99,7 +99,7 @@ StatusOr<std::shared_ptr<const Region>> Region::create(std::unique_ptr<const Reg
   return std::shared_ptr<const Region>(new Region(std::move(code), std::move(signature), std::move(eager)));
 }
 
-// Why the caller must compute these inputs eagerly, or nullptr.
+// The reason to compute these inputs eagerly, or nullptr.
 const char* Region::refusal(const std::vector<Argument>& inputs) const {
   if (c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerFrontMode)) {
     return "a functorch transform is active";
@@ -135,9 +135,9 @@ bool Region::needsNode(const std::vector<Argument>& inputs) const {
   return false;
 }
 
-// The caller may change an output in place: it must not be an input (an operator may return its input although its
-// schema promises a new tensor: dropout when not training). Nor must results be views to autograd: a direction makes
-// them without history. They go on sharing memory and version counter with what they view.
+// The caller may change an output in place, so no output may be an input. (An operator may return its input although
+// its schema promises a new tensor, for example dropout outside training.) Results must not be views for autograd
+// either, as a direction makes them without history. They still share memory and version counter with their source.
 void Region::separateResults(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
   at::AutoGradMode noHistory(false);
   for (size_t k = signature_.firstOutput(); k < signature_.firstSavedSymint(); ++k) {
@@ -149,7 +149,7 @@ void Region::separateResults(const std::vector<Argument>& inputs, std::vector<Ar
   }
 }
 
-// The backward direction wants what mutated inputs were: saved tensors in their memory are copied before they change.
+// The backward direction needs the old values of mutated inputs, so saved tensors in their memory are copied first.
 void Region::snapshotMutated(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
   std::vector<const c10::StorageImpl*> storages;
   for (int32_t index : signature_.mutatedInputs) storages.push_back(storageOf(std::get<at::Tensor>(inputs[index])));
@@ -172,7 +172,7 @@ void Region::applyMutations(const std::vector<Argument>& inputs, std::vector<Arg
   }
 }
 
-// Under the caller's grad mode: these outputs have the history of the inputs they come from.
+// Runs under the caller's grad mode: these outputs have the history of the inputs they come from.
 void Region::returnInputs(const std::vector<Argument>& inputs, std::vector<Argument>& results) const {
   for (size_t i = 0; i < signature_.numOutputs; ++i) {
     Argument& output = results[signature_.firstOutput() + i];
@@ -184,7 +184,7 @@ void Region::returnInputs(const std::vector<Argument>& inputs, std::vector<Argum
   }
 }
 
-// Saved tensors in the memory of an input or of a user output that is another tensor.
+// Saved tensors in the memory of an input or of a user output that is another tensor object.
 std::vector<SavedView> Region::findSavedViews(const std::vector<Argument>& inputs,
                                               const std::vector<Argument>& results) const {
   struct Source {
@@ -216,7 +216,7 @@ std::vector<SavedView> Region::findSavedViews(const std::vector<Argument>& input
   return views;
 }
 
-// A saved view must notice when what it views is modified: they share the version counter.
+// A saved view shares the version counter of its source, so that changes of the source are noticed.
 void Region::shareVersions(const std::vector<Argument>& inputs, const std::vector<Argument>& results) const {
   std::vector<SavedView> found;
   if (!savedViews_) found = findSavedViews(inputs, results);
@@ -229,7 +229,7 @@ void Region::shareVersions(const std::vector<Argument>& inputs, const std::vecto
   }
 }
 
-// A failed forward rewinds the random stream: whoever computes the outputs instead draws the same numbers.
+// A failed forward restores the random state, so that the eager computation draws the same numbers.
 StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& inputs,
                                                    const aten::RandomState& randomState) const {
   const auto rewind = [&] { randomState.restore(); };

@@ -4,22 +4,23 @@
 //   outputs = region(*inputs)       forward direction, then one autograd node (region_node.h) over everything it saved
 //   loss.backward()                 the node runs the backward direction
 //
-// What a Region replaces of AOTAutograd's run-time wrappers: applying mutations, returning inputs that are outputs,
-// saved tensors (with version checks and saved-tensor hooks), tangent layouts and undefined tangents. A call that it
-// cannot make itself is refused with the reason, and its caller computes the same function eagerly.
+// A Region replaces these parts of AOTAutograd's run-time wrappers: applying mutations, returning inputs that are
+// outputs, saved tensors (with version checks and saved-tensor hooks), tangent layouts and undefined tangents. It
+// refuses a call that it cannot handle, with the reason; the caller then computes the same function eagerly.
 //
-// The two directions are RegionCode: an Executable's entries, or callables made by AOTAutograd or Inductor. How they
-// fit together is a RegionSignature. What differentiates where they cannot is an EagerFunction.
+// The two directions are RegionCode: an Executable's entries, or callables made by AOTAutograd or Inductor. A
+// RegionSignature states how they fit together. An EagerFunction differentiates if they cannot.
 //
-// Unsupported when the Region is made: a mutated input that requires grad; a view of a mutated input
-// that is an output; with an Executable also an output that is a view of an input, or shares memory with another
-// output, where the signature does not say so.
+// create() reports as unsupported: a mutated input that requires grad; a view of a mutated input that is an output.
+// With an Executable it also refuses an output that is a view of an input, or shares memory with another output, if the
+// signature does not say so.
 //
-// Random numbers come from torch's default generator, in the code's order, which is eager's. A Region that draws
-// remembers the generator's state at its start: a forward that failed rewinds to it before its caller draws again, and
-// a replay draws the same numbers again without touching the user's stream.
+// Random numbers come from torch's default generator, in the order of the code, which is eager's order. A Region that
+// draws numbers remembers the generator's state at the start of a call. A forward that failed restores this state
+// before its caller draws again. A replay draws the same numbers again and does not change the user's stream.
 //
-// Threading: immutable; any thread may call it. Nodes share ownership, so a graph outlives whoever made the Region.
+// Threading: immutable; any thread may call it. Nodes share ownership, so a graph may outlive the object that made the
+// Region.
 #pragma once
 
 #include <cstdint>
@@ -34,19 +35,19 @@
 
 namespace agspeed::runtime::autograd {
 
-/// One stage of the backward direction, as its signature says.
+/// One stage of the backward direction, from the signature.
 struct RegionStage {
-  std::vector<size_t> gradients;       ///< forward inputs whose gradients, or None, the code returns, in order
-  std::vector<size_t> differentiated;  ///< positions in `gradients` of those that require grad
-  std::vector<size_t> saved;           ///< saved tensors that it takes
-  std::vector<size_t> overwritten;     ///< positions in `saved` of those that it may write to
+  std::vector<size_t> gradients;       ///< forward inputs whose gradients (or None) the code returns, in order
+  std::vector<size_t> differentiated;  ///< positions in `gradients` of gradients that are required
+  std::vector<size_t> saved;           ///< saved tensors that the stage takes
+  std::vector<size_t> overwritten;     ///< positions in `saved` of tensors that the stage may overwrite
 };
 
 class Region : public std::enable_shared_from_this<Region> {
  public:
   using Argument = aten::Argument;
 
-  /// `eager` may be nullptr: what needs it is then an error of the backward.
+  /// `eager` may be nullptr: a backward that needs it then throws.
   /// Errors: kInvalidArgument when the signature contradicts itself or the code; kUnsupported as listed above.
   static StatusOr<std::shared_ptr<const Region>> create(std::unique_ptr<const RegionCode> code,
                                                         RegionSignature signature,
@@ -55,9 +56,9 @@ class Region : public std::enable_shared_from_this<Region> {
   Region& operator=(const Region&) = delete;
 
   /// Runs the forward direction, applies mutations and records the node. Returns the user outputs.
-  /// Errors, after which nothing was mutated and no random number drawn: kUnsupported for inputs that were not traced
-  /// (tensor subclasses, batched or fake tensors, active dispatch modes, forward-mode AD, gradients required where none
-  /// were); else what RegionCode::forward reports or throws.
+  /// Errors, after which nothing has been mutated and no random number drawn: kUnsupported for inputs that differ from
+  /// the traced ones (tensor subclasses, batched or fake tensors, active dispatch modes, forward-mode AD, or gradients
+  /// that were not required when traced); else the errors of RegionCode::forward.
   StatusOr<std::vector<Argument>> forward(const std::vector<Argument>& inputs) const;
 
   const RegionSignature& signature() const { return signature_; }

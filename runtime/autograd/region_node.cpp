@@ -22,14 +22,14 @@ bool isPlain(const at::Tensor& tensor) {
   return !tensor.defined() || !tensor.key_set().has_any(c10::python_ks | c10::functorch_transforms_ks);
 }
 
-// Whether this thread and these gradients allow the compiled backward.
+// Whether this thread's state or these gradients rule out the compiled backward.
 bool needsReplay(const variable_list& tangents) {
   return c10::GradMode::is_enabled() || c10::impl::TorchDispatchModeTLS::any_modes_set() ||
          !std::all_of(tangents.begin(), tangents.end(), isPlain);
 }
 
-// By input: false where eager leaves the gradient undefined, because nothing that it is computed from is defined. An
-// optimizer skips such a parameter; a gradient of zeros would make it decay.
+// By input: false if eager leaves the gradient undefined, because all tangents that it depends on are undefined. An
+// optimizer skips such a parameter; a gradient of zeros would let weight decay change it.
 std::vector<bool> reachedInputs(const RegionSignature& signature, const variable_list& tangents) {
   std::vector<bool> isReached(signature.requiresGrad.size(), true);
   for (size_t i = 0; i < signature.gradientSources.size(); ++i) {
@@ -69,7 +69,7 @@ at::Tensor snapshot(const at::Tensor& tensor) {
 std::vector<aten::NodePointer<RegionNode>> RegionNode::makeChain(const std::shared_ptr<const Region>& region,
                                                                  const std::vector<Argument>& inputs) {
   std::vector<aten::NodePointer<RegionNode>> nodes(region->stages().size());
-  // From the last on: a node's edges are fixed once another has an edge to it.
+  // From the last to the first, because a node's edges must be set before another node gets an edge to it.
   for (size_t number = nodes.size(); number-- > 0;) {
     nodes[number] = aten::makeNode<RegionNode>(region, number);
     const RegionStage& stage = region->stages()[number];
@@ -95,7 +95,7 @@ void RegionNode::record(std::shared_ptr<const Region> region, const std::vector<
     const at::TensorOptions& options = nodes[0]->input_metadata(0).options();
     nodes[number]->add_input_metadata(options, c10::SymInt(0), false, false, std::nullopt);
   }
-  // Saved after the outputs have their history: a saved output then makes no cycle.
+  // Saved after the outputs have their history, so that a saved output makes no cycle.
   for (const aten::NodePointer<RegionNode>& node : nodes) {
     for (size_t saved : node->stage().saved) {
       const at::Tensor& tensor = std::get<at::Tensor>(results[signature.firstSavedTensor() + saved]);
@@ -148,9 +148,9 @@ variable_list RegionNode::applyLater(at::Tensor token) {
   return outputs;
 }
 
-// The saved tensors of this stage for one run. In the last run (the graph is not retained) the node lets go of them, so
-// that the code may free each after its last use. In any other, and where hooks may know the tensor, the code gets
-// copies of those that it overwrites.
+// The saved tensors of this stage for one run. In the last run (the graph is not retained) the node releases them, so
+// that the code may free each after its last use. The code gets copies of tensors that it overwrites in all other runs,
+// and if a tensor has hooks.
 std::vector<RegionNode::Argument> RegionNode::takeSaved() {
   const bool isLastRun = !torch::autograd::get_current_graph_task_keep_graph();
   const aten::NodePointer<Node> self = getptr();
@@ -187,7 +187,7 @@ variable_list RegionNode::compute(StagedRun& run, std::vector<Argument> inputs) 
       run.code.reset();
       return takeReplayed(run);
     } catch (const std::exception&) {
-      // Eager cannot stand in: what the code threw says more.
+      // Eager failed too; the compiled code's exception below says more.
     }
     throw;
   }
@@ -199,7 +199,7 @@ variable_list RegionNode::compute(StagedRun& run, std::vector<Argument> inputs) 
     gradients.push_back(isWanted ? std::move(*gradient) : at::Tensor());
   }
   if (run.replay != nullptr && !isLast() && anyShareMemory(gradients, run.tangents)) {
-    run.replay.reset();  // whoever gets these gradients may change the tangents
+    run.replay.reset();  // a receiver of these gradients may change the tangents
     run.tangents.clear();
   }
   return gradients;
@@ -216,7 +216,7 @@ std::vector<RegionNode::Argument> RegionNode::resume(StagedRun& run, std::vector
   return std::move(results).value();
 }
 
-// By forward input.
+// Returns the gradients by forward input.
 variable_list RegionNode::differentiateEagerly(const Replay* replay, const variable_list& tangents) const {
   TORCH_CHECK(!released_, ERR_BACKWARD_TWICE);
   TORCH_CHECK(replay != nullptr, "region ", region_->signature().name,

@@ -5,17 +5,18 @@
 //                     | token
 //               node of stage 1 -> gradients of stage 1 ...
 //
-// torch's engine runs a ready AccumulateGrad before any other node: hooks, DDP's reducer and whatever else waits for
-// gradients gets those of one stage before the next one is computed. The token carries the run (staged_run.h).
+// torch's engine runs a ready AccumulateGrad before any other node. So hooks, DDP's reducer and other users of
+// gradients get one stage's gradients before the next stage is computed. The token carries the run (staged_run.h).
 //
-// Saved tensors are SavedVariables of the node whose stage takes them: version counters are checked, saved-tensor hooks
-// run, an output that is saved makes no reference cycle, and release follows torch's rules (retain_graph, second
+// Saved tensors are SavedVariables of the node whose stage uses them. Version counters are checked, saved-tensor hooks
+// run, and an output that is saved makes no reference cycle. They are released by torch's rules (retain_graph, second
 // backward), stage by stage.
 //
 // Under create_graph=True, and for tangents that are not plain tensors, the backward direction would be wrong or not
-// differentiable: stage 0 then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h), and
-// the later stages hand out. The same stands in for a stage that throws what the EagerFunction may replace: what has
-// left is not handed over again. Where it cannot, because an input was modified since, the exception passes.
+// differentiable. Stage 0 then differentiates the region's EagerFunction, for which it keeps the inputs (replay.h), and
+// the later stages only hand the results over. The EagerFunction also replaces a stage that throws an error that it may
+// replace; gradients that were already handed over are not handed over again. If an input was modified since, it cannot
+// replace the stage, and the exception passes.
 //
 // Threading: as every torch node: apply and release_variables exclude each other, any engine thread may call them.
 // Errors: exceptions, as torch's engine expects.
@@ -36,15 +37,15 @@
 
 namespace agspeed::runtime::autograd {
 
-/// What a tensor is now: a copy with the same strides and without history.
+/// A copy of the current values, with the same strides and without history.
 at::Tensor snapshot(const at::Tensor& tensor);
 
 class RegionNode final : public torch::autograd::Node {
  public:
   using Argument = aten::Argument;
 
-  /// Makes the nodes of one call: `results` are the forward direction's outputs, of which the differentiable ones get
-  /// the first node as their grad_fn; `randomState`: the generators' before it, undefined when it drew nothing.
+  /// Makes the nodes of one call. `results`: the forward direction's outputs; the differentiable ones get the first
+  /// node as their grad_fn. `randomState`: the generators' state before the call, undefined if it drew nothing.
   static void record(std::shared_ptr<const Region> region, const std::vector<Argument>& inputs,
                      std::vector<Argument>& results, const aten::RandomState& randomState);
 
@@ -70,10 +71,10 @@ class RegionNode final : public torch::autograd::Node {
   Tensors takeReplayed(StagedRun& run) const;
 
   const std::shared_ptr<const Region> region_;
-  const size_t number_;  ///< of the stage
+  const size_t number_;  ///< number of the stage
   std::vector<torch::autograd::SavedVariable> saved_;
-  std::vector<int64_t> symints_;          ///< stage 0
-  std::shared_ptr<const Replay> replay_;  ///< stage 0; nullptr without an EagerFunction, and after release
+  std::vector<int64_t> symints_;          ///< of stage 0
+  std::shared_ptr<const Replay> replay_;  ///< of stage 0; nullptr without an EagerFunction, and after release
   bool released_ = false;
 };
 

@@ -14,7 +14,7 @@ bool contains(const std::vector<int32_t>& indices, int32_t index) {
   return std::find(indices.begin(), indices.end(), index) != indices.end();
 }
 
-// Every number lies below `count`; -1 means none where `optional`.
+// Checks that every number is below `count`; -1 means none and is allowed if `optional`.
 Status checkRange(const char* key, const std::vector<int32_t>& indices, size_t count, bool optional) {
   for (int32_t index : indices) {
     if ((optional && index == -1) || inRange(index, count)) continue;
@@ -23,7 +23,7 @@ Status checkRange(const char* key, const std::vector<int32_t>& indices, size_t c
   return {};
 }
 
-// One item per user output.
+// Checks that there is one item per user output.
 Status checkOutputs(const char* key, const std::vector<int32_t>& inputs, const RegionSignature& signature) {
   if (inputs.size() != signature.numOutputs) {
     return invalidArgument("{} has {} items for {} outputs", key, inputs.size(), signature.numOutputs);
@@ -31,7 +31,7 @@ Status checkOutputs(const char* key, const std::vector<int32_t>& inputs, const R
   return checkRange(key, inputs, signature.requiresGrad.size(), true);
 }
 
-// Each layout names each dimension once.
+// Checks that each layout names each dimension once.
 Status checkLayouts(const RegionSignature& signature) {
   const auto& layouts = signature.tangentLayouts;
   if (!layouts.empty() && layouts.size() != signature.tangents.size()) {
@@ -58,7 +58,7 @@ Status checkSources(const RegionSignature& signature) {
   return {};
 }
 
-// Numbers from 0 on without a gap, so that each stage hands over something.
+// Checks that stage numbers start at 0 and have no gap, so that each stage hands over something.
 Status checkStages(const RegionSignature& signature) {
   const auto& gradients = signature.gradientStages;
   if (!gradients.empty() && gradients.size() != signature.requiresGrad.size()) {

@@ -69,7 +69,8 @@ variable_list Replay::differentiate(const Region& region, const std::vector<size
   std::vector<Argument> inputs;
   for (const KeptInput& kept : inputs_) inputs.push_back(unpack(kept, region.signature()));
   at::AutoGradMode withHistory(true);
-  // Of aliases, so that hooks of the inputs run where torch's engine hands the gradients on, and not here as well.
+  // Uses aliases of the inputs, so that hooks of the inputs run only when torch's engine passes the gradients on, not
+  // here.
   variable_list sources;
   for (size_t i : wanted) {
     inputs[i] = at::alias(std::get<at::Tensor>(inputs[i]));

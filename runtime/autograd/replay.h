@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replay: what one call of a Region keeps so that its EagerFunction can compute the outputs again, and torch
-// differentiate them: the inputs, by version, and the state of the random stream.
+// Replay: keeps the data of one Region call with which its EagerFunction can compute the outputs again, so that torch
+// differentiates them: the inputs, by version, and the random state.
 //
-// The way of create_graph=True and of tangents that are not plain tensors. Not thread-safe: its node's mutex guards it.
+// It is used for create_graph=True and for tangents that are not plain tensors. Not thread-safe: its node's mutex
+// guards it.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -21,18 +22,19 @@ namespace agspeed::runtime::autograd {
 
 class Replay {
  public:
-  /// `randomState`: the generators' before the call, undefined when it drew nothing.
+  /// `randomState`: the generators' state before the call, undefined if it drew nothing.
   Replay(const std::vector<aten::Argument>& inputs, aten::RandomState randomState);
 
-  /// The gradients of the inputs at the positions `wanted`, with a history of their own under create_graph; undefined
-  /// where no tangent reaches. Requires: the region has an EagerFunction. Throws: c10::Error when an input was modified
-  /// since or the function returned something else than the signature says; what the function throws.
+  /// The gradients of the inputs at the positions `wanted`; under create_graph they have a history of their own. A
+  /// gradient is undefined if it depends on no tangent. Requires: the region has an EagerFunction. Throws c10::Error if
+  /// an input was modified since, or if the function returned something else than the signature says. Also throws what
+  /// the function throws.
   torch::autograd::variable_list differentiate(const Region& region, const std::vector<size_t>& wanted,
                                                const torch::autograd::variable_list& tangents) const;
 
  private:
-  /// An input with a history: the tensor and its grad_fn apart, so that an input modified later does not tie itself
-  /// into a cycle with the node that owns this.
+  /// An input with a history. The tensor and its grad_fn are kept apart, so that an input that is modified later makes
+  /// no reference cycle with the node that owns this.
   struct Derived {
     torch::autograd::SavedVariable saved;
     aten::NodePointer<torch::autograd::Node> history;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// AG_CHECK: an invariant of ours, checked in every build. A failure is our bug: it prints file:line and throws
-// InternalError, which python/csrc turns into agspeed.InternalError. Input from users never reaches it: validate with
-// a Status (runtime/base/status.h) first.
+// AG_CHECK: checks an invariant of our own code in every build. A failure is a bug of agspeed. It prints file:line and
+// throws InternalError, which python/csrc turns into agspeed.InternalError. User input never reaches it: validate input
+// with a Status (runtime/base/status.h) first.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +12,7 @@
 
 namespace agspeed {
 
-/// Thrown by AG_CHECK only. Nothing but python/csrc and tests catches it.
+/// Thrown by AG_CHECK only. Only python/csrc and tests catch it.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/base/format.h"
 
-// The only file that knows fmt. Debian has no static library of it.
+// The only file that uses fmt. It is header-only because Debian has no static library of it.
 #define FMT_HEADER_ONLY
 #include <fmt/args.h>
 #include <fmt/format.h>

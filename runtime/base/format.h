@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// formatText("rank {} of {}: {:.2f} s", rank, size, seconds): text from a pattern in fmt's language (Python's,
+// formatText("rank {} of {}: {:.2f} s", rank, size, seconds): makes text from a pattern in fmt's language (Python's,
 // C++20's).
 //
-// The pattern is checked when compiling: as many fields as arguments. An argument is a number, a truth value, a text,
-// or anything with a toString() beside its type. Shows nothing of the library behind it: torch's headers bring another
-// version of fmt, and this header is included by everything. Thread-safe.
+// The compiler checks that the pattern has as many fields as arguments. An argument is a number, a bool, a text, or a
+// type with a toString() beside it. The header hides the fmt library, because torch's headers include another version
+// of fmt and every file includes this header. Thread-safe.
 #pragma once
 
 #include <concepts>
@@ -18,7 +18,7 @@
 
 namespace agspeed {
 
-/// One value for a field of a pattern. A text that is not a temporary is not copied.
+/// The value of one field. A text is copied only if it is a temporary.
 class FormatArgument {
  public:
   using Value = std::variant<bool, int64_t, uint64_t, double, std::string_view, std::string>;
@@ -44,7 +44,7 @@ class FormatArgument {
   Value value_;
 };
 
-/// A pattern for arguments of these types: does not compile unless it has one field for each.
+/// A pattern for arguments of these types. It compiles only if it has one field for each argument.
 template <typename... Args>
 class FormatPattern {
  public:
@@ -68,15 +68,15 @@ class FormatPattern {
   std::string_view text_;
 };
 
-/// What formatText() calls once its pattern was checked. A field that does not fit its argument ("{:d}" for a text)
-/// gives the pattern itself, so that an error message never becomes another error.
+/// Implements formatText() after the pattern was checked. A field that does not fit its argument ("{:d}" for a text)
+/// returns the pattern itself, so that an error message never becomes another error.
 std::string formatArguments(std::string_view pattern, std::initializer_list<FormatArgument> arguments);
 
 template <typename... Args>
 std::string formatText(FormatPattern<std::type_identity_t<Args>...> pattern, const Args&... arguments) {
   return formatArguments(pattern.text(), {FormatArgument(arguments)...});
 }
-/// A text that is ready.
+/// For a text without fields.
 inline std::string formatText(std::string text) { return text; }
 
 }  // namespace agspeed

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// How deep JSON from outside may be nested: parsers, printers and copies of it call themselves once for each level, and
-// a text of some thousand brackets would end the process by its stack. To be asked before the text is parsed.
+// Limits how deep JSON from outside may be nested. Parsers, printers and copies of JSON recurse once per level, so a
+// text of some thousand brackets would overflow the stack. Check a text before it is parsed.
 #pragma once
 
 #include <string_view>
 
 namespace agspeed {
 
-/// No text that agspeed writes is nested half as deep.
+/// Texts that agspeed writes are less than half as deep.
 inline constexpr int kMaxJsonDepth = 100;
 
-/// Whether arrays and objects of a text lie more than kMaxJsonDepth deep in each other. It need not be valid JSON.
+/// Whether arrays and objects are nested more than kMaxJsonDepth deep. The text need not be valid JSON.
 inline bool isNestedTooDeep(std::string_view json) {
   int depth = 0;
   bool isString = false;

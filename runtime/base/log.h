@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One line per event on stderr: "agspeed: kernel cache /x is not writable; compiling without it".
 //
-// Quiet at the default level. The level comes from the setting AGSPEED_DEBUG. Any thread may log; lines never mix,
-// because each is written by one call. A library within a program that has a log of its own hands its messages to that
-// instead (setLogSink).
+// Quiet at the default level. The setting AGSPEED_DEBUG selects the level. Any thread may log; lines never mix, because
+// each is written by one call. A library inside a program with its own log can send its messages there (setLogSink).
 #pragma once
 
 #include <optional>
@@ -14,7 +13,7 @@
 
 namespace agspeed {
 
-/// Ordered by severity; the names are those of python/agspeed/log.py.
+/// Ordered by severity; python/agspeed/log.py uses the same names.
 enum class LogLevel { kTrace, kInfo, kWarn };
 
 /// "trace", "info", "warn".
@@ -26,12 +25,13 @@ std::optional<LogLevel> logLevelFromString(std::string_view text);
 bool isLogged(LogLevel level);
 /// The line for a message, newline included; newlines inside the message become spaces.
 std::string formatLogLine(std::string_view message);
-/// Writes the line, or hands the message to the sink; use AG_LOG.
+/// Writes the line, or passes the message to the sink; use AG_LOG.
 void writeLogLine(LogLevel level, std::string_view message);
 
-/// Takes messages from any thread, with locks of the caller held: it must not call back.
+/// Takes messages from any thread. The logging code may hold locks, so the sink must not call back into it.
 using LogSink = void (*)(LogLevel level, const std::string& message);
-/// Messages of kInfo and above go there instead of stderr, whatever AGSPEED_DEBUG says; nullptr: to stderr again.
+/// Sends messages of kInfo and above to `sink` instead of stderr, whatever AGSPEED_DEBUG says; nullptr: to stderr
+/// again.
 void setLogSink(LogSink sink);
 
 }  // namespace agspeed

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LogEditor: changes what this thread logs while it lives. For whoever calls into parts that know numbers only and can
-// say what those stand for. Editors nest: the innermost is asked, those around it are not.
+// LogEditor: changes the messages that this thread logs while it lives. A caller uses it to explain numbers that the
+// called code logs, for example what they stand for. Editors nest; only the innermost one is used.
 #pragma once
 
 #include <string>
@@ -12,10 +12,10 @@ class LogEditor {
   LogEditor();
   LogEditor(const LogEditor&) = delete;
 
-  /// A message, without the line's beginning and end; an empty one is not logged. Must not log.
+  /// Returns the changed message, without the line's prefix and end. An empty one is not logged. Must not log.
   virtual std::string edit(std::string message) const = 0;
 
-  /// What becomes of a message of this thread.
+  /// Applies this thread's innermost editor to a message.
   static std::string apply(std::string message);
 
  protected:

@@ -22,13 +22,13 @@ constexpr std::string_view kPrefix = "AGSPEED_";
 constexpr std::array<std::string_view, 4> kTrueWords = {"1", "true", "on", "yes"};
 constexpr std::array<std::string_view, 4> kFalseWords = {"0", "false", "off", "no"};
 
-/// Every variable that is one of ours.
+/// All variables of agspeed.
 constexpr const char* kVariables[] = {
 #define AG_VARIABLE(name) name,
 #include "runtime/base/settings.def"
 };
 
-/// What a row allows; a rule that is not about the row's type allows everything.
+/// The values that a row allows. A rule without entries for the row's type allows everything.
 struct Rule {
   std::vector<std::string_view> choices;
   int64_t least = std::numeric_limits<int64_t>::min();
@@ -41,7 +41,7 @@ Rule between(int64_t least, int64_t most) { return {.choices = {}, .least = leas
 
 enum class Malformed { kDefault, kRefused };
 
-/// The columns of a row that reading needs.
+/// The columns of a row that are needed to read it.
 struct Row {
   const char* name;
   Rule rule;
@@ -67,7 +67,7 @@ std::string lower(std::string text) {
   return text;
 }
 
-// --- a text as a value: false, leaving the value, where it is malformed
+// --- parsing a text: false, without changing the value, if it is malformed
 
 bool parse(const std::string& text, const Rule&, bool& value) {
   const std::string word = lower(text);
@@ -113,7 +113,7 @@ void readSetting(const Environment& environment, const Row& row, T& value, Setti
   }
 }
 
-/// How many characters must be inserted, removed or replaced to make one text the other.
+/// The number of characters to insert, remove or replace to turn one text into the other.
 size_t editDistance(std::string_view from, std::string_view to) {
   std::vector<size_t> row(to.size() + 1);  // Invariant: row[j] is the distance of from[0, i) and to[0, j)
   std::iota(row.begin(), row.end(), size_t{0});
@@ -127,7 +127,7 @@ size_t editDistance(std::string_view from, std::string_view to) {
   return row.back();
 }
 
-/// " (did you mean AGSPEED_MODE?)", or nothing where no name is near.
+/// " (did you mean AGSPEED_MODE?)", or empty if no name is close.
 std::string nearest(std::string_view variable) {
   const auto distance = [&](std::string_view name) { return editDistance(variable, name); };
   const char* best = *std::min_element(std::begin(kVariables), std::end(kVariables),
@@ -143,7 +143,7 @@ Environment processEnvironment() {
   }
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view name = std::string_view(*entry).substr(0, std::string_view(*entry).find('='));
-    if (name.starts_with(kPrefix)) found.emplace(name, "");  // the value of an unknown one is not ours to know
+    if (name.starts_with(kPrefix)) found.emplace(name, "");  // the value of an unknown variable is not kept
   }
   return found;
 }
@@ -153,7 +153,7 @@ SettingsStore& store() {
   return instance;
 }
 
-// --- values that are handed over
+// --- values from configureSettings()
 
 template <typename T>
 Status assign(const char* name, const SettingValues& values, T& value) {
@@ -176,7 +176,7 @@ Status checkKnown(const SettingValues& values) {
   return {};
 }
 
-/// Name of a setting that differs; nullptr where none does.
+/// The name of a setting that differs; nullptr if there is none.
 const char* firstDifference(const Settings& left, const Settings& right) {
 #define AG_SETTING(member, type, defaultValue, name, ...) \
   if (left.member != right.member) return name;
@@ -206,7 +206,7 @@ const Settings& SettingsStore::get() {
 const Settings& SettingsStore::settle() {
   if (!isSettled_ && !isConfigured_) {
     values_ = readSettings(readEnvironment_(), problems_);
-    // Not through log.h: the log asks for its level here.
+    // Not through log.h, which reads its level from the settings.
     for (const SettingsProblem& each : problems_) std::fprintf(stderr, "agspeed: %s\n", each.sentence.c_str());
   }
   isSettled_ = true;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Settings: what users choose and C++ reads, one row each in settings.toml, from which settings.def is generated.
+// Settings: options that users set and C++ reads. settings.toml has one row for each; settings.def is generated from
+// it.
 //
-// In a Python process the Python side resolves all settings (keywords, environment, agspeed.toml) and hands C++ its
-// part through configureSettings() before anything reads them. Where nobody does, C++ reads the environment by the same
-// rows, once, on first use. Values are immutable from the first read on, so any thread may read them. This is the only
-// place that looks at the environment.
+// In a Python process the Python side resolves all settings (keywords, environment, agspeed.toml). It passes C++ its
+// part through configureSettings() before any code reads them. Without such a call C++ reads the environment by the
+// same rows, once, on first use. Values do not change after the first read, so any thread may read them. No other code
+// reads the environment.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ namespace agspeed {
 struct Settings {
 #define AG_SETTING(member, type, defaultValue, ...) type member = defaultValue;
 #include "runtime/base/settings.def"
-  /// By name of a setting that somebody set: the environment variable, or file and line.
+  /// By name of a setting that was set: the environment variable, or file and line.
   std::map<std::string, std::string> origins;
 };
 
@@ -34,27 +35,27 @@ using SettingValues = std::map<std::string, SettingValue>;
 /// Variables by name.
 using Environment = std::map<std::string, std::string>;
 
-/// What is wrong with a variable, in one sentence without the value of a secret or of an unknown variable.
+/// An error in a variable, as one sentence. It does not contain the value of a secret or of an unknown variable.
 struct SettingsProblem {
   std::string sentence;
-  bool isRefused = false;  ///< no default may replace the value: nothing that needs the settings may start
+  bool isRefused = false;  ///< no default may replace the value: code that needs the settings must not start
 };
 
-/// Reads all rows. A malformed value keeps its default and becomes a problem; so does each unknown variable with our
-/// prefix. An empty variable counts as unset.
+/// Reads all rows. A malformed value keeps its default and becomes a problem. An unknown variable with our prefix also
+/// becomes a problem. An empty variable counts as unset.
 Settings readSettings(const Environment& environment, std::vector<SettingsProblem>& problems);
 
-/// Settings that are settled by their first reader. Thread-safe.
+/// Settings that become final at the first read. Thread-safe.
 class SettingsStore {
  public:
-  /// `readEnvironment` is called once, unless values are handed over first.
+  /// `readEnvironment` is called once, unless configure() is called first.
   explicit SettingsStore(std::function<Environment()> readEnvironment) : readEnvironment_(std::move(readEnvironment)) {}
 
-  /// The same object each time. Where the environment is read, what is wrong with it is said on stderr.
+  /// The same object each time. If it reads the environment, it prints problems to stderr.
   const Settings& get();
-  /// As configureSettings().
+  /// See configureSettings().
   Status configure(const SettingValues& values, const std::map<std::string, std::string>& origins);
-  /// As checkSettings().
+  /// See checkSettings().
   Status check();
 
  private:
@@ -71,12 +72,12 @@ class SettingsStore {
 /// The settings of this process.
 const Settings& settings();
 
-/// Hands over values and their origins; settings that are not named stay as they are. Nothing changes when it fails: on
-/// a name or a type that no row has, and on a value that differs from what settings() has given out already.
+/// Sets values and their origins; other settings keep their values. Fails, and changes nothing, for a name or a type
+/// that no row has, or for a value that differs from one that settings() has already returned.
 Status configureSettings(const SettingValues& values, const std::map<std::string, std::string>& origins);
 
-/// Why nothing that needs the settings may start, in one sentence: a malformed value that no default may replace or,
-/// with AGSPEED_STRICT, anything else that is wrong with the environment.
+/// One sentence about why code that needs the settings must not start: a malformed value that no default may replace,
+/// or, with AGSPEED_STRICT, any other problem of the environment. Ok if there is none.
 Status checkSettings();
 
 }  // namespace agspeed

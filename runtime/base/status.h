@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Status and StatusOr<T>: how C++ code outside python/csrc reports failure. Exceptions never cross a component.
 //
-// A Status is a value: copy it, store it, hand it to another thread. The code tells the caller what to do next (see
-// StatusCode); the message is a sentence for the user: what failed, with values, where, what to do.
+// A Status is a value: copy it, store it, pass it to another thread. The code says what the caller may do next (see
+// StatusCode). The message is a sentence for the user: what failed, with values, where, what to do.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,14 @@
 
 namespace agspeed {
 
-/// Which code to pick, and what a caller may do about it.
+/// Error codes, and what a caller may do about each.
 enum class StatusCode {
   kOk = 0,
   kInvalidArgument,    ///< the caller's input is wrong; becomes ValueError; retrying does not help
   kUnsupported,        ///< valid, but this component cannot do it; the caller falls back (eager, ATen), logs once
   kUnavailable,        ///< a resource is missing for now (lock, file, peer); a retry may succeed
   kResourceExhausted,  ///< a budget or limit was hit (time, memory); the caller falls back
-  kDataLoss,           ///< stored or received bytes are not what was written; discard them
+  kDataLoss,           ///< stored or received bytes differ from the bytes that were written; discard them
   kInternal,           ///< our bug; state of the object is undefined, drop it
 };
 
@@ -93,7 +93,7 @@ Status internalError(FormatPattern<std::type_identity_t<Args>...> pattern, const
   return {StatusCode::kInternal, formatText(pattern, arguments...)};
 }
 
-/// A T, or the Status that says why there is none.
+/// A T, or the Status that explains why there is none.
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:

@@ -18,7 +18,7 @@ struct SymExpr::Node {
 
 namespace {
 
-// Parsing, evaluating and printing recurse: this bound keeps hostile text far from the end of a thread's stack.
+// Parsing, evaluating and printing recurse. This bound keeps untrusted text from overflowing a thread's stack.
 constexpr int kMaxFactors = 1000;
 constexpr int64_t kMaxSymbolIndex = 1 << 20;
 
@@ -111,7 +111,7 @@ class Parser {
     return SymExpr(value);
   }
 
-  // A literal keeps its sign while it is read: the smallest int64 has no positive counterpart.
+  // A literal is read together with its sign, because the smallest int64 has no positive counterpart.
   StatusOr<SymExpr> parseNegated() {
     skipSpace();
     if (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) {
@@ -173,7 +173,7 @@ SymExpr::SymExpr(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
 SymExpr SymExpr::symbol(int index) { return SymExpr(std::make_shared<const Node>(Node{Kind::kSymbol, index, {}, {}})); }
 
 SymExpr SymExpr::make(Kind kind, const SymExpr& a, const SymExpr& b) {
-  // What has no value stays unfolded: evaluate() names it.
+  // An expression without a value is not folded; evaluate() reports it.
   if (a.isConstant() && b.isConstant()) {
     if (std::optional<int64_t> folded = apply(kind, a.constant(), b.constant())) return SymExpr(*folded);
   }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the system says of a call that failed, in words for people. Thread-safe.
+// Describes the error of a failed system call for users. Thread-safe.
 #pragma once
 
 #include <string>
 
 namespace agspeed {
 
-/// "Permission denied" for EACCES. Where the process or the system has no descriptor left, what to do about it follows.
+/// "Permission denied" for EACCES. If the process or the system has run out of descriptors, it adds what to do about
+/// it.
 std::string describeError(int error);
 
 }  // namespace agspeed

@@ -26,7 +26,7 @@ ArenaPool::Buffer ArenaPool::acquire(int64_t bytes) {
   if (bytes <= 0) return {};
   for (std::atomic<Buffer*>& slot : idle_) {
     std::unique_ptr<Buffer> found(slot.exchange(nullptr, std::memory_order_acquire));
-    if (found == nullptr || found->bytes < bytes) continue;  // a buffer that became too small is freed here
+    if (found == nullptr || found->bytes < bytes) continue;  // a buffer that is too small is freed here
     usedBytes.fetch_add(found->bytes, std::memory_order_relaxed);
     return std::move(*found);
   }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ArenaPool: buffers for the planned memory of calls in flight. One pool per Executable, shared by its entries, so that
-// a forward and the backward after it use the same pages.
+// ArenaPool: buffers for the planned memory of calls in flight. There is one pool per Executable. Its entries share it,
+// so that a forward and the backward after it use the same pages.
 //
-// A call takes a buffer and gives it back at its end; a few idle buffers are kept, the rest freed. acquire and release
-// are lock-free and may be called from any thread; a Buffer belongs to one call at a time and must not outlive the
-// pool.
+// A call takes a buffer and returns it at its end. The pool keeps a few idle buffers and frees the rest. acquire and
+// release are lock-free and may be called from any thread. A Buffer belongs to one call at a time and must not outlive
+// the pool.
 #pragma once
 
 #include <array>
@@ -33,11 +33,11 @@ class ArenaPool {
   ArenaPool& operator=(const ArenaPool&) = delete;
   ~ArenaPool();
 
-  /// A buffer of at least `bytes`; an empty one when the system has no memory left or bytes is 0.
+  /// A buffer of at least `bytes`; an empty one if the system has no memory left or bytes is 0.
   Buffer acquire(int64_t bytes);
   void release(Buffer buffer);
 
-  /// Bytes of all arenas in use now, in the whole process: what a memory meter adds to its own count.
+  /// Bytes of all arenas in use now, in the whole process; a memory meter adds them to its own count.
   static int64_t bytesInUse();
 
  private:

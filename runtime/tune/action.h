@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tuner asks its driver to do.
+// The actions that the tuner asks its driver to carry out.
 #pragma once
 
 #include <string>
@@ -11,21 +11,21 @@ namespace agspeed::runtime::tune {
 enum class ActionKind {
   kCapture,   ///< capture the graph at the next step; answer with captureFinished or captureFailed
   kCompile,   ///< start compiling `arm` in the background at `level`; answer with armChanged
-  kPriority,  ///< change the level of the running compile of `arm`; `seconds`: when the tuner will look at it again
-  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged: "loading" and a
-              ///< step where it has several parts and `seconds` are over after one of them
-  kWait,      ///< block until `arm` changed its state or `seconds` are over (not in auto mode but for cached decisions)
+  kPriority,  ///< change the level of the running compile of `arm`; `seconds`: when the tuner checks it again
+  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged. A load of several
+              ///< parts stops after the part in which `seconds` have passed, with "loading", for a step
+  kWait,      ///< block until `arm` changes its state or `seconds` have passed (in auto mode only for cached decisions)
   kRun,       ///< run `arm` from the next step on
-  kRefine,    ///< of a group: `arm` is about to be decided on; arms that may be better are added now, or never
-  kDecide,    ///< tuning is over, `arm` stays, running compiles are given up; `reason` says why
-  kRollback,  ///< the promise was broken: back to eager; `reason` says why
+  kRefine,    ///< groups only: `arm` will be chosen next; arms that may be better have to be added now
+  kDecide,    ///< tuning has ended, `arm` stays, running compiles are given up; `reason` says why
+  kRollback,  ///< `arm` became slower than eager or failed: back to eager; `reason` says why
 };
 
 /// How much of the machine a background compile may take.
 enum class Level {
-  kSuspended,  ///< stopped: the budget is spent
-  kIdle,       ///< only what training leaves over
-  kRaised,     ///< normal priority: paid from the earned budget, or the user waits anyway
+  kSuspended,  ///< stopped: the budget is spent, or steps have their turn
+  kIdle,       ///< uses only what training leaves
+  kRaised,     ///< normal priority: the earned budget pays for it, or training waits anyway
 };
 
 struct Action {

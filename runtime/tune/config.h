@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tuner is told before it starts: mode, arms in the order they are worth trying, and the limits it keeps.
+// The tuner's configuration: mode, arms in the order in which they are tried, and limits.
 //
-// Plain values, copied into the Tuner; no ownership, safe to share between threads while nobody writes.
+// Plain values, copied into the Tuner; no ownership, safe to share between threads while no thread writes.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +14,17 @@
 
 namespace agspeed::runtime::tune {
 
-/// Name of arm 0, the untouched module. It exists always and is never compiled, gated or dropped.
+/// Name of arm 0, the untouched module. It always exists and is never compiled, gated or dropped.
 inline constexpr std::string_view kEagerArm = "eager";
 
 enum class Mode {
-  kAuto,           ///< tuning pays with an earned share of the time trained so far
-  kMax,            ///< everything is compiled and measured as soon as it can be, whatever it costs
-  kFastStart,      ///< only what is known or compiles within `fastStartSeconds`
-  kDeterministic,  ///< no timing at all: first arm of the fixed order that passes the gate, or the pinned one
+  kAuto,           ///< tuning may cost an earned share of the time trained so far
+  kMax,            ///< everything is compiled and measured as soon as possible, at any cost
+  kFastStart,      ///< only arms that are known or compile within `fastStartSeconds`
+  kDeterministic,  ///< no timing at all: the first arm of the fixed order that passes the gate, or the pinned one
 };
 
-/// Returns: invalid argument when the name is none of auto, max, fast-start, deterministic.
+/// Returns: invalid argument unless the name is auto, max, fast-start or deterministic.
 StatusOr<Mode> parseMode(std::string_view name);
 std::string_view toString(Mode mode);
 
@@ -32,50 +32,50 @@ std::string_view toString(Mode mode);
 struct ArmSpec {
   std::string name;
   double compileSeconds = 0;     ///< expected, in the background
-  double foregroundSeconds = 0;  ///< expected while training stands still: load and gate
-  /// An arm that runs the same operators with less overhead: this one comes last, and is not tried where that one is
-  /// ready and something is faster than eager.
+  double foregroundSeconds = 0;  ///< expected time for which training stops: load and gate
+  /// Names an arm that runs the same operators with less overhead. This arm then comes last. It is not tried if the
+  /// named arm is ready and some arm is faster than eager.
   std::string standsInFor = {};
 };
 
 struct TunerConfig {
   Mode mode = Mode::kAuto;
-  std::vector<ArmSpec> arms;  ///< without eager; order = order of compiling, and of choice in deterministic mode
-  std::string pinnedArm;      ///< deterministic mode: the only arm considered; empty = first that passes
+  std::vector<ArmSpec> arms;  ///< without eager; in the order of compiling, and of choice in deterministic mode
+  std::string pinnedArm;      ///< deterministic mode: the only arm considered; empty: the first that passes
 
-  // Cost. Slow-down caused by tuning stays <= min(budgetSeconds, fraction * undisturbed seconds so far) in auto mode,
-  // where the fraction is searchFraction until the first decision and budgetFraction for whatever is tried afterwards.
+  // Cost. In auto mode the slow-down by tuning stays <= min(budgetSeconds, fraction * undisturbed seconds so far). The
+  // fraction is searchFraction until the first decision, and budgetFraction for arms tried afterwards.
   double captureSeconds = 1.0;  ///< expected foreground cost of the capture, before anything is known
   double searchFraction = 0.20;
   double budgetFraction = 0.10;
   double budgetSeconds = std::numeric_limits<double>::infinity();
   double fastStartSeconds = 1.0;
-  double maxPauseSeconds = 5.0;  ///< training waits or loads for no longer at a time (not in deterministic mode)
-  bool hasSpareCores = false;    ///< max mode: a compile leaves steps alone; else it and training take turns
+  double maxPauseSeconds = 5.0;  ///< longest single pause of training for waits and loads (not in deterministic mode)
+  bool hasSpareCores = false;    ///< max mode: whether a compile leaves steps undisturbed; else both take turns
 
   // Measuring.
   double minGain = 0.01;           ///< an arm wins only if its whole interval lies below 1 - minGain of eager
   double targetHalfWidth = 0.007;  ///< an interval this narrow ends the measurement of an arm
   double confidence = 0.99;        ///< of every reported interval
-  int32_t minPairs = 12;           ///< below, no interval is believed
-  int32_t maxPairs = 200;          ///< then the arm is judged as it stands
+  int32_t minPairs = 12;           ///< with fewer pairs no interval is trusted
+  int32_t maxPairs = 200;          ///< with this many pairs the arm is judged in any case
   double minRunSeconds = 0.002;    ///< steps of one A or B run are repeated until they last this long ...
   int32_t maxRunSteps = 64;        ///< ... but not more often than this
-  double dropRatio = 1.3;          ///< an arm this many times slower than the best one is dropped after two blocks
+  double dropRatio = 1.3;          ///< an arm this many times slower than the best one is dropped early
   int32_t warmupSteps = 5;         ///< undisturbed eager steps before anything starts (not in max mode)
-  int32_t maxLateSteps = 0;        ///< steps that may run after one before that one is reported (devices)
+  int32_t maxLateSteps = 0;        ///< how many steps may run after a step before it is reported (devices)
 
   // Memory: an arm loses when its peak exceeds eager's by more than fraction * peak + slack.
   double memoryFraction = 0.15;
   int64_t memorySlackBytes = int64_t{16} << 20;
 
   // After the decision.
-  double guardFraction = 0.005;     ///< share of steps that run eagerly again to check the promise
+  double guardFraction = 0.005;     ///< share of steps that run eagerly again, as re-checks
   int32_t maxRetunes = 2;           ///< how often a rolled-back arm may be measured again
   int64_t retuneAfterSteps = 2000;  ///< steps between a rollback and the first new measurement; doubles each time
 };
 
-/// Returns: a sentence naming the first field that makes no sense.
+/// Returns: a sentence that names the first invalid field.
 Status validate(const TunerConfig& config);
 
 }  // namespace agspeed::runtime::tune

@@ -11,10 +11,10 @@ namespace {
 constexpr size_t kWindow = 32;              ///< steps per level
 constexpr double kShift = 1.07;             ///< recent median over reference median that raises a suspicion
 constexpr int64_t kBurstSpacing = 4000;     ///< steps between two bursts
-constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision, or graph, until its burst
+constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision or graph until its burst
 constexpr size_t kRecheckPairs = 40;        ///< sliding window of re-check pairs
 constexpr double kBreakConfidence = 0.999;  ///< a rollback needs more certainty than an acceptance
-constexpr int64_t kWatched = 16;            ///< of each kWatched + kQuiet steps, the first are watched
+constexpr int64_t kWatched = 16;            ///< of each kWatched + kQuiet steps, the first ones are watched
 constexpr int64_t kQuiet = 240;
 
 }  // namespace
@@ -57,7 +57,7 @@ void DriftGuard::addSteadyStep(int32_t shape, double seconds) {
   level.recent.add(seconds);
   if (mayBurst() && hasShifted(level)) {
     suspect();
-    // The new level is the reference from now on: one lasting shift is one suspicion.
+    // The new level becomes the reference, so that one lasting shift is only one suspicion.
     level.first = level.recent;
     level.recent.clear();
   }
@@ -120,7 +120,7 @@ void DriftGuard::finishBlock() {
   if (recheck_.numPairs() < minPairs_) return;
   const Interval interval = recheck_.ratio(kBreakConfidence);
   if (interval.low > 1.0) broken_ = interval;
-  // A burst that speaks against the plan, but not clearly, goes on for as long as its pairs are kept.
+  // A burst that speaks against the arm, but not clearly, continues as long as its pairs are kept.
   if (endsBurst && interval.estimate > 1.0 && recheck_.numPairs() < static_cast<int32_t>(kRecheckPairs)) ++burstBlocks_;
 }
 

@@ -14,7 +14,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kFindingsVersion = 1;
-constexpr size_t kMaxPairs = 1000;  ///< of one arm; more were not written by a tuner
+constexpr size_t kMaxPairs = 1000;  ///< per arm; a tuner never writes more
 constexpr double kNanoseconds = 1e9;
 constexpr std::string_view kEarlier = "in an earlier run: ";
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an unfinished tuning has found out about its arms, as text: a later process with the same key goes on from it.
+// The findings of an unfinished tuning about its arms, as text. A later process with the same key continues from them.
 //
 //   {"version": 1, "arms": [{"name": "native", "verdict": "open", "reason": "", "beaten_by": "",
 //                            "pairs": [[2100000, 1700000, 2130000, 1715000], …],
 //                            "duel": {"against": "aot", "pairs": […]}}, …]}
 //
-// A pair is [reference, arm, mean of the reference, mean of the arm], in nanoseconds a step. Arms of which nothing is
-// known are left out. Plain values; pure functions, safe from any thread.
+// A pair is [reference, arm, mean of the reference, mean of the arm], in nanoseconds per step. Arms without findings
+// are omitted. Plain values; pure functions, safe from any thread.
 #pragma once
 
 #include <string>
@@ -30,13 +30,13 @@ struct ArmFindings {
   bool isEmpty() const { return !isLost && pairs.empty() && duelPairs.empty(); }
 };
 
-/// Of an arm as it stands.
+/// The findings about an arm in its current state.
 ArmFindings findingsOf(const Arm& arm);
-/// Gives an arm of which nothing is known what an earlier process found. What won there has to win here again.
+/// Gives an arm without findings the findings of an earlier process. An arm that won there has to win again here.
 void restore(const ArmFindings& findings, Arm& arm);
 
 std::string toText(const std::vector<ArmFindings>& findings);
-/// Returns: invalid argument with the reason where the text is damaged or of another version.
+/// Returns: invalid argument with the reason if the text is damaged or has another version.
 StatusOr<std::vector<ArmFindings>> parseFindings(std::string_view text);
 
 }  // namespace agspeed::runtime::tune

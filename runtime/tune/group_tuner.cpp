@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint64_t kFnvBasis = 0xcbf29ce484222325;
 constexpr uint64_t kFnvPrime = 0x100000001b3;
-constexpr int64_t kMaxQuietMeetings = 240;  ///< a rank that leaves, or whose candidate failed, is heard that soon
+constexpr int64_t kMaxQuietMeetings = 240;  ///< bounds the delay until a leaving or failed rank is noticed
 
 uint64_t mix(uint64_t digest, std::string_view text) {
   for (const char byte : text) digest = (digest ^ static_cast<uint8_t>(byte)) * kFnvPrime;
@@ -27,7 +27,7 @@ auto highest(const std::vector<RankRecord>& records, Member RankRecord::* member
   return found;
 }
 
-/// The first that is not empty, by rank; an empty one where there is none.
+/// The first member by rank that is not empty; an empty one if there is none.
 template <typename Member>
 const Member& firstSaid(const std::vector<RankRecord>& records, Member RankRecord::* member) {
   for (const RankRecord& record : records) {
@@ -36,7 +36,7 @@ const Member& firstSaid(const std::vector<RankRecord>& records, Member RankRecor
   return records.front().*member;
 }
 
-/// Of a guard that judges nothing: it only raises suspicions.
+/// For a guard that judges nothing and only raises suspicions.
 TunerConfig withoutRechecks(TunerConfig config) {
   config.guardFraction = 0;
   return config;
@@ -72,7 +72,7 @@ void GroupTuner::expectLoads(double foregroundSeconds) {
 Status GroupTuner::armChanged(const ArmEvent& event) {
   if (isSettled()) {
     if (!isDead(event.state) || event.arm != tuner_->current()) return {};
-    isWatching_ = false;  // this copy is no longer like the others
+    isWatching_ = false;  // this copy now differs from the others
     AG_RETURN_IF_ERROR(tuner_->armChanged(event));
     for (Action& action : tuner_->advance()) actions_.push_back(std::move(action));
     return {};
@@ -196,9 +196,12 @@ void GroupTuner::feed(const std::vector<RankRecord>& records) {
   feedStart(records);
   tuner_->stepsSkipped(highest(records, &RankRecord::numSkipped), highest(records, &RankRecord::skippedSeconds));
   feedCapture(records);
-  for (const ArmSpec& arm : firstSaid(records, &RankRecord::newArms)) (void)tuner_->addArm(arm);  // known: no matter
+  for (const ArmSpec& arm : firstSaid(records, &RankRecord::newArms))
+    (void)tuner_->addArm(arm);  // an arm that is
+                                // already known may
+                                // fail
   if (const std::string& adopted = firstSaid(records, &RankRecord::adopted); !adopted.empty()) {
-    (void)tuner_->adopt(adopted);  // of another version's arms: no matter
+    (void)tuner_->adopt(adopted);  // may fail for an arm of another version
   }
   feedArms(records);
   feedStep(records);
@@ -214,7 +217,7 @@ void GroupTuner::feedStart(const std::vector<RankRecord>& records) {
   if (loads > 0) tuner_->expectLoads(loads);
 }
 
-/// A capture is over when it is at all ranks.
+/// A capture has finished once all ranks have finished it.
 void GroupTuner::feedCapture(const std::vector<RankRecord>& records) {
   for (size_t rank = 0; rank < records.size(); ++rank) {
     if (records[rank].capture) captures_[rank] = records[rank].capture;
@@ -256,11 +259,11 @@ void GroupTuner::feedArms(const std::vector<RankRecord>& records) {
     ArmEvent event = combined(name);
     event.backgroundSeconds = cost.backgroundSeconds;
     event.foregroundSeconds = cost.foregroundSeconds;
-    (void)tuner_->armChanged(event);  // an arm that only one rank knows: no matter
+    (void)tuner_->armChanged(event);  // may fail for an arm that only one rank knows
   }
 }
 
-/// Out where it is out at one rank, else as far as it has come everywhere.
+/// The arm is out if it is out at one rank; else it has the least advanced state of all ranks.
 ArmEvent GroupTuner::combined(const std::string& arm) const {
   const std::vector<ArmEvent>& ranks = armsOfRanks_.at(arm);
   ArmEvent least = ranks.front();
@@ -289,7 +292,7 @@ void GroupTuner::feedStep(const std::vector<RankRecord>& records) {
   if (!isOneStep) return tuner_->stepsSkipped(1, slowest.seconds);
   slowest.arm = records.front().step->arm;
   slowest.shape = records.front().step->shape;
-  (void)tuner_->stepFinished(slowest);  // of an arm that a rank made up: no matter
+  (void)tuner_->stepFinished(slowest);  // may fail for an unknown arm
 }
 
 void GroupTuner::plan() {
@@ -320,7 +323,7 @@ void GroupTuner::plan() {
   numQuiet_ = quiet == Tuner::kForever ? kMaxQuietMeetings : std::min(quiet, kMaxQuietMeetings);
 }
 
-/// Ranks begin anew with what the tuner asks for.
+/// Updates the digest and the state of ranks by an action that the tuner asks for.
 void GroupTuner::note(const Action& action) {
   digest_ = mix(mix(digest_, toString(action.kind)), action.arm);
   if (action.kind == ActionKind::kRun) hasSwitched_ = true;

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// GroupTuner: one tuner for all ranks of a group, as a copy at each of them.
+// GroupTuner: one tuner for all ranks of a group, with a copy at each rank.
 //
-// A Tuner is deterministic: copies that are told the same things ask for the same things. So a rank keeps what happens
-// to it in a record; at a *meeting*, a step border that all ranks reach in the same state, the ranks exchange their
-// records, and each feeds all of them, combined, to its copy. What the copy then asks for holds at every rank from the
-// next border on. There is no leader whose loss would matter, no clock, thread, socket or store here: the driver
-// exchanges texts (python/agspeed/distributed/meetings.py).
+// A Tuner is deterministic: copies that get the same input ask for the same actions. So a rank keeps its events in a
+// record. At a *meeting*, a step border that all ranks reach in the same state, the ranks exchange their records. Each
+// rank combines all records and feeds them to its copy. The actions that the copy then asks for apply at every rank
+// from the next border on. There is no leader whose loss would matter, and no clock, thread, socket or store here: the
+// driver exchanges texts (python/agspeed/distributed/meetings.py).
 //
 //   group.stepFinished({.arm = "eager", .seconds = 0.0021, .shape = "8x128"});       // recorded
 //   std::string mine = group.takeRecord();  // exchange, in the same step at all ranks
 //   AG_RETURN_IF_ERROR(group.meet(records));
 //   for (const Action& action : group.takeActions()) carryOut(action);               // at the next border
 //
-// How records combine: times and memory are the highest of any rank, as all wait for the slowest; an arm is as far as
-// it has come at the rank where it is least far, and out where it is out at one; what only one rank may say (new arms,
-// an earlier run's findings, a stored decision) comes from the lowest rank that says it.
+// Records combine as follows. Times and memory are the highest of any rank, because all wait for the slowest. An arm
+// has the state of the rank where it is least advanced; if it is out at one rank, it is out. Data that may come from
+// only one rank (new arms, an earlier run's findings, a stored decision) is taken from the lowest rank that has it.
 //
-// A decision is asked for twice: first kRefine, to which ranks may answer with new arms, then kDecide. After that there
-// are no meetings: each rank watches its own steps, which become slower where any rank's do, and a candidate that fails
-// at one rank rolls back that rank alone. Once all ranks are suspicious (the driver finds out) they recheck(): meetings
-// go on until the decision is confirmed or rolled back. A rank that leaves, copies that differ (by their digests) or a
-// failed exchange end the group: see isOverBecause(); in a recheck they end that alone. Thread-safety: none.
+// A decision takes two steps: first kRefine, to which ranks may answer with new arms, then kDecide. After that there
+// are no meetings. Each rank watches its own steps, which become slower if any rank's steps do. A candidate that fails
+// at one rank rolls back only that rank. Once all ranks are suspicious (the driver finds out) they call recheck(), and
+// meetings resume until the decision is confirmed or rolled back. The group ends if a rank leaves, if copies differ (by
+// their digests) or if an exchange fails: see isOverBecause(). During a recheck these end only the recheck.
+// Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +39,12 @@ namespace agspeed::runtime::tune {
 
 class GroupTuner {
  public:
-  /// names: by rank, how to call it in reasons, e.g. "rank 1 on node3". Config has to be the same at all ranks.
-  /// Returns: as Tuner::create; invalid argument without at least two ranks.
+  /// names: by rank, the name used in reasons, e.g. "rank 1 on node3". The config has to be the same at all ranks.
+  /// Returns: as Tuner::create; invalid argument with fewer than two ranks.
   static StatusOr<std::unique_ptr<GroupTuner>> create(TunerConfig config, std::vector<std::string> names);
 
-  // Events, as of Tuner: recorded for the next meeting. Once no meeting follows, they go nowhere, but for a failure of
-  // the arm that was decided on: it is answered at once.
+  // Events, see Tuner. They are recorded for the next meeting. After the last meeting they are ignored, except that a
+  // failure of the chosen arm is answered at once.
   void started(double foregroundSeconds) { record_.startUpSeconds += foregroundSeconds; }
   void captureFinished(double foregroundSeconds) { record_.capture = {"", foregroundSeconds}; }
   void captureFailed(const std::string& reason, double foregroundSeconds) {
@@ -54,45 +55,45 @@ class GroupTuner {
   void expectLoads(double foregroundSeconds);
   Status armChanged(const ArmEvent& event);
   Status addArm(ArmSpec spec);
-  /// Several between two meetings, of one arm, are one step.
+  /// Several steps of one arm between two meetings count as one step.
   Status stepFinished(const StepReport& step);
   void stepsSkipped(int64_t count, double seconds);
   Status resume(std::string_view findings);
   void paused(double foregroundSeconds) { record_.pausedSeconds += foregroundSeconds; }
   Status adopt(const std::string& arm);
   void shareBudget(int64_t numSearches) { record_.numSearches = numSearches; }
-  /// This rank tunes no longer; the next meeting tells the others.
+  /// This rank stops tuning; the next meeting informs the others.
   void leave(std::string reason) { record_.leaving = std::move(reason); }
 
   // Meetings ----------------------------------------------------------------------------------------------------------
-  /// This rank's record, as text; what happens from now on is for the meeting after.
+  /// This rank's record, as text; later events go into the record of the next meeting.
   std::string takeRecord();
-  /// `records`: what takeRecord() gave at each rank for this meeting, by rank.
-  /// Returns: invalid argument for another number of records or one that cannot be read; the group is over then.
+  /// `records`: the texts of takeRecord() at all ranks for this meeting, by rank.
+  /// Returns: invalid argument for a wrong number of records or an unreadable one; this ends the group.
   Status meet(const std::vector<std::string>& records);
-  /// The exchange failed, or somebody else knows that no meeting will follow.
+  /// The exchange failed, or the driver knows that no meeting will follow.
   void end(std::string reason);
-  /// All ranks are suspicious, and call this at the same step: meetings follow, as in tuning.
+  /// All ranks are suspicious, and call this at the same step. Meetings follow, as in tuning.
   void recheck();
-  /// The others are not suspicious: this rank watches on, and is suspicious again later.
+  /// The others are not suspicious: this rank continues to watch, and becomes suspicious again later.
   void postponeRecheck() { watch_.postponeBurst(); }
-  /// What the meetings since the last call asked for, in order.
+  /// The actions of all meetings since the last call, in order.
   std::vector<Action> takeActions();
-  /// Meetings from now on, decided by the latest one, in which nothing would be said: each rank leaves them out.
+  /// How many of the next meetings would exchange nothing, by the latest one; each rank skips them.
   int64_t numQuietMeetings() const { return numQuiet_; }
 
   // Queries -----------------------------------------------------------------------------------------------------------
-  /// Empty while the group tunes, else why it does not any longer. After a decision: empty.
+  /// Empty while the group tunes and after a decision, else why it has ended.
   const std::string& isOverBecause() const { return over_; }
   bool isOver() const { return !over_.empty(); }
-  /// The latest meeting asked for kRefine.
+  /// Whether the latest meeting asked for kRefine.
   bool isRefining() const { return isRefining_; }
-  /// No meeting will follow for now: decided, or over.
+  /// Whether no meeting follows for now: the group has decided or ended.
   bool isSettled() const { return (isDecided_ && !isRechecking_) || isOver(); }
   bool isRechecking() const { return isRechecking_; }
-  /// Steps of this rank make it doubt the decision, or nobody has measured that in this job.
+  /// Whether this rank doubts the decision, by its own steps or because it was never measured in this job.
   bool isSuspicious() const { return isWatching_ && !isRechecking_ && watch_.isBursting(); }
-  /// As of Tuner.
+  /// See Tuner.
   int64_t quietSteps() const;
   const Tuner& tuner() const { return *tuner_; }
 
@@ -115,18 +116,18 @@ class GroupTuner {
   std::unique_ptr<Tuner> tuner_;
   std::vector<std::string> names_;
   RankRecord record_;                                         ///< for the next meeting
-  std::vector<Action> actions_;                               ///< not taken yet
-  std::map<std::string, std::vector<ArmEvent>> armsOfRanks_;  ///< by arm, then rank: how far it has come there
-  std::vector<std::optional<RankRecord::Capture>> captures_;  ///< by rank, of the capture under way
-  std::string findings_;                                      ///< to resume from once there are graphs
+  std::vector<Action> actions_;                               ///< actions that were not taken yet
+  std::map<std::string, std::vector<ArmEvent>> armsOfRanks_;  ///< by arm, then rank: its state there
+  std::vector<std::optional<RankRecord::Capture>> captures_;  ///< by rank, of the running capture
+  std::string findings_;                                      ///< to resume from once graphs exist
   uint64_t digest_;
   int64_t numQuiet_ = 0;
-  bool isRefining_ = false;   ///< the answers to kRefine are due
-  bool hasSwitched_ = false;  ///< the latest meeting asked for another arm: the step under way runs the one before
+  bool isRefining_ = false;   ///< whether the next meeting brings the answers to kRefine
+  bool hasSwitched_ = false;  ///< the latest meeting changed the arm; the running step uses the old one
   bool isDecided_ = false;
   std::string over_;
 
-  DriftGuard watch_;  ///< of this rank's steps after the decision; the tuner's own guard judges rechecks
+  DriftGuard watch_;  ///< watches this rank's steps after the decision; the tuner's own guard judges re-checks
   std::map<std::string, int32_t> watchedShapes_;
   bool mayWatch_;
   bool isWatching_ = false;

@@ -7,14 +7,14 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-/// Kept back from the allowance: costs are noticed a step late and estimates err.
+/// The rest of the allowance is a reserve: costs are noticed a step late, and estimates err.
 constexpr double kUsableShare = 0.97;
 
 }  // namespace
 
 Ledger::Ledger(const TunerConfig& config)
     : isUnlimited_(config.mode == Mode::kMax || config.mode == Mode::kDeterministic),
-      // Fast start pays its quick capture and its quick compiles before anything is earned.
+      // Fast start pays for its quick capture and quick compiles before training has earned anything.
       grantSeconds_(config.mode == Mode::kFastStart ? 2 * config.fastStartSeconds : 0),
       fraction_(config.searchFraction),
       budgetFraction_(config.budgetFraction),

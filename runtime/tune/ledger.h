@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ledger: what tuning cost, what it saved, and how much may still be spent.
+// Ledger: the cost of tuning, what it has saved, and how much may still be spent.
 //
 //   slow-down = foreground seconds + inflation of steps while compiling + steps of arms on trial slower than eager
 //   allowance = min(cap, grant + 0.97 * fraction / searches * undisturbed)   (only the cap in max, deterministic)
 //
-// `undisturbed` is the time trained less what inflation and trials added to it: a share of the slowed-down time would
-// be a larger share of what training takes without agspeed.
+// `undisturbed` is the time trained without the parts that inflation and trials added. A share of the slowed-down time
+// would be a larger share of the time that training takes without agspeed.
 //
-// The fraction is the larger one, searchFraction, until something is decided: with less, eager runs so long before the
-// first capture that a large gain is missed; with more, a model that eager suits best pays too much for finding out.
-// Savings are never credited: the allowance stays a share of the time trained, so the regret against the best arm known
-// stays below 1 + fraction even after a good early decision. Not thread-safe; owned by the Tuner.
+// The fraction is the larger one, searchFraction, until something is decided. With a smaller one, eager would run so
+// long before the first capture that a large gain is missed. With a larger one, a model that eager suits best would pay
+// too much for the search. Savings are never credited: the allowance stays a share of the time trained, so the regret
+// against the best arm known stays below 1 + fraction even after a good early decision. Not thread-safe; owned by the
+// Tuner.
 #pragma once
 
 #include <cstdint>
@@ -25,19 +26,19 @@ class Ledger {
  public:
   explicit Ledger(const TunerConfig& config);
 
-  /// Time spent before the first step. A grant grows by it: it is meant for what comes after.
+  /// Time spent before the first step. A grant grows by it, because the grant is meant for the time after the start.
   void addStartUp(double seconds);
-  /// Something is decided: from now on only the smaller fraction may be spent.
+  /// Something was decided: from now on only the smaller fraction may be spent.
   void endSearch() { fraction_ = budgetFraction_; }
-  /// `numSearches` >= 1 tuners, this one included, tune models of one training loop: the fraction is for all of them.
+  /// `numSearches` >= 1 tuners, including this one, tune models of one training loop and share the fraction.
   void shareAmong(int64_t numSearches) { numSearches_ = numSearches; }
   void addTrained(double seconds, int64_t numSteps);
   void addForeground(double seconds) { foregroundSeconds_ += seconds; }
   void addBackground(double seconds) { backgroundSeconds_ += seconds; }
-  /// Signed difference of one step to its undisturbed time while a compile ran. Noise cancels; the sum counts from 0
-  /// up.
+  /// Signed difference between a step and its undisturbed time while a compile ran. Noise cancels; a negative sum
+  /// counts as 0.
   void addInflation(double seconds) { inflationSeconds_ += seconds; }
-  /// Signed difference to eager of one step of `arm` while it was on trial. Counts per arm, from 0 up.
+  /// Signed difference between a step of `arm` on trial and eager. Summed per arm; a negative sum counts as 0.
   void addTrial(const std::string& arm, double seconds) { trialSeconds_[arm] += seconds; }
   /// Signed difference eager - arm of one step, on trial or not.
   void addSaved(double seconds) { savedSeconds_ += seconds; }
@@ -55,15 +56,15 @@ class Ledger {
   double slowdownSeconds() const { return foregroundSeconds() + inflationSeconds() + trialSeconds(); }
   double undisturbedSeconds() const { return trainedSeconds_ - inflationSeconds() - trialSeconds(); }
   double allowanceSeconds() const;
-  /// What may still be spent; negative when an estimate was too low.
+  /// How much may still be spent; negative if an estimate was too low.
   double leftSeconds() const { return allowanceSeconds() - slowdownSeconds(); }
   bool canAfford(double seconds) const { return seconds <= leftSeconds(); }
-  /// Seconds still to be trained until `seconds` can be paid; infinite where training earns nothing.
+  /// Seconds to train until `seconds` can be paid; infinite if training earns nothing.
   double earningSeconds(double seconds) const;
   bool isUnlimited() const { return isUnlimited_; }
 
  private:
-  /// Earned per second trained.
+  /// Seconds earned per second trained.
   double share() const;
 
   bool isUnlimited_;

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// One row per member of a record that is a number, a truth value or a text.
+/// Visits every member of a record that is a number, a bool or a text; one row each.
 template <typename Record, typename Visit>
 void visitPlainMembers(Record& record, Visit visit) {
   visit("digest", record.digest);

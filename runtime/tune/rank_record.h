@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// RankRecord: what happened to one rank between two meetings of its group, as it tells the others.
+// RankRecord: the events of one rank between two meetings of its group, as the rank sends them to the others.
 //
-// A plain value; its text is JSON, written and read by this file alone. Ranks of one group run the same agspeed.
+// A plain value. Its text is JSON, which only this file writes and reads. Ranks of one group run the same agspeed.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +18,19 @@ namespace agspeed::runtime::tune {
 
 struct RankRecord {
   struct Capture {
-    std::string failure;  ///< why there is no graph; empty where there is one
+    std::string failure;  ///< why there is no graph; empty if there is one
     double seconds = 0;
   };
 
-  uint64_t digest = 0;          ///< of all that the rank's tuner was told and asked for so far
-  bool hasCarriedOut = true;    ///< what the latest meeting asked for
-  std::string leaving;          ///< why this rank tunes no longer; empty where it does
+  uint64_t digest = 0;          ///< of everything that the rank's tuner got and asked for so far
+  bool hasCarriedOut = true;    ///< whether the rank has carried out the actions of the latest meeting
+  std::string leaving;          ///< why this rank stops tuning; empty if it does not
   double startUpSeconds = 0;    ///< see Tuner::started
   double pausedSeconds = 0;     ///< see Tuner::paused
   double captureEstimate = -1;  ///< see Tuner::expectCapture; negative: none
   double loadEstimate = 0;      ///< see Tuner::expectLoads
   int64_t numSearches = 1;      ///< see Tuner::shareBudget
-  std::string adopted;          ///< what this rank's database says; empty: nothing
+  std::string adopted;          ///< the arm in this rank's database; empty: none
   int64_t numSkipped = 0;       ///< steps without a report, and their seconds
   double skippedSeconds = 0;
   std::optional<Capture> capture;
@@ -41,7 +41,7 @@ struct RankRecord {
   std::optional<StepReport> step;
 
   std::string toText() const;
-  /// Returns: invalid argument for anything that toText() has not written.
+  /// Returns: invalid argument for a text that toText() has not written.
   static StatusOr<RankRecord> parse(std::string_view text);
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Tuner's state as JSON, for the report and the database, and what it takes up of an earlier one's.
+// The Tuner's state as JSON for the report and the database, and the findings of earlier processes.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kSnapshotVersion = 1;
 
-/// JSON knows no infinities: unbounded ends become null.
+/// JSON has no infinities: unbounded ends become null.
 Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json toJson(const Interval& interval, double confidence) {
@@ -81,7 +81,7 @@ Json ledgerJson(const Ledger& ledger) {
 
 }  // namespace
 
-/// Median of eager's runs in all pairs; nothing without pairs.
+/// Median of eager's runs in all pairs; nothing if there are no pairs.
 std::optional<double> Tuner::eagerPairedSeconds() const {
   std::vector<double> seconds;
   const auto add = [&](const Comparison& comparison) {
@@ -170,7 +170,7 @@ Status Tuner::resume(std::string_view findings) {
   return {};
 }
 
-/// An arm that lost to one that does not exist is open: nobody could ever bring it back into the race.
+/// An arm that lost to an arm that does not exist here is open, because nothing could revive it otherwise.
 void Tuner::takeEarlier(Arm& arm) {
   const auto found = std::find_if(earlier_.begin(), earlier_.end(),
                                   [&](const ArmFindings& findings) { return findings.name == arm.spec.name; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Events and actions: how the Tuner's state changes. What it plans: tuner_plan.cpp; how it judges: tuner_judge.cpp.
+// Events and actions: how the Tuner's state changes. tuner_plan.cpp plans; tuner_judge.cpp judges.
 #include "runtime/tune/tuner.h"
 
 #include <algorithm>
@@ -10,11 +10,11 @@ namespace agspeed::runtime::tune {
 namespace {
 
 constexpr int64_t kNewArmSteps = 3;     ///< first steps of an arm: allocations, lazy initialisation
-constexpr double kHopelessRatio = 3.0;  ///< an arm all of whose first steps are this much slower than eager is out
+constexpr double kHopelessRatio = 3.0;  ///< an arm whose first steps are all this much slower than eager is out
 constexpr size_t kHopelessSteps = 3;
-constexpr int32_t kMaxUncounted = 1024;  ///< steps in a row of which none could be compared
-constexpr int32_t kMaxMissed = 64;       ///< steps in a row on which the arm asked for did not run
-constexpr int32_t kMaxGrowths = 8;       ///< times that more graphs make the tuner begin again
+constexpr int32_t kMaxUncounted = 1024;  ///< steps in a row that could not be compared
+constexpr int32_t kMaxMissed = 64;       ///< steps in a row in which another arm than the requested one ran
+constexpr int32_t kMaxGrowths = 8;       ///< how often more graphs make the tuner start again
 constexpr size_t kMaxTimeline = 2000;
 
 }  // namespace
@@ -193,7 +193,7 @@ void Tuner::feedTrial(size_t arm, int32_t shape, const StepReport& step, bool co
   trial_.reset();
 }
 
-/// Ends the trial of a disaster after a handful of steps; anything milder is left to the pairs.
+/// Ends the trial of a very slow arm after a handful of steps; all others are judged by their pairs.
 bool Tuner::isHopeless(const Arm& arm) const {
   if (arm.seconds.size() < kHopelessSteps || arms_[kEager].seconds.empty()) return false;
   const auto& values = arm.seconds.values();
@@ -214,7 +214,7 @@ Status Tuner::adopt(const std::string& arm) {
   if (!index) return invalidArgument("tuner: the database names the unknown arm \"" + arm + "\"");
   if (phase_ != Phase::kObserving) return invalidArgument("tuner: too late to adopt a decision, tuning has begun");
   if (arms_[*index].isDead()) {
-    // What the database names is known to be worth it: fast-start's estimate does not matter.
+    // An arm named by the database is known to be worth it, so the estimate of fast-start does not matter.
     arms_[*index].state = ArmState::kWaiting;
     arms_[*index].reason.clear();
   }
@@ -243,7 +243,7 @@ void Tuner::apply(const Action& action) {
     case ActionKind::kLoad: arms_[arm].state = ArmState::kLoading; return log("load", action.arm);
     case ActionKind::kWait: return beginTurn();
     case ActionKind::kRun: current_ = arm; return;
-    case ActionKind::kRefine: return;  // of groups
+    case ActionKind::kRefine: return;  // only for groups
     case ActionKind::kDecide: return settle(arm, action.reason);
     case ActionKind::kRollback: return rollBack(action.reason);
   }
@@ -252,7 +252,7 @@ void Tuner::apply(const Action& action) {
 void Tuner::beginCompile(size_t arm, Level level) {
   arms_[arm].state = ArmState::kCompiling;
   if (arms_[arm].needsBackground()) compileLevel_ = level;
-  // What is proven runs first, unless one pause will be enough for the compile.
+  // The proven arm runs first, unless the compile is expected to fit into one pause.
   if (incumbent_ != kEager && arms_[arm].spec.compileSeconds > config_.maxPauseSeconds) beginTurn();
   log("compile", arms_[arm].spec.name, std::string(toString(level)));
 }
@@ -269,7 +269,7 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   arms_[arm].reason = reason;
   cached_.reset();
   trial_.reset();
-  // The driver gives up what is still being compiled.
+  // The driver gives up running compiles.
   for (Arm& other : arms_) {
     if (other.state == ArmState::kCompiling) other.state = ArmState::kWaiting;
   }
@@ -280,7 +280,7 @@ void Tuner::settle(size_t arm, const std::string& reason) {
   log("decide", arms_[arm].spec.name, reason);
 }
 
-/// By shape class, what the guard is to expect of steps of the arm.
+/// By shape class: the step time that the guard expects of the arm at most.
 std::map<int32_t, double> Tuner::stepLimits(size_t arm) const {
   std::map<int32_t, double> limits;
   for (const auto& [shape, record] : arms_[arm].shapes) {
@@ -312,7 +312,7 @@ void Tuner::rollBack(const std::string& reason) {
   log("rollback", left, reason);
 }
 
-/// What was good once may be good again: later, less and less often, and not for ever.
+/// An arm that was good may be good again. It is tried later, at growing intervals and a limited number of times.
 void Tuner::scheduleRetune() {
   if (numRetunes_ >= config_.maxRetunes) return;
   retuneAtStep_ = ledger_.numSteps() + (config_.retuneAfterSteps << std::min(numRetunes_, 20));

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the measurements say about an arm. Called after each block.
+// Evaluates the measurements of an arm after each block.
 //
-// An arm is *accepted* when its whole interval lies below 1 - minGain and its summed times do not contradict; it is
-// *lost* when it needs too much memory, is far behind the best, cannot be better than another one by minGain, cannot
-// reach the gain any more, or has used up its pairs. Accepting is strict, as a wrong one makes training slower; the
-// others stop as soon as more pairs would hardly change what the user gains. Pairs of an earlier process count until
-// own ones contradict them; an arm is never judged by them alone.
+// An arm is *accepted* if its whole interval lies below 1 - minGain and its summed times do not contradict. It *loses*
+// if it needs too much memory, is far behind the best, cannot be better than another one by minGain, cannot reach the
+// gain any more, or has used up its pairs. Accepting is strict, because a wrong acceptance makes training slower. The
+// other rules stop as soon as more pairs would hardly change the user's gain. Pairs of an earlier process count until
+// new ones contradict them; an arm is never judged by them alone.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -15,18 +15,20 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-/// Intervals that end a measurement before it is precise must be this certain: they are looked at after every block.
+/// Confidence of intervals that end a measurement before it is precise; it is high because they are checked after every
+/// block.
 constexpr double kEarlyConfidence = 0.999;
-/// Signs of the pairs that end it at once: 0.2 % of error for a gain, 5 % for the lack of one, however often looked at.
+/// Evidence of signs that ends a measurement at once: 0.2 % of error for a gain, 5 % for the lack of one, however often
+/// it is checked.
 constexpr double kGainEvidence = 500;
 constexpr double kFutileEvidence = 20;
 constexpr double kObjectionConfidence = 0.9;
-/// When these are wrong a gain is missed, but no step becomes slower than eager.
+/// If these are wrong, a gain is missed, but no step becomes slower than eager.
 constexpr double kFutileConfidence = 0.95;
 constexpr double kChoiceConfidence = 0.9;
-constexpr int32_t kOwnPairs = 4;     ///< of this process, before an arm is judged that an earlier one measured
-constexpr int32_t kDropPairs = 4;    ///< two blocks before an arm far behind is dropped
-constexpr int32_t kChoicePairs = 8;  ///< four before it is dropped for a rival
+constexpr int32_t kOwnPairs = 4;     ///< own pairs needed to judge an arm with pairs of an earlier process
+constexpr int32_t kDropPairs = 4;    ///< two blocks, before an arm that is far behind is dropped
+constexpr int32_t kChoicePairs = 8;  ///< four blocks, before an arm is dropped for a rival
 
 }  // namespace
 
@@ -49,7 +51,7 @@ void Tuner::judgeVersusEager(size_t index) {
   if (const std::optional<std::string> objection = memoryObjection(arm, eagerPeaks(), config_))
     return disqualify(index, *objection);
   const Interval ratio = arm.versusEager.ratio(config_.confidence);
-  // Quartiles instead of medians on both sides: one slow step among four pairs must not drop the best arm.
+  // Uses quartiles instead of medians on both sides: one slow step among four pairs must not drop the best arm.
   if (ratio.count >= kDropPairs && arm.versusEager.ratioQuantile(0.25) > config_.dropRatio * bestRatio()) {
     return lose(index, formatText("dropped early: {}; the best candidate has {:.2f} times", describeSpeed(ratio),
                                   1 / bestRatio()));
@@ -59,18 +61,19 @@ void Tuner::judgeVersusEager(size_t index) {
   }
   const double limit = 1 - config_.minGain;
   const bool isPrecise = ratio.count >= config_.minPairs && ratio.halfWidth() <= config_.targetHalfWidth;
-  // A block yields two pairs or more, unless shapes are so many that few of them meet.
+  // A block yields two pairs or more, unless few runs pair up because there are many shapes.
   const bool isSpent = ratio.count >= config_.maxPairs || 2 * arm.numBlocks >= config_.maxPairs;
   if (isFutile(arm) || ((isPrecise || isSpent) && ratio.high >= limit)) {
     lose(index, ratio.count == 0 ? "no batch had the shape of one that eager ran shortly before or after"
                                  : "not clearly faster than eager: " + describeSpeed(ratio));
-    // It looked better when others lost to it. Those that looked good, too, are worth their own pairs.
+    // Others lost to this arm while it looked better. Arms that looked faster than eager deserve their own pairs.
     return reviveBeatenBy(arm.spec.name, limit);
   }
   const bool isCertain = isClearGain(arm, config_.minGain) || arm.versusEager.ratio(kEarlyConfidence).high < limit;
   const bool isEarlyWin = ratio.count >= config_.minPairs && isCertain;
   if (!isPrecise && !isSpent && !isEarlyWin) return;
-  // Medians do not see rare slow steps, sums do, with far more noise: an objection is given time, then weighed mildly.
+  // Medians do not show rare slow steps. Sums do, with far more noise, so their objection waits for all pairs and is
+  // then judged at a low confidence.
   const Interval sums = arm.versusEager.sumRatio(kObjectionConfidence);
   if (sums.estimate > 1 && !isSpent) return;
   if (sums.low > 1) {
@@ -79,12 +82,12 @@ void Tuner::judgeVersusEager(size_t index) {
   }
   if (!isKnownHere) return lose(index, "too few batches had the shape of one that eager ran shortly before or after");
   accept(index, ratio);
-  // In max mode the arm that stays is measured on: rare slow steps need many pairs to be seen.
+  // In max mode the chosen arm is measured further, because rare slow steps show only in many pairs.
   arm.isConfirmed = config_.mode != Mode::kMax || isPrecise || isSpent || ratio.count >= config_.maxPairs / 2;
 }
 
-/// True when the interval will hardly lie below 1 - minGain even with all pairs. It will then span the quantiles
-/// 1/2 +- z / (2 sqrt(maxPairs)) of the ratios, and where these are can be read off the pairs there are.
+/// Whether the interval will hardly lie below 1 - minGain even with all pairs. It will then span the quantiles 1/2 +- z
+/// / (2 sqrt(maxPairs)) of the ratios; the present pairs give an estimate of these.
 bool Tuner::isFutile(const Arm& arm) const {
   const Comparison& pairs = arm.versusEager;
   if (pairs.evidenceAbove(1 - config_.minGain) >= kFutileEvidence) return true;
@@ -94,14 +97,14 @@ bool Tuner::isFutile(const Arm& arm) const {
   return pairs.ratio(kFutileConfidence).low > 1 - config_.minGain - std::max(config_.targetHalfWidth, reach);
 }
 
-/// True when nearly all pairs show a gain of so much: ten of ten are enough, which takes large gains or a quiet
+/// Whether nearly all pairs show a gain of at least `gain`. Ten of ten are enough, which takes a large gain or a quiet
 /// machine.
 bool Tuner::isClearGain(const Arm& arm, double gain) {
   return arm.versusEager.evidenceBelow(1 - gain) >= kGainEvidence;
 }
 
-/// True when the arm's slow steps take half of what its typical step gains or more, as far as steps tell that are no
-/// pairs.
+/// Whether the arm's slow steps cost at least half of the gain of its typical step, judged by all its steps, not only
+/// by pairs.
 bool Tuner::hasSlowSteps(const Arm& arm) const {
   const auto excess = [](const RollingWindow& seconds) {
     const std::vector<double>& values = seconds.values();
@@ -112,8 +115,8 @@ bool Tuner::hasSlowSteps(const Arm& arm) const {
   return !eager.empty() && ratio * excess(arm.seconds) > (1 + ratio) / 2 * excess(eager);
 }
 
-/// True when the arm looks no better than its rival and can hardly be better by minGain: whichever of the two is taken
-/// matters to nobody, so the rival is.
+/// Whether the arm looks no better than its rival and can hardly be better by minGain. The choice between them then
+/// makes no difference, and the rival wins.
 bool Tuner::cannotBeat(size_t arm, size_t rival) const {
   const Interval mine = arms_[arm].versusEager.ratio(kChoiceConfidence);
   const Interval other = arms_[rival].versusEager.ratio(kChoiceConfidence);
@@ -149,7 +152,7 @@ void Tuner::loseTo(size_t index, size_t winner, const std::string& evidence) {
   arms_[index].beatenBy = arms_[winner].spec.name;
 }
 
-/// Out for another reason than its typical speed: what lost to it in speed is back in the race.
+/// Out for another reason than its typical speed: arms that lost to it in speed are reopened.
 void Tuner::disqualify(size_t index, std::string reason) {
   lose(index, std::move(reason));
   reviveBeatenBy(arms_[index].spec.name);
@@ -163,8 +166,7 @@ void Tuner::reviveBeatenBy(const std::string& name, double limit) {
   }
 }
 
-/// The accepted arm to compare with the incumbent next. Where the pairs with eager settle the choice, no duel is
-/// needed.
+/// The accepted arm to compare with the incumbent next. No duel is needed if the pairs with eager settle the choice.
 std::optional<size_t> Tuner::nextChallenger() {
   for (size_t i = 1; i < arms_.size(); ++i) {
     if (i == incumbent_ || !arms_[i].isUsable() || arms_[i].verdict != Verdict::kAccepted) continue;
@@ -188,7 +190,7 @@ void Tuner::judgeDuel(size_t index) {
   const Interval ratio = arms_[index].duel.ratio(kChoiceConfidence);
   if (ratio.count < kChoicePairs) return;
   const bool isWinner = ratio.estimate < 1;
-  // What the other one could still be better by, or nothing to speak of.
+  // How much better the loser could still be; it has to be negligible.
   const double gain = isWinner ? 1 - 1 / ratio.high : 1 - ratio.low;
   if (gain >= config_.minGain && ratio.count < config_.maxPairs) return;
   const size_t winner = isWinner ? index : incumbent_;
@@ -198,7 +200,7 @@ void Tuner::judgeDuel(size_t index) {
   incumbent_ = winner;
 }
 
-/// Lowest ratio to eager measured so far, cautiously; 1 is eager itself.
+/// The lowest ratio to eager measured so far, as a cautious estimate; 1 is eager itself.
 double Tuner::bestRatio() const {
   double best = 1;
   for (const Arm& arm : arms_) {

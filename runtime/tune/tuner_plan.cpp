@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Tuner wants next. One call of plan() fills proposals_, and changes nothing else.
+// Plans the next actions of the Tuner. One call of plan() fills proposals_ and changes little else.
 //
-// Order of interests while tuning: what must happen in the foreground (load), then measuring what is ready, then the
-// next background compile, then the decision. Each of them waits until the ledger can pay for it. Max mode, which does
-// not ask the ledger: tuner_plan_max.cpp.
+// The order while tuning: foreground work (load), measuring arms that are ready, the next background compile, the
+// decision. Each waits until the ledger can pay for it. Max mode does not ask the ledger: see tuner_plan_max.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -17,14 +16,14 @@ namespace {
 constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
 constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
 constexpr double kMaxRaiseSeconds = 30.0;
-constexpr size_t kMaxShapesInRun = 16;   ///< of more shapes, enough meet by chance
-constexpr size_t kMinEagerSteps = 3;     ///< seen before the first block, which must know how long a step is
+constexpr size_t kMaxShapesInRun = 16;   ///< with more shapes, enough of them match by chance
+constexpr size_t kMinEagerSteps = 3;     ///< eager steps before the first block, to know the length of a step
 constexpr double kUnseenRatio = 10.0;    ///< an arm that never ran is assumed to be this many times slower than eager
-constexpr double kResumeShare = 0.02;    ///< a suspended compile resumes with this share of the allowance free again
-constexpr double kQuietSeconds = 0.01;   ///< while a compile runs, short steps are sampled so far apart
-constexpr int64_t kQuietSamples = 16;    ///< and at most so many steps
-constexpr int64_t kLongestQuiet = 1000;  ///< what is reported stays fresh
-constexpr size_t kKnownSteps = 64;       ///< eager's steps are known well enough to look away
+constexpr double kResumeShare = 0.02;    ///< a suspended compile resumes when this share of the allowance is free again
+constexpr double kQuietSeconds = 0.01;   ///< distance of samples of short steps while a compile runs
+constexpr int64_t kQuietSamples = 16;    ///< the same, in steps at most
+constexpr int64_t kLongestQuiet = 1000;  ///< limits how old the reported state may be
+constexpr size_t kKnownSteps = 64;       ///< with this many steps eager is known well enough to skip reports
 
 }  // namespace
 
@@ -73,7 +72,7 @@ void Tuner::planTuning() {
   if (!planCompile()) planDecision();
 }
 
-/// The database's arm: compiled, loaded and chosen without asking the ledger; its gain is known.
+/// Compiles, loads and chooses the database's arm without asking the ledger, because its gain is known.
 void Tuner::planCached() {
   want(kEager);
   if (!arms_[*cached_].isUsable()) return advanceArm(*cached_);
@@ -99,7 +98,7 @@ void Tuner::planDeterministic() {
               : "the plan that is replayed, " + config_.pinnedArm + ", could not be used; see its reason");
 }
 
-/// The next action that brings an arm closer to ready while somebody waits for it.
+/// Proposes the next action that brings an arm closer to ready while training waits for it.
 void Tuner::advanceArm(size_t arm) {
   const bool isPatient = config_.mode == Mode::kDeterministic;
   const double pause = isPatient ? std::numeric_limits<double>::infinity() : config_.maxPauseSeconds;
@@ -118,8 +117,8 @@ void Tuner::advanceArm(size_t arm) {
   }
 }
 
-/// Skips arms nobody will ever pay for, as the cap of the whole run is spent, and those that stand in for one that is
-/// ready, once anything is faster than eager.
+/// Skips arms that the cap of the whole run cannot pay for any more. Also skips stand-ins of an arm that is ready, once
+/// any arm is faster than eager.
 void Tuner::skipNeedless() {
   for (Arm& arm : arms_) {
     if (arm.verdict == Verdict::kLost || (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled))
@@ -137,7 +136,7 @@ void Tuner::skipNeedless() {
   }
 }
 
-/// Loads what is compiled and paid for. Returns false when there is nothing.
+/// Loads a compiled arm that the ledger can pay for. Returns false if there is none.
 bool Tuner::planLoad() {
   const auto arm =
       firstArm([this](const Arm& arm) { return arm.isLoadable() && ledger_.canAfford(arm.spec.foregroundSeconds); });
@@ -147,8 +146,8 @@ bool Tuner::planLoad() {
   return true;
 }
 
-/// Starts the next block of the arm with the fewest blocks, of a duel, or of what confirms the winner. Returns false
-/// when there is none to pay for.
+/// Starts the next block: of the arm with the fewest blocks, of a duel, or to confirm the winner. Returns false if
+/// there is none that the ledger can pay for.
 bool Tuner::planBlock() {
   if (const std::optional<size_t> arm = leastMeasured()) {
     if (arms_[kEager].seconds.size() < kMinEagerSteps) {
@@ -183,7 +182,7 @@ bool Tuner::planCompile() {
     }
     if (arms_[arm].isLoadable()) return true;
   }
-  // A compile disturbs measuring: what is ready is measured first, even if that has to be earned.
+  // A compile disturbs measuring, so ready arms are measured first, even if the ledger has to earn that.
   const bool isMeasuring = std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isMeasurable(); });
   for (size_t arm = 1; arm < arms_.size() && !isMeasuring; ++arm) {
     if (!arms_[arm].isWaiting()) continue;
@@ -194,7 +193,7 @@ bool Tuner::planCompile() {
   return isMeasuring;
 }
 
-/// Idle by default; suspended when the allowance is spent; raised for as long as what is left beyond the load pays for.
+/// Idle by default. Suspended when the allowance is spent. Raised for as long as the allowance pays beyond the load.
 void Tuner::planPriority(size_t arm) {
   const std::string& name = arms_[arm].spec.name;
   const double left = ledger_.leftSeconds();
@@ -250,13 +249,13 @@ void Tuner::propose(ActionKind kind, size_t arm, std::string reason) {
   proposals_.push_back({kind, arms_[arm].spec.name, Level::kIdle, 0, std::move(reason)});
 }
 
-/// The last call wins: at most one run action per boundary, and none when nothing changes.
+/// The last call wins: there is at most one run action per boundary, and none if the arm stays the same.
 void Tuner::want(size_t arm) {
   std::erase_if(proposals_, [](const Action& action) { return action.kind == ActionKind::kRun; });
   if (arm != current_) propose(ActionKind::kRun, arm);
 }
 
-/// What one step of the arm is expected to cost beyond an eager one.
+/// The expected cost of one step of the arm beyond an eager step.
 double Tuner::excessSeconds(size_t arm) const {
   const double eager = eagerStepSeconds();
   const Arm& tested = arms_[arm];
@@ -264,8 +263,8 @@ double Tuner::excessSeconds(size_t arm) const {
   return tested.numSteps > 0 ? std::max(0.0, tested.lastSeconds - eager) : kUnseenRatio * eager;
 }
 
-/// What the next block of the arm is expected to cost; only its first step where it never ran. Late reports let as many
-/// more steps run before the arm can be taken off.
+/// The expected cost of the next block of the arm, or only of its first step if it never ran. With late reports,
+/// maxLateSteps more steps run before the arm can be taken off.
 double Tuner::blockSeconds(size_t arm) const {
   const bool isUnseen = arms_[arm].numSteps == 0;
   return excessSeconds(arm) * (config_.maxLateSteps + (isUnseen ? 1 : 2 * runSteps(eagerStepSeconds()) + 1));
@@ -275,7 +274,7 @@ bool Tuner::isBlockAffordable(size_t arm) const {
   return ledger_.isUnlimited() || ledger_.canAfford(blockSeconds(arm));
 }
 
-/// False when the next step of the arm on trial is more than the ledger can bear: the block is given up for now.
+/// Whether the ledger can pay for the next step of the arm on trial; if not, the block is given up for now.
 bool Tuner::isTrialAffordable() const {
   const bool isArmNext = trial_->kind == TrialKind::kVersusEager && trial_->schedule.next() == Side::kArm;
   return !isArmNext || ledger_.isUnlimited() || ledger_.canAfford(excessSeconds(trial_->arm));
@@ -283,7 +282,8 @@ bool Tuner::isTrialAffordable() const {
 
 void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
   const Side current = current_ == reference ? Side::kReference : Side::kArm;
-  // Where not every run meets every shape, runs differ in length, lest shapes in turn keep in step with the blocks.
+  // If a run does not meet every shape, runs differ in length, so that a fixed order of shapes does not align with
+  // blocks.
   const int32_t extra = shapes_.size() > kMaxShapesInRun ? 5 * numBlocks_++ % 16 : 0;
   trial_.emplace(Trial{kind, arm, reference, AbbaSchedule(runSteps(stepSeconds()) + extra, current)});
   if (kind == TrialKind::kDuel) {
@@ -295,13 +295,13 @@ void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
   want(reference);
 }
 
-/// Undisturbed eager step over all shapes; 0 when none was seen.
+/// Median undisturbed eager step over all shapes; 0 if there is none.
 double Tuner::eagerStepSeconds() const {
   const RollingWindow& seconds = arms_[kEager].seconds;
   return seconds.empty() ? 0 : seconds.median();
 }
 
-/// Until a decision: steps in which nothing can be started, or that a sample stands for.
+/// Before a decision: steps in which nothing can be started, or for which a sample stands.
 int64_t Tuner::quietSearchSteps() const {
   const double step = stepSeconds();
   if (phase_ == Phase::kCapturing || ledger_.isUnlimited() || cached_) return 0;
@@ -311,7 +311,7 @@ int64_t Tuner::quietSearchSteps() const {
   return std::min(kLongestQuiet, static_cast<int64_t>(std::min(seconds / step, 1e9)));
 }
 
-/// The cheapest of what comes next and has to be earned first; 0 when that need not be.
+/// The lowest cost among next actions that the ledger has to earn first; 0 if the next one is free.
 double Tuner::nextCostSeconds() const {
   if (phase_ == Phase::kObserving) return config_.captureSeconds;
   double least = std::numeric_limits<double>::infinity();
@@ -324,7 +324,7 @@ double Tuner::nextCostSeconds() const {
   return std::isinf(least) ? 0 : least;  // a compile may start as soon as anything is left
 }
 
-/// The same of the incumbent where eager never ran, as after a decision from the database.
+/// eagerStepSeconds(), or the incumbent's if eager never ran, as after a decision from the database.
 double Tuner::stepSeconds() const {
   const RollingWindow& own = arms_[incumbent_].seconds;
   return arms_[kEager].seconds.empty() && !own.empty() ? own.median() : eagerStepSeconds();
@@ -333,8 +333,8 @@ double Tuner::stepSeconds() const {
 /// Eager steps of one re-check block: A . B B . A with its dropped steps.
 int64_t Tuner::recheckEagerSteps() const { return 2 * int64_t{runSteps(stepSeconds())} + 2; }
 
-/// Steps of a run. Long enough to meet every shape where batches of different shapes take turns: shapes and blocks
-/// might otherwise keep in step for ever, each side seeing shapes that the other never sees.
+/// Steps of a run. It is long enough to meet every shape if batches of different shapes alternate. Otherwise shapes and
+/// blocks might stay aligned, and each side would see shapes that the other never sees.
 int32_t Tuner::runSteps(double stepSeconds) const {
   const auto numShapes = static_cast<int32_t>(std::min<size_t>(shapes_.size(), kMaxShapesInRun));
   return std::max(numShapes, chooseRunSteps(stepSeconds, config_.minRunSeconds, config_.maxRunSteps));

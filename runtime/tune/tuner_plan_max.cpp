@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the Tuner wants next in max mode, and how training and a compile share a machine while somebody waits for it.
+// Plans the next actions in max mode: how training and a compile share a machine while the user waits for the compile.
 //
-// The longest work, a compile in the background, starts first. Beside it what needs no background is loaded and what is
-// ready is measured; the best arm proven so far runs the steps. A compile disturbs steps two- or threefold and by
-// chance, so it stands still during a block, for a bounded number of blocks per arm.
+// The longest work, a compile in the background, starts first. Beside it the tuner loads arms that need no background
+// work and measures arms that are ready. The best arm proven so far runs the steps. A compile slows steps down two- or
+// threefold and irregularly, so it is suspended during a block, for a bounded number of blocks per arm.
 //
-// Without cores to spare, steps and a compile in each other's way are slower than one after the other: they take turns.
-// What needs no background waits for the first compile and the blocks of what it made: training has few steps until
-// then which could gain by it, and a load delays the compile.
+// Without cores to spare, steps and a compile side by side are slower than one after the other, so they take turns.
+// Arms without background work wait for the first compile and its blocks. Until then training has few steps that could
+// gain by them, and a load would delay the compile.
 //
-//   compile   #####.......#####...#####..      '#' runs, '.' stands still
+//   compile   #####.......#####...#####..      '#' runs, '.' is suspended
 //   training       |||||||     |||     ||      '|' one step; gaps last maxPauseSeconds at most
 //
-// The first turn is training's where an arm is proven by then and the compile will take more than one. What needs no
-// background also waits for some steps of the first compiled arm that is proven.
+// Training has the first turn if an arm is proven by then and the compile will take more than one turn. Arms without
+// background work also wait for some steps of the first compiled arm that is proven.
 #include <algorithm>
 #include <limits>
 
@@ -22,13 +22,14 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-constexpr int32_t kBlocksBeside = 6;  ///< of one arm, for which a compile stands still; the others come afterwards
-constexpr double kRestedShare = 0.5;  ///< of a pause: after more of it a step runs before anything is loaded
-constexpr double kFirstTurn = 0.1;    ///< training's turn, in pauses, while it may gain much by what is compiled
-constexpr double kLaterTurn = 1.0;    ///< the same where an arm of that kind is there already
-constexpr double kFirstSteps = 64;    ///< of the first compiled arm that is proven, unless they take a pause or more
-constexpr size_t kPlainSteps = 64;    ///< of the arm that stays, before a large gain is believed
-constexpr double kLargeGain = 0.05;   ///< confirmed by plain steps; smaller ones by pairs
+constexpr int32_t kBlocksBeside = 6;  ///< blocks of one arm for which a compile is suspended; later blocks wait for the
+                                      ///< end of the compile
+constexpr double kRestedShare = 0.5;  ///< share of a pause after which a step runs before a load
+constexpr double kFirstTurn = 0.1;    ///< training's turn, in pauses, while the compile may bring a large gain
+constexpr double kLaterTurn = 1.0;    ///< the same if an arm of that kind is ready already
+constexpr double kFirstSteps = 64;    ///< steps of the first proven compiled arm, or fewer if they fill a pause
+constexpr size_t kPlainSteps = 64;    ///< steps of the chosen arm before a large gain is believed
+constexpr double kLargeGain = 0.05;   ///< gains above this are confirmed by plain steps, smaller ones by pairs
 
 }  // namespace
 
@@ -39,8 +40,8 @@ void Tuner::planMax() {
   if (const std::optional<size_t> arm = nextToLoad(compiling.has_value())) {
     if (isQuick(arms_[*arm]) && ledger_.numSteps() < firstStepsEndAt_) return;
     if (!isRested()) return compiling ? planTurn(*compiling) : void();
-    // Beside a compile a load takes several times as long. One that stands still may hold the lock of a cache that
-    // another arm compiled in the background needs.
+    // Beside a compile a load takes several times as long. But a suspended compile may hold the lock of a cache that
+    // another arm with background work needs.
     const bool mayWait = !arms_[*arm].needsBackground() && takesTurns();
     if (compiling) setCompileLevel(*compiling, mayWait ? Level::kSuspended : Level::kRaised);
     return advanceArm(*arm);
@@ -56,7 +57,7 @@ void Tuner::planMax() {
   planDecision();
 }
 
-/// Starts the next background compile where it would not delay what is nearly known; returns true when training has
+/// Starts the next background compile if it does not delay results that are nearly known. Returns whether training has
 /// nothing to do meanwhile.
 bool Tuner::startNextCompile() {
   const bool isBusy = isMeasuringBeside() || std::any_of(arms_.begin(), arms_.end(), [this](const Arm& arm) {
@@ -71,7 +72,7 @@ bool Tuner::startNextCompile() {
   return !nextToLoad(/*isCompiling=*/true);
 }
 
-/// What is compiled, or else needs no background for that.
+/// A compiled arm, or else one that needs no background work.
 std::optional<size_t> Tuner::nextToLoad(bool isCompiling) const {
   if (const auto compiled = firstArm([](const Arm& arm) { return arm.isLoadable(); })) return compiled;
   const bool isDelaying = isMeasuringBeside() || (isCompiling && !isFirstCompileOver());
@@ -79,7 +80,7 @@ std::optional<size_t> Tuner::nextToLoad(bool isCompiling) const {
   return firstArm(isQuick);
 }
 
-/// Whether an arm has blocks to come that go before other work.
+/// Whether an arm has blocks left that come before other work.
 bool Tuner::isMeasuringBeside() const {
   return std::any_of(arms_.begin(), arms_.end(),
                      [](const Arm& arm) { return arm.isMeasurable() && arm.numBlocks < kBlocksBeside; });
@@ -89,18 +90,18 @@ bool Tuner::isQuick(const Arm& arm) {
   return arm.isWaiting() && !arm.needsBackground() && arm.spec.standsInFor.empty();
 }
 
-/// Whether an arm that needs the background is through with it, well or not.
+/// Whether the compile of an arm with background work has ended, successfully or not.
 bool Tuner::isFirstCompileOver() const {
   return std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) {
     return arm.needsBackground() && !arm.isWaiting() && arm.state != ArmState::kCompiling;
   });
 }
 
-/// Measures what is ready while the compile of `compiling` stands still. Returns false when there is nothing to measure
+/// Measures a ready arm while the compile of `compiling` is suspended. Returns false if there is nothing to measure
 /// now.
 bool Tuner::planBlockBeside(size_t compiling) {
   const std::optional<size_t> arm = leastMeasured();
-  if (!arm) nextChallenger();  // the better of the accepted arms runs on, where their pairs say which that is
+  if (!arm) nextChallenger();  // the better of the accepted arms runs, if their pairs show which it is
   if (!arm || arms_[*arm].numBlocks >= kBlocksBeside) {
     want(incumbent_);
     return false;
@@ -111,7 +112,7 @@ bool Tuner::planBlockBeside(size_t compiling) {
   return true;
 }
 
-/// The compile of `arm` and the steps of the arm in force go on, beside each other or in turns.
+/// Lets the compile of `arm` and the steps of the current arm continue, side by side or in turns.
 void Tuner::planTurn(size_t arm) {
   const bool isTrainingsTurn = ledger_.trainedSeconds() < turnEndsAt_ || !isRested();
   setCompileLevel(arm, takesTurns() && isTrainingsTurn ? Level::kSuspended : Level::kRaised);
@@ -125,8 +126,7 @@ void Tuner::proposeWait(size_t arm, double seconds) {
   proposals_.push_back({ActionKind::kWait, arms_[arm].spec.name, Level::kRaised, seconds, {}});
 }
 
-/// Training's turn begins now, or when the pause that starts now is over; it is one step where the database knows the
-/// outcome.
+/// Training's turn begins now, or after the pause that starts now. It is one step if the database knows the outcome.
 void Tuner::beginTurn() {
   const bool isLater =
       std::any_of(arms_.begin(), arms_.end(), [](const Arm& arm) { return arm.isUsable() && arm.needsBackground(); });
@@ -134,14 +134,14 @@ void Tuner::beginTurn() {
   turnEndsAt_ = ledger_.trainedSeconds() + share * config_.maxPauseSeconds;
 }
 
-/// The first arm that was compiled in the background is proven: training gains by it before anything is loaded.
+/// The first arm compiled in the background is proven: training gains by it before anything else is loaded.
 void Tuner::beginFirstSteps(const Arm& arm) {
   if (config_.mode != Mode::kMax || !takesTurns() || firstStepsEndAt_ > 0) return;
   const double numSteps = std::min(kFirstSteps, config_.maxPauseSeconds / arm.seconds.median());
   firstStepsEndAt_ = ledger_.numSteps() + static_cast<int64_t>(numSteps);
 }
 
-/// Returns true when that changes anything.
+/// Returns whether the level changes.
 bool Tuner::setCompileLevel(size_t arm, Level level) {
   if (compileLevel_ == level) return false;
   const double seconds = level == Level::kRaised ? std::numeric_limits<double>::infinity() : 0;
@@ -150,13 +150,13 @@ bool Tuner::setCompileLevel(size_t arm, Level level) {
   return true;
 }
 
-/// False when training has stood still for so long that a step is due first.
+/// Whether training has paused so little that no step is due first.
 bool Tuner::isRested() const {
   return ledger_.foregroundSeconds() - foregroundAtStep_ <= kRestedShare * config_.maxPauseSeconds;
 }
 
-/// In max mode the arm that stays is looked at once more before the decision: rare slow steps need many steps to be
-/// seen. Where the gain is large the arm shows them in plain steps, at its own speed; a small gain needs pairs.
+/// In max mode the chosen arm is checked once more before the decision, because rare slow steps show only in many
+/// steps. If the gain is large, plain steps at the arm's own speed show them; a small gain needs pairs.
 bool Tuner::planConfirmation() {
   Arm& arm = arms_[incumbent_];
   if (incumbent_ == kEager || arm.isConfirmed) return false;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NCCL and a network plug-in agree on: function tables v6 to v12, the properties of a device, result codes. Own
-// declarations, written from the documented layout; every size and offset that NCCL relies on is checked below.
+// The binary interface between NCCL and a network plug-in: function tables v6 to v12, the properties of a device,
+// result codes. These are our own declarations, written from the documented layout. Every size and offset that NCCL
+// relies on is checked below.
 //
 //   table   NCCL        what it added
-//   v6      2.13        the least that is served here
+//   v6      2.13        the oldest table that is served here
 //   v7      2.19        device handles
 //   v8      2.20        registrations of size_t bytes, regIsGlobal
 //   v9      2.24        messages of size_t bytes, virtual devices
@@ -11,7 +12,7 @@
 //   v11     2.28, 2.29  a context per communicator
 //   v12     2.30 on     rails and planes
 //
-// A plug-in exports `ncclNetPlugin_v<N>`, one table each; NCCL takes the newest that it knows. Plain data; no code.
+// A plug-in exports `ncclNetPlugin_v<N>`, one table each; NCCL uses the newest one that it knows. Plain data; no code.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@
 
 namespace agspeed::comm::nccl {
 
-/// What every function returns.
+/// The result of every function.
 enum class Result : int {
   kOk = 0,
   kSystemError = 2,
@@ -35,18 +36,18 @@ using Logger = void (*)(LogLevel level, unsigned long subsystems, const char* fi
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, int64_t pluginId, void* data);
 
 constexpr size_t kHandleBytes = 128;
-/// So many requests of a connection are under way at most, each of up to maxRecvs messages on the sending side.
+/// At most this number of requests of a connection are in flight; on the sending side each has up to maxRecvs messages.
 constexpr int kMaxRequests = 32;
 constexpr int kPointerHost = 1, kPointerCuda = 2;
-/// What may stand in *request when irecv is called: its completion may be reported early.
+/// A value of *request when irecv is called: the plug-in may report completion early.
 inline void* const kOptionalCompletion = reinterpret_cast<void*>(1);
 
 struct CommConfig {
   int trafficClass;
 };
-/// Of offloads to the network device; none here.
+/// For offloads to the network device, which are not supported here.
 struct DeviceHandle;
-/// What NCCL says of the operations to come.
+/// Hints from NCCL about later operations.
 struct NetAttributes;
 
 template <int kMaxDevices>

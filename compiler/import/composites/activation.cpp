@@ -8,7 +8,7 @@
 namespace agspeed::compiler {
 namespace {
 
-// A builder's named intermediate values; each define() adds one that later expressions may use.
+// A builder's named intermediate values. Each define() adds one that later expressions may use.
 class Formula {
  public:
   static StatusOr<Formula> make(OpImport& op, std::initializer_list<const char*> parameters) {
@@ -77,7 +77,7 @@ Status buildGeluBackward(OpImport& op) {
   return formula.result("grad * (left + right)");
 }
 
-// Comparisons so that the gradient of NaN is NaN.
+// Written with comparisons so that the gradient of NaN is NaN.
 Status buildEluBackward(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Formula formula, Formula::make(op, {"grad", "x", "alpha", "scale", "input_scale"}));
   return formula.result(
@@ -85,7 +85,7 @@ Status buildEluBackward(OpImport& op) {
                            : "where(x > 0, grad * scale, grad * input_scale * (alpha * scale) * exp(x * input_scale))");
 }
 
-// Results: the value, and a buffer that only other devices read back but that has the shape of x on the CPU.
+// Results: the value, and a buffer that has the shape of x on the CPU and that only other devices read.
 Status buildLogSigmoidForward(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Formula formula, Formula::make(op, {"x"}));
   AG_RETURN_IF_ERROR(formula.define("z", "exp(-abs(x))"));

@@ -13,7 +13,7 @@ struct Operands {
   DType compute = DType::kF32;
 };
 
-// Every given tensor or number argument, converted as ATen does for a result of the node's dtype.
+// All given tensor and number arguments, converted as ATen does for a result of the node's dtype.
 StatusOr<Operands> loadOperands(OpImport& op) {
   AG_ASSIGN_OR_RETURN(TensorType type, op.resultType());
   Operands operands;
@@ -30,7 +30,7 @@ Status finish(OpImport& op, const Operands& operands, std::string_view expressio
   return op.setResult(result);
 }
 
-// base + alpha * scaled. ATen's vectorised kernels fuse the product, so this does too.
+// base + alpha * scaled. ATen's vectorised kernels use a fused multiply-add, so this does too.
 Status buildScaledSum(OpImport& op, std::string_view base, std::string_view scaled, double sign) {
   AG_ASSIGN_OR_RETURN(Operands operands, loadOperands(op));
   Operand& alpha = operands.names["alpha"];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of batch normalisation in training, for contiguous [N, C, ...] with planes (the dimensions after C) long
-// enough for a vector. Statistics take one pass over memory: every plane's rounded mean, then the sums of residuals
-// from it and of their squares, which correct its mean and give its squared deviations; then the planes of a channel
-// are combined:
+// Builders of batch normalisation in training, for contiguous [N, C, ...] whose planes (the dimensions after C) are
+// long enough for a vector. Statistics take one pass over memory. It computes every plane's rounded mean, then the sums
+// of the residuals from it and of their squares. These correct the plane's mean and give its squared deviations. Then
+// the planes of a channel are combined, so that no large numbers cancel:
 //   var * count = sum over planes (deviations + size * (plane mean - mean)^2)
-// so no large numbers cancel. Normalising (and what follows it) is the second pass; the backward has two as well.
+// The second pass normalises (and computes what follows). The backward has two passes as well.
 #include "compiler/import/expression.h"
 #include "compiler/import/op_table.h"
 
@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kShortestPlane = 16;
 
-// State of one batch-norm import: named operands. Statistics, [C] or [N, C], are f64 as ATen's, since planes may
+// State of one batch-norm import: named operands. Statistics, [C] or [N, C], are f64 like ATen's, because planes may
 // cancel; elements have the input's dtype.
 class BatchNormBuilder {
  public:
@@ -42,14 +42,14 @@ class BatchNormBuilder {
     return {};
   }
 
-  // As define, rounded to what the input's dtype holds.
+  // As define(), but rounded to the input's dtype.
   Status defineRounded(const char* name, std::string_view expression) {
     AG_RETURN_IF_ERROR(define(name, expression));
     names_[name] = op_.emitter().convert(op_.emitter().convert(names_[name], type_.dtype), DType::kF64);
     return {};
   }
 
-  // name: [N, C], the sum of an expression of elements over each plane.
+  // Defines name as [N, C]: the sum of an expression of elements over each plane.
   Status defineOverPlanes(const char* name, std::string_view expression) {
     AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, type_.dtype, op_.emitter()));
     Operand sum = op_.emitter().reduce(PointwiseOp::kReduceSum, elements, type_.rank() - 2, /*keepDims=*/false);
@@ -57,23 +57,23 @@ class BatchNormBuilder {
     return {};
   }
 
-  // name: [C], the sum of an [N, C] expression over the batch.
+  // Defines name as [C]: the sum of an [N, C] expression over the batch.
   Status defineOverBatch(const char* name, std::string_view expression) {
     AG_ASSIGN_OR_RETURN(Operand planes, emitExpression(expression, names_, DType::kF64, op_.emitter()));
     names_[name] = op_.emitter().sumRows(planes, 1, 0);
     return {};
   }
 
-  // `name` becomes a [C] or [N, C] operand for elements: in their dtype, with a dimension of size 1 for each dimension
-  // of a plane.
+  // Defines `name` as a [C] or [N, C] operand for use with elements: in their dtype, with a dimension of size 1 for
+  // each dimension of a plane.
   void broadcast(const char* name, const Operand& source) {
     names_[name] = op_.emitter().unsqueezeLast(op_.emitter().convert(source, type_.dtype), type_.rank() - 2);
   }
 
-  // The index-th result: a statistic.
+  // Sets the index-th result to a statistic.
   Status result(const char* name, size_t index) { return op_.setResult(names_[name], index); }
 
-  // The first result: an expression of elements.
+  // Sets the first result to an expression of elements.
   Status resultElements(std::string_view expression) {
     AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, type_.dtype, op_.emitter()));
     return op_.setResult(elements, 0);
@@ -115,7 +115,7 @@ Status defineStatistics(BatchNormBuilder& norm) {
   return norm.defineOverBatch("squares", "deviations + planesize * ((planemean - mean) * (planemean - mean))");
 }
 
-// new = momentum * statistic + (1 - momentum) * old, the variance with one degree of freedom less.
+// new = momentum * statistic + (1 - momentum) * old. The variance is divided by count - 1.
 Status setRunning(OpImport& op, BatchNormBuilder& norm) {
   AG_ASSIGN_OR_RETURN(double momentum, op.number("momentum"));
   norm.set("momentum", op.emitter().number(momentum, DType::kF64));

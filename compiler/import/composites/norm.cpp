@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builders of layer normalisation. The backward is one pass: the kernel that computes the input's gradient also adds up
-// the gradients of weight and bias, block by block of rows.
+// the gradients of weight and bias, in blocks of rows.
 #include <numeric>
 
 #include "compiler/import/expression.h"
@@ -38,7 +38,7 @@ class NormBuilder {
     return {};
   }
 
-  // name = mean over the row of the expression.
+  // Defines name as the mean of the expression over the row.
   Status defineMean(const char* name, std::string_view expression) {
     AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, compute_, op_.emitter()));
     Operand sum = op_.emitter().reduce(PointwiseOp::kReduceSum, elements, numDims_, /*keepDims=*/true);
@@ -49,7 +49,7 @@ class NormBuilder {
 
   Status result(const char* name, size_t index) { return op_.setResult(names_[name], index); }
 
-  // The sum over rows of a named value, converted to the result's dtype.
+  // Sets a result to the sum over rows of a named value, converted to the result's dtype.
   Status sumOverRows(const char* name, size_t index) {
     size_t numRowDims = op_.emitter().typeOf(names_[name].value).rank() - numDims_;
     if (numRowDims == 0) return op_.setResult(names_[name], index);
@@ -68,7 +68,7 @@ class NormBuilder {
 
 }  // namespace
 
-// The mean of residuals from a first, rounded mean corrects it, so that the rows' own size costs no accuracy.
+// The mean of residuals corrects a first, rounded mean, so that a large mean costs no accuracy.
 Status buildLayerNorm(OpImport& op) {
   AG_ASSIGN_OR_RETURN(NormBuilder norm, NormBuilder::make(op, {"x", "weight", "bias"}));
   AG_ASSIGN_OR_RETURN(double eps, op.number("eps"));

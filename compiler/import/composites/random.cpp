@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builder of dropout. The mask stays a call of ATen's bernoulli, which draws the numbers that eager draws, in its
-// order; masking and scaling become nodes that fuse with their neighbours. On a GPU eager's dropout draws as no other
-// operator does, and stays a call as a whole.
+// Builder of dropout. The mask stays a call of ATen's bernoulli, which draws the same numbers as eager, in the same
+// order. Masking and scaling become nodes that fuse with their neighbours. On a GPU eager's dropout draws like no other
+// operator, so it stays a call as a whole.
 #include "compiler/import/op_table.h"
 
 namespace agspeed::compiler {
 namespace {
 
-// Eager draws nothing then: torch.nn.functional.dropout multiplies by zero.
+// For p == 1 eager draws nothing: torch.nn.functional.dropout multiplies by zero.
 Status dropAll(OpImport& op) {
   Emitter& emitter = op.emitter();
   const DType compute = computeType(op.typeOf("x").dtype);

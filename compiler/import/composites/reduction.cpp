@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of reductions: sum, mean, max, min, any, all, variance over trailing dimensions; sum and mean also over
-// leading dimensions and over whole tensors, where the source is made natively, so that it need not be written first.
+// Builders of reductions: sum, mean, max, min, any, all, variance over trailing dimensions. Sum and mean are also built
+// over leading dimensions and over whole tensors if the source is native, so that it need not be written first.
 #include <algorithm>
 
 #include "compiler/import/expression.h"
@@ -21,7 +21,7 @@ bool has(OpImport& op, const std::string& parameter) {
   return std::ranges::find(op.parameters(), parameter) != op.parameters().end();
 }
 
-// `accumulate`: the dtype to reduce in, given the result's.
+// `accumulate`: returns the dtype to reduce in for the result's dtype.
 StatusOr<Row> loadRow(OpImport& op, DType (*accumulate)(DType)) {
   AG_ASSIGN_OR_RETURN(TensorType result, op.resultType());
   if (!op.isTensor("x")) return unsupported("the source is not a tensor");
@@ -44,7 +44,7 @@ struct Sum {
   SymExpr count;  ///< elements of each sum
 };
 
-// Vectors run along the columns; wide rows of sums leave the first-level cache.
+// Vectors run along the columns, so they need a few; wide rows of sums leave the first-level cache.
 constexpr int64_t kFewestColumns = 8;
 constexpr int64_t kMostColumns = 16384;
 
@@ -54,7 +54,7 @@ const Node* producerOf(const Graph& graph, ValueId value) {
   return found == graph.nodes.rend() ? nullptr : &*found;
 }
 
-// What a view that only regroups the dimensions before the last numKept shows.
+// The source of views that only regroup the dimensions before the last numKept.
 ValueId behindRegrouping(const Graph& graph, ValueId value, size_t numKept) {
   while (const Node* node = producerOf(graph, value)) {
     bool isView = node->kind == NodeKind::kCall &&
@@ -131,7 +131,7 @@ Status buildExtremum(OpImport& op, PointwiseOp reduction) {
   return op.setResult(op.emitter().reduce(reduction, row.elements, row.numDims, row.keepsDims));
 }
 
-// any and all: the maximum or minimum over 0 and 1.
+// any and all: the maximum or minimum of values 0 and 1.
 Status buildQuantifier(OpImport& op, PointwiseOp reduction) {
   AG_ASSIGN_OR_RETURN(Row row, loadRow(op, [](DType) { return DType::kBool; }));
   Operand bits = op.emitter().cast(row.elements, DType::kI32);
@@ -144,7 +144,7 @@ struct Moments {
   Operand variance;
 };
 
-// The mean of residuals from a first, rounded mean corrects it, so that the rows' own size costs no accuracy.
+// The mean of residuals corrects a first, rounded mean, so that a large mean costs no accuracy.
 StatusOr<Moments> buildMoments(OpImport& op) {
   AG_ASSIGN_OR_RETURN(Row row, loadRow(op, computeType));
   const DType compute = row.elements.dtype;

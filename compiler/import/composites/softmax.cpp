@@ -23,7 +23,7 @@ StatusOr<NamedOperands> loadRows(OpImport& op, std::vector<std::string> paramete
   return rows;
 }
 
-// One expression after another; a name starting with "max" or "sum" is the reduction of its expression.
+// Emits the expressions in order; a name that starts with "max" or "sum" is the reduction of its expression.
 Status emitSteps(OpImport& op, NamedOperands names, std::initializer_list<std::pair<std::string, std::string>> steps) {
   DType compute = names.begin()->second.dtype;
   Operand last;
@@ -43,7 +43,7 @@ Status buildSoftmax(OpImport& op) {
   return emitSteps(op, rows, {{"max", "x"}, {"e", "exp(x - max)"}, {"sum", "e"}, {"y", "e / sum"}});
 }
 
-// A row of -inf alone gives zeros.
+// A row that is all -inf gives zeros.
 Status buildSafeSoftmax(OpImport& op) {
   if (!op.isNone("dtype")) return unsupported("a softmax of another dtype");
   AG_ASSIGN_OR_RETURN(auto rows, loadRows(op, {"x"}));

@@ -46,7 +46,7 @@ int numLanes(const Cluster& cluster) {
   return anyWide ? 8 : 16;
 }
 
-// Fills isRow, phase and reductions; nodes are in execution order, so inputs come first.
+// Fills isRow, phase and reductions. Nodes are in execution order, so inputs come first.
 void placeNodes(const Cluster& cluster, ClusterSchedule& schedule) {
   for (size_t index = 0; index < cluster.nodes.size(); ++index) {
     const ClusterNode& node = cluster.nodes[index];

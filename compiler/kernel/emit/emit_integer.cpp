@@ -26,7 +26,7 @@ struct Division {
   Val remainder;  ///< a - quotient * b
 };
 
-// Machine division traps for b == 0 and for min / -1: divide by 1 instead, then put the results right.
+// Machine division traps for b == 0 and for min / -1, so the code divides by 1 instead and corrects the results.
 Division divide(Val a, Val b, Signedness signedness) {
   ValueBuilder& builder = *a.builder;
   Val zero = builder.like(a, 0);

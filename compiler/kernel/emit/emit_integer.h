@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer operations with ATen's semantics where they differ from the machine's. None of them traps: a division by zero
+// Integer operations with ATen's semantics if these differ from the machine's. None of them traps: a division by zero
 // gives 0, and the smallest integer divided by -1 wraps around.
 #pragma once
 
@@ -15,7 +15,7 @@ passes::Val intRemainder(passes::Val a, passes::Val b, passes::Signedness signed
 passes::Val intFmod(passes::Val a, passes::Val b, passes::Signedness signedness);
 /// Wraps around; a negative exponent gives 1 for base 1, +-1 for base -1, else 0.
 passes::Val intPower(passes::Val base, passes::Val exponent, passes::Signedness signedness);
-/// Bits out of range (negative or at least the width) give 0, or the sign when shifting a signed integer right.
+/// Out-of-range shift counts (negative or at least the width) give 0, or the sign if a signed integer is shifted right.
 passes::Val intShiftLeft(passes::Val a, passes::Val bits, passes::Signedness signedness);
 passes::Val intShiftRight(passes::Val a, passes::Val bits, passes::Signedness signedness);
 

@@ -43,7 +43,7 @@ class KernelEmitter {
  private:
   using Coordinates = std::vector<Val>;
 
-  // Outer coordinates of a row, innermost last. Only here is a division: later rows count up.
+  // Outer coordinates of a row, innermost last. This is the only division; later rows count up.
   Coordinates coordinatesOf(Val row) {
     int rank = cluster_.outerRank;
     Coordinates coordinates(rank);
@@ -75,7 +75,7 @@ class KernelEmitter {
     return coordinates;
   }
 
-  // The slice counts blocks: each clears its sums, then adds its rows to them.
+  // The slice counts blocks. Each block clears its sums, then adds its rows to them.
   void emitBlocks() {
     Val numRows = access_.outerSize(0);
     for (int dimension = 1; dimension < cluster_.outerRank; ++dimension) {
@@ -173,7 +173,7 @@ class KernelEmitter {
     return valueAs(reduction.dtype, cluster_, input, elementValue(input, columns));
   }
 
-  // All values first: a store may overwrite what a later value's load would read.
+  // Computes all values first, because a store may overwrite memory that a later value would load.
   void storeElements(const ColumnVector& columns) {
     std::vector<Val> values;
     for (const ClusterStore& store : schedule_.elementStores) {

@@ -14,7 +14,7 @@ namespace agspeed::compiler {
 /// Loads the dialects that kernels and their passes use. Requires: called before emitKernel on a fresh context.
 void loadKernelDialects(mlir::MLIRContext& context);
 
-/// Errors: kUnsupported when the generator lacks an operation, dtype or shape (named).
+/// Errors: kUnsupported if the generator lacks an operation, dtype or shape (named).
 StatusOr<mlir::OwningOpRef<mlir::ModuleOp>> emitKernel(mlir::MLIRContext& context, const Cluster& cluster,
                                                        const std::string& name);
 

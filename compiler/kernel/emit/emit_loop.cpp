@@ -80,7 +80,7 @@ class ColumnLoop {
     return Accumulators(loop.getResults());
   }
 
-  // Full vectors in [begin, end), accumulated block by block; level 0 is one block.
+  // Full vectors in [begin, end), accumulated in blocks; level 0 is one block.
   Accumulators emitBlocks(Val begin, Val end, int level) {
     if (level == 0) return emitVectors(begin, end, neutral());
     int64_t step = range_.lanes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// OperandAccess: addresses of a kernel's operands, and the loads and stores of one vector of columns or one row value.
-// Column strides choose the instruction at compile time: contiguous = vector load, strided = gather.
+// OperandAccess: addresses of a kernel's operands, and loads and stores of one vector of columns or one row value.
+// Column strides select the instruction at compile time: contiguous = vector load, strided = gather.
 #pragma once
 
 #include <vector>
@@ -26,9 +26,10 @@ class OperandAccess {
   passes::Val numColumns() const { return numColumns_; }
   /// Rows per block. Requires: the cluster sums rows.
   passes::Val blockRows() const { return blockRows_; }
-  /// Computes the block operands' addresses; later accesses to them are in that block.
+  /// Computes the addresses of block operands; later accesses to these are in that block.
   void enterBlock(passes::Val block);
-  /// Computes the other operands' addresses of the row with these outer coordinates; later accesses are in that row.
+  /// Computes the addresses of the other operands in the row with these outer coordinates; later accesses are in that
+  /// row.
   void enterRow(const std::vector<passes::Val>& coordinates);
 
   /// A vector of the operand's columns in register form. Masked-off lanes are zero.

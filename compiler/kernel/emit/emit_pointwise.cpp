@@ -25,7 +25,7 @@ struct Operands {
   Signedness signedness() const { return signednessOf(dtype); }
 };
 
-// Which dtypes an operation has code for.
+// The dtypes for which an operation has code.
 constexpr unsigned kBools = 1;
 constexpr unsigned kInts = 2;
 constexpr unsigned kFloats = 4;
@@ -35,7 +35,7 @@ constexpr unsigned kAll = kBools | kNumbers;
 struct Row {
   Op op;
   unsigned domains;
-  bool isPredicate;  ///< the result is bool whatever the inputs' dtype
+  bool isPredicate;  ///< whether the result is bool for all dtypes of the inputs
   Val (*emit)(const Operands&);
 };
 
@@ -51,7 +51,7 @@ Val binary(const Operands& o) {
   return b.wrap(MathOp::create(b.ops(), b.loc(), o.a().value, o.b().value));
 }
 
-// Rounding operations leave integers as they are.
+// Rounding operations do not change integers.
 template <Val (*round)(Val)>
 Val rounding(const Operands& o) {
   return o.isFloating() ? round(o.a()) : o.a();
@@ -94,11 +94,11 @@ Val isInf(const Operands& o) {
   return b.integer(withElement(o.a().type(), b.ops().getI1Type()), 0);
 }
 
-// Booleans: addition is or, multiplication is and.
+// For bool, addition is or, and multiplication is and.
 Val add(const Operands& o) { return o.isBool() ? o.a() | o.b() : o.a() + o.b(); }
 Val multiply(const Operands& o) { return o.isBool() ? o.a() & o.b() : o.a() * o.b(); }
 
-// a - b floor(a / b), with the rounding of ATen: from fmod, then the sign of b.
+// a - b floor(a / b), rounded like ATen: from fmod, then with the sign of b.
 Val floatRemainder(Val a, Val b) {
   Val mod = fmod(a, b);
   Val zero = a.builder->like(a, 0);
@@ -106,7 +106,7 @@ Val floatRemainder(Val a, Val b) {
   return select(hasWrongSign, mod + b, mod);
 }
 
-// ATen's div_floor_floating: (a - fmod) / b is near an integer; snap to it.
+// As ATen's div_floor_floating: (a - fmod) / b is near an integer and is rounded to it.
 Val floatFloorDiv(Val a, Val b) {
   ValueBuilder& builder = *a.builder;
   Val zero = builder.like(a, 0);
@@ -132,7 +132,7 @@ Val power(const Operands& o) {
   return o.isFloating() ? binary<math::PowFOp>(o) : intPower(o.a(), o.b(), o.signedness());
 }
 
-// Loads, constants, casts and reductions are not pointwise and have no row.
+// Loads, constants, casts and reductions are not pointwise operations and have no row.
 constexpr Row kRows[] = {
     {Op::kAbs, kAll, false, absolute},
     {Op::kNeg, kNumbers, false, [](const Operands& o) { return -o.a(); }},
@@ -258,7 +258,7 @@ Val valueAs(DType dtype, const Cluster& cluster, int32_t node, Val value) {
 Val extreme(bool isMax, Val a, Val b, DType dtype) {
   if (dtype == DType::kBool) return isMax ? a | b : a & b;
   Signedness signedness = signednessOf(dtype);
-  // A NaN in b makes the comparison false and is taken from there; a NaN in a is put back.
+  // If b is NaN, the comparison is false and b is picked. If a is NaN, it is put back below.
   Val picked = select(isMax ? gt(a, b, signedness) : lt(a, b, signedness), a, b);
   return isFloat(dtype) ? select(isNan(a), a, picked) : picked;
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pointwise operations on register values (see emit_types.h), with ATen's semantics. One row of a table per operation.
 //
-// Where ATen raises an error (integer division by zero), the generated code gives 0 and does not trap: an importer that
-// must keep the error leaves such operations to ATen.
+// If ATen raises an error (integer division by zero), the generated code gives 0 and does not trap. An importer that
+// has to keep the error leaves such operations to ATen.
 #pragma once
 
 #include "compiler/graph/cluster.h"
@@ -10,19 +10,19 @@
 
 namespace agspeed::compiler {
 
-/// The dtype in which a node's operation is done: that of its inputs for comparisons and predicates, else its own.
+/// The dtype in which a node computes: the inputs' dtype for comparisons and predicates, else its own.
 DType operationDType(const Cluster& cluster, const ClusterNode& node);
 
-/// Errors: kUnsupported naming the operation and the dtype when there is no code for the pair.
+/// Errors: kUnsupported naming the operation and the dtype if there is no code for the pair.
 Status checkPointwise(const Cluster& cluster, const ClusterNode& node);
 
 /// Requires: checkPointwise(node); inputs are of operationDType(), except the condition of kWhere (bool).
 passes::Val emitPointwise(const ClusterNode& node, DType operationDType, mlir::ArrayRef<passes::Val> inputs);
 
-/// A node's value from its inputs' values. Requires: checkPointwise(node); no load, reduction or sum over rows.
+/// A node's value from its inputs' values. Requires: checkPointwise(node); not a load, reduction or sum over rows.
 passes::Val emitNode(passes::ValueBuilder& builder, const Cluster& cluster, const ClusterNode& node,
                      mlir::ArrayRef<passes::Val> inputs);
-/// The value of node `node` as `dtype`: as it is where that is the node's own.
+/// The value of node `node` as `dtype`; unchanged if that is the node's own dtype.
 passes::Val valueAs(DType dtype, const Cluster& cluster, int32_t node, passes::Val value);
 
 /// The larger or the smaller of two values; NaN if either is NaN. Booleans: or, and.

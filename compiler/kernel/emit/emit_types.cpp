@@ -43,7 +43,7 @@ Val floatToInt(Val x, DType to) {
   return convertInt(whole, registerType(b.ops().getContext(), to), Signedness::kSigned);
 }
 
-// Rounds a float in registers to the precision of a dtype that is held in a wider register.
+// Rounds a float to the precision of a dtype that registers hold in a wider type.
 Val roundTo(Val x, DType dtype) {
   Builder& ops = x.builder->ops();
   if (dtype == DType::kBF16) return bf16BitsToFloat(roundToBf16Bits(x));

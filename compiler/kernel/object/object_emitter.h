@@ -9,8 +9,8 @@
 
 namespace agspeed::compiler {
 
-/// Bytes of an object file. No fast-math: results are the same whatever the optimiser does.
-/// Errors: kInternal when translation or code generation fails.
+/// Returns the bytes of an object file. There is no fast-math, so the optimiser does not change results.
+/// Errors: kInternal if translation or code generation fails.
 StatusOr<std::string> emitObject(mlir::ModuleOp module);
 
 }  // namespace agspeed::compiler

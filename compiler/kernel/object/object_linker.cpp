@@ -16,7 +16,7 @@ struct LibraryFunction {
   void* address;
 };
 
-// Overloaded names need the overload picked by type.
+// Selects an overload by type for overloaded names.
 template <typename F>
 void* addressOf(F* function) {
   return reinterpret_cast<void*>(function);

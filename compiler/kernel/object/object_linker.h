@@ -12,13 +12,13 @@
 namespace agspeed::compiler {
 
 struct KernelObject {
-  std::string symbol;  ///< of the kernel function; unique per distinct object
+  std::string symbol;  ///< of the kernel function; unique for each distinct object
   std::string bytes;
 };
 
-/// One kernel per entry of `symbols`, in order; each must be the symbol of one of `objects`. The code may reach only
-/// the mathematical and memory functions listed in object_linker.cpp: anything else is an unresolved symbol. The code
-/// lives as long as the library. Errors: kDataLoss for a malformed object or an unresolved symbol.
+/// One kernel per entry of `symbols`, in order; each must be the symbol of one of `objects`. The code may call only the
+/// mathematical and memory functions listed in object_linker.cpp; any other is an unresolved symbol. The code lives as
+/// long as the library. Errors: kDataLoss for a malformed object or an unresolved symbol.
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> linkKernels(const std::vector<KernelObject>& objects,
                                                                     const std::vector<std::string>& symbols);
 

@@ -3,10 +3,11 @@
 
     torch.distributed.init_process_group("agspeed")              # or "cpu:agspeed,cuda:nccl"
 
-Installing the wheel is all it takes; in a checkout `import agspeed` makes it known (autoload.py). The transport is
-C++ (``comm/``); without the native extension ``init_process_group`` raises one sentence that says why it is missing.
+The installed wheel registers the backend by itself; in a checkout, `import agspeed` registers it (autoload.py). The
+transport is C++ (``comm/``). Without the native extension, ``init_process_group`` raises an error that says why the
+extension is missing.
 
-Scripts that name Gloo, or no backend, get ours with AGSPEED_AS=gloo or `install_as_default` (stand_in.py).
+Scripts that name Gloo, or no backend, use this backend with AGSPEED_AS=gloo or `install_as_default` (stand_in.py).
 
 Beyond torch.distributed's own functions there are `monitored_barrier` (groups.py), `counters`, `flight_record` and
 `prometheus` (metrics.py), and `trace` (tracing.py).
@@ -46,14 +47,15 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """These load torch."""
+    """Imports a public function at its first use, because its module imports torch."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
 def register() -> None:
-    """Makes the backend known to torch.distributed, and keeps the stores of jobs on one host out of others' reach.
+    """Registers the backend with torch.distributed, and keeps the stores of single-host jobs off the network.
+
     Repeated calls change nothing.
     """
     from torch import distributed
@@ -70,7 +72,7 @@ def register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> Any:
-    """What torch.distributed calls to make a group; `backend_options` are those of other backends."""
+    """Creates a group when torch.distributed asks for one. `backend_options` belong to other backends."""
     from agspeed import config, native
     from agspeed.distributed.ddp_logging import name_backend
     from agspeed.errors import AgspeedError
@@ -82,5 +84,5 @@ def _create(options: Any, backend_options: Any) -> Any:
     if module is None:
         raise AgspeedError(f'the torch.distributed backend "{BACKEND}" is not there: {native.why_missing()}')
     name_backend()
-    native.configure()  # once more: variables may have been set since it was loaded
+    native.configure()  # once more, because variables may have been set since the extension was loaded
     return module.create_process_group(options)

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backwards that reduce the gradients of a wrapper (DistributedDataParallel, what `replicate()` leaves, the units of
-`fully_shard`): what all ranks come to in the same step, whatever else they do.
+"""Detects the beginning of each backward that reduces the gradients of a wrapper.
 
-Whoever comes there waits for the others in that backward anyway. A forward without a backward, a gradient for inputs
-alone, an evaluation or a sample that one rank draws alone does not count. Training thread only, but for the hooks of
-tensors, which run where the backward does, while that thread waits for it.
+A wrapper is a DistributedDataParallel, the DistributedDataParallel that `replicate()` attaches to a module, or the
+units of `fully_shard`. All ranks reach such a backward in the same step, whatever else they do, and they wait for each
+other there anyway. Forwards without a backward, gradients for inputs alone, and evaluations or samples that one rank
+draws alone do not count.
+
+Threads: the training thread only, except for the hooks of tensors. The hooks run on the backward's thread, while the
+training thread waits for the backward.
 """
 
 from __future__ import annotations
@@ -24,25 +27,26 @@ from agspeed.torch_compat import autograd, c10d, ddp
 
 
 class Backwards(ABC):
-    """Hears when each of them begins, before any gradient leaves. It lives in hooks of the wrapper while it listens.
+    """Calls `on_backward` when such a backward begins, before any gradient leaves.
 
-    Ranks make theirs in the same step, within a training forward, and hear of the next step's backward first. A rank
-    may have run another forward before in that step: what begins without a collective since is left out, too.
+    Hooks of the wrapper own this object while it listens. All ranks create it in the same step, within a training
+    forward, and the first backward that it reports is the next step's. One rank may run several forwards in the step
+    of the creation. So a backward is ignored if the group has begun no collective since the creation.
     """
 
     def __init__(self, wrapper: nn.parallel.DistributedDataParallel | Sharding, called: nn.Module) -> None:
-        """called: the module whose calls are the forwards within the wrapper."""
+        """called: the module whose calls are the wrapper's forwards."""
         is_sharding = isinstance(wrapper, Sharding)
-        self._wrapper: Any = (lambda: wrapper) if is_sharding else weakref.ref(wrapper)  # nobody else keeps a sharding
+        self._wrapper: Any = (lambda: wrapper) if is_sharding else weakref.ref(wrapper)  # a Sharding has no other owner
         self._called = weakref.ref(called)
         self._thread = threading.get_ident()
-        self._num_forwards = self._latest = 0  # training forwards; the one whose backward began last
+        self._num_forwards = self._latest = 0  # training forwards; the number of the one whose backward began last
         self._task = -1  # autograd's number of that backward
-        reduced = () if is_sharding else wrapper.parameters()  # sharded: in any backward
+        reduced = () if is_sharding else wrapper.parameters()  # fully_shard communicates in every backward
         trained = (parameter for parameter in reduced if parameter.requires_grad)
-        self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # where they are accumulated
+        self._gradients = [get_gradient_edge(parameter).node for parameter in trained]  # the nodes that accumulate them
         self._hooks: list[Any] = []
-        self._is_within = False  # a training forward that was seen to begin
+        self._is_within = False  # whether a forward has begun since the hooks were registered
         self._group: Any = wrapper.process_group
         self._device = next(wrapper.parameters()).device
         try:
@@ -52,16 +56,17 @@ class Backwards(ABC):
 
     @abstractmethod
     def on_backward(self) -> None:
-        """A backward that reduces begins."""
+        """Called when a backward that reduces gradients begins."""
 
     def before_forward(self, *_: Any) -> None:
-        """A forward within the wrapper begins, a training one or another."""
+        """Called when a forward of the wrapper begins, in training or not."""
         self._is_within = True
 
     def after_forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The wrapper's forward is over; whatever its backward begins with tells of it."""
+        """Called after the wrapper's forward. Registers hooks on the output that report when its backward begins."""
         wrapper = self._wrapper()
-        if not self._is_within:  # it began before there were hooks, and is seen where others have hooks of their own
+        # torch calls a hook that was registered during a forward after that same forward, if the module has others.
+        if not self._is_within:
             return
         if wrapper is None or not self._is_training() or ddp.is_in_join(wrapper):
             return
@@ -69,25 +74,25 @@ class Backwards(ABC):
             return
         self._num_forwards += 1
         number = self._num_forwards
-        if isinstance(output, torch.Tensor):  # the usual case, made cheap: untuned steps come here too
+        if isinstance(output, torch.Tensor):  # the usual case, kept cheap because untuned steps run it too
             if output.requires_grad:
                 output.register_hook(lambda _: self._backward_begins(number))  # type: ignore[no-untyped-call]
         elif tensors := [leaf for leaf in ddp.tensors_in(output) if leaf.requires_grad]:
             register_multi_grad_hook(tensors, lambda _: self._backward_begins(number), mode="any")
 
     def num_collectives(self) -> int:
-        """How many the group has begun, which all ranks count alike but for messages of few. Raises: RuntimeError for a
-        backend that does not count them.
+        """How many collectives the group has begun. The ranks' counts are equal, unless only some ranks have exchanged
+        messages. Raises: RuntimeError if the backend does not count collectives.
         """
         return c10d.num_collectives(self._group, self._device)
 
     def _listen(self) -> None:
-        """From the next forward on."""
+        """Registers the hooks; they take effect with the next forward."""
         called = self._called()
         self._is_within = False
         if called is not None:
             self._hooks = [
-                called.register_forward_pre_hook(_Hook(self, "before_forward"), prepend=True),  # of replicate()'s own
+                called.register_forward_pre_hook(_Hook(self, "before_forward"), prepend=True),  # before replicate()'s
                 called.register_forward_hook(_Hook(self, "after_forward")),
             ]
 
@@ -97,7 +102,7 @@ class Backwards(ABC):
         self._hooks.clear()
 
     def _is_training(self) -> bool:
-        """Within a forward: all ranks do it. One without gradients may be that of one rank, which evaluates."""
+        """Whether the current forward trains, so that all ranks run it. Only evaluations run at one rank alone."""
         return torch.is_grad_enabled() and threading.get_ident() == self._thread
 
     def _backward_begins(self, forward: int) -> None:
@@ -111,8 +116,10 @@ class Backwards(ABC):
         self.on_backward()
 
     def _reduces(self) -> bool:
-        """Whether the backward under way reaches parameters: that of `autograd.grad` for inputs reduces nothing. Units
-        of `fully_shard` are told of it as late as here, the wrapper before the forward.
+        """Whether the current backward reduces gradients.
+
+        `autograd.grad` for inputs reaches no parameters, so it reduces nothing. `fully_shard` reads whether to reduce
+        only in the backward; DistributedDataParallel reads it before the forward.
         """
         if isinstance(sharding := self._wrapper(), Sharding):
             return sharding.require_backward_grad_sync
@@ -120,7 +127,7 @@ class Backwards(ABC):
 
 
 class _Hook:
-    """Calls a method of who listens. A copy of the wrapper, in memory or in a file, has none."""
+    """Calls a method of its listener. In a copy of the wrapper, in memory or in a file, the hook does nothing."""
 
     def __init__(self, listener: Backwards, method: str) -> None:
         self._call = getattr(listener, method)

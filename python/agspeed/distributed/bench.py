@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times collectives, sizes and algorithms, by the conventions of nccl-tests.
 
-Every rank of the default group runs `measure`; all of them get the same rows. The size of a row is that of the whole
-buffer: of all_gather's output and reduce_scatter's input, for instance. With t the time of one operation, of the rank
-that took longest, the algorithm bandwidth is size / t, and the bus bandwidth is that times the factor below: what each
-rank's link carries at least, whatever the algorithm, so it can be held against the speed of the link.
+Every rank of the default group runs `measure`, and all ranks get the same rows. A row's size is the size of the whole
+buffer, e.g. all_gather's output or reduce_scatter's input. Let t be the time of one operation on the slowest rank. The
+algorithm bandwidth is size / t. The bus bandwidth is the algorithm bandwidth times the collective's bus factor (see
+`COLLECTIVES`). Each rank's link carries at least the bus bandwidth with any algorithm, so it can be compared with the
+speed of the link.
 
-To add a collective: one row in `COLLECTIVES` and the function that prepares it.
+To add a collective, add one row to `COLLECTIVES` and the function that prepares it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _MAX_PER_ROUND = 500
 
 @dataclass(frozen=True)
 class Request:
-    """What to time. `algorithms`: names, or "auto" for what the plan takes; a collective skips those it lacks."""
+    """Says what to time. `algorithms`: names, or "auto" for the plan's choice. A collective skips unknown names."""
 
     collectives: Sequence[str]
     sizes: Sequence[int]
@@ -41,12 +42,12 @@ class Request:
     dtype: torch.dtype = torch.float32
     seconds: float = 0.3  # per row, about
     against: str = ""
-    """Another backend, each row's rounds of which alternate with ours."""
+    """Another backend to compare with: in each row, its rounds alternate with ours. "": none."""
 
 
 @dataclass(frozen=True)
 class RailUse:
-    """What this rank sent over one of its interfaces while a row was timed. `share`: of what went over all of them."""
+    """Traffic that this rank sent over one interface while a row was timed. `share`: its part of all traffic sent."""
 
     interface: str
     address: str
@@ -56,8 +57,11 @@ class RailUse:
 
 @dataclass(frozen=True)
 class Row:
-    """`rails`: none where the backend is another one, or nothing left the host. `against_microseconds`: of the other
-    backend, where one was asked for."""
+    """The result for one collective, algorithm and size.
+
+    `rails` is empty if the backend is another one, or if no data left the host. `against_microseconds` is the time of
+    the other backend, if the request named one.
+    """
 
     collective: str
     algorithm: str
@@ -74,7 +78,8 @@ class Row:
 
 
 class _Prepared(NamedTuple):
-    """`fill` sets the input, `run` is what is timed, `is_correct` looks at the output of a run after a fill."""
+    """One collective with its buffers: `fill` sets the input, the timer calls `run`, and `is_correct` checks the
+    output after a `fill` and a `run`."""
 
     fill: Callable[[], None]
     run: Callable[[], Any]
@@ -86,19 +91,19 @@ Group = distributed.ProcessGroup | None
 
 
 class _Collective(NamedTuple):
-    bus_factor: Callable[[int], float]  # of the number of ranks
+    bus_factor: Callable[[int], float]  # takes the number of ranks
     prepare: Callable[[int, torch.dtype, Group], _Prepared]
-    """Of elements per rank's part; as many parts as ranks are the whole."""
+    """Takes the number of elements in one rank's part. The whole buffer has one part for each rank."""
 
 
 def algorithms(collective: str) -> list[str]:
-    """The algorithms of ours for a collective, in the order of their table."""
+    """The algorithms of this backend for a collective, in the order of their table."""
     module = native.load()
     return [] if module is None else [name for owner, name in module.collective_algorithms() if owner == collective]
 
 
 def measure(request: Request) -> Iterator[Row]:
-    """One row after another. Every rank must ask for the same and take all rows."""
+    """Yields one row after another. Every rank must make the same request and consume all rows."""
     ours = groups.find()
     other: Any = distributed.new_group(backend=request.against) if request.against else None
     for name in request.collectives:
@@ -136,7 +141,7 @@ def _rails() -> list[dict[str, Any]]:
 
 
 def _use(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]], seconds: float) -> list[RailUse]:
-    """A row per interface, however many connections it has."""
+    """One row for each interface; it adds up all connections of the interface."""
     sent: dict[tuple[str, str], int] = {}
     for then, now in zip(before, after, strict=True):
         place = (now["interface"], now["address"])
@@ -152,8 +157,10 @@ def _is_correct(prepared: _Prepared) -> float:
 
 
 def _time(runs: Sequence[Callable[[], Any]], budget: float) -> list[tuple[float, int]]:
-    """For each of `runs`: seconds per call, the median of rounds, each as long as the rank that took longest, and how
-    many calls it took to find out. Rounds of one alternate with those of the others.
+    """Returns (seconds per call, number of calls) for each of `runs`.
+
+    The seconds are the median of several rounds; each round counts the time of the slowest rank. Rounds of the
+    different `runs` alternate.
     """
     counts = []
     for run in runs:
@@ -180,14 +187,14 @@ def _seconds(run: Callable[[], Any], count: int) -> float:
 
 
 def _agree(value: float, op: Any) -> float:
-    """The least or greatest of all ranks' values."""
+    """The minimum or maximum of all ranks' values."""
     tensor = torch.tensor([value], dtype=torch.float64)
     distributed.all_reduce(tensor, op=op)
     return float(tensor)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The collectives. Rank r's data is r + 1 everywhere, which every type holds for the ranks of a benchmark.
+# The collectives. Every element of rank r's input is r + 1. Each dtype can hold that for the ranks of a benchmark.
 
 
 def _filled(*tensors: torch.Tensor) -> Callable[[], None]:
@@ -217,7 +224,7 @@ def _all_reduce(part: int, dtype: torch.dtype, group: Group) -> _Prepared:
 
     def is_correct() -> bool:
         found = _all_are(data, _sum_of_ranks())
-        data.zero_()  # stays in range however often it is summed
+        data.zero_()  # so that repeated sums stay in range
         return found
 
     return _Prepared(_filled(data), lambda: distributed.all_reduce(data, group=group), is_correct)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions of torch.distributed's core that serve torch's own backends only, made to serve groups of ours, too.
+"""Extends functions of torch.distributed's core, which serve only torch's own backends, to our groups.
 
-`_set_pg_timeout` reaches Gloo and NCCL alone before torch 2.14. The coalescing manager leaves its scope open where
-something is raised in it: later collectives of the group are collected and never run. Groups with other backends get
-what torch does. Importing this loads neither the settings nor the extension: it runs where torch is imported.
+Before torch 2.14, `_set_pg_timeout` reaches only Gloo and NCCL. The coalescing manager leaves its scope open if an
+exception is raised inside it: it then collects later collectives of the group and never runs them. Groups with other
+backends keep torch's behaviour. Importing this module loads neither the settings nor the native extension, because
+`import torch` runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["install"]
 
 
 def install() -> None:
-    """Puts both in place, for the whole process. To be called once."""
+    """Replaces both functions for the whole process. Call it once."""
     c10d.wrap_timeout_setter(_reaching_ours)
     c10d.wrap_coalescing(_ending_where_something_is_raised)
 
@@ -52,7 +53,7 @@ def _ending_where_something_is_raised(manage: Any) -> Any:
 
 
 def _ours(group: Any) -> Any | None:
-    """The group (the default one for None) where a backend of it is ours, else None."""
+    """Returns the group (the default group for None) if one of its backends is ours, else None."""
     from torch import distributed
 
     from agspeed.distributed import groups

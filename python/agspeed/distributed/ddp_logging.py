@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDP's logging data names the backend "agspeed"; torch files every backend that is not its own under "custom"."""
+"""Makes DDP's logging data name the backend "agspeed"; torch calls every backend that is not its own "custom"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["name_backend"]
 
 @functools.cache
 def name_backend() -> None:
-    """From now on. Repeated calls change nothing."""
+    """Names the backend from now on. Repeated calls change nothing."""
     ddp.amend_logging_data(_naming_ours)
 
 

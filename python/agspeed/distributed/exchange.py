@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange: records among the ranks around a wrapper, over a connection of their own.
+"""Exchange: the ranks around a wrapper exchange records over a connection of their own.
 
-A backend of torch's, but no group of torch.distributed's: those have names that ranks count, and ranks that are in
-other groups besides count otherwise; none of the user's collectives is ever paired with one of ours. Gloo knows no job
-key: each record is a message (`messages.py`).
+An exchange uses a backend directly and creates no group of torch.distributed. Torch names groups by a counter, and
+ranks that belong to further groups would count differently. No collective of the user is ever paired with one of ours.
+Gloo does not know the job key, so each record is a message with a proof (`messages.py`).
 """
 
 from __future__ import annotations
@@ -24,31 +24,37 @@ from agspeed.torch_compat import c10d
 from agspeed.torch_compat.c10d import timeout_of
 
 _PACKET_BYTES = 2048
-"""Of a record in the first exchange; longer ones take a second."""
+"""Size of each rank's packet in the first all-gather. Longer records need a second all-gather."""
 _LENGTH_BYTES = 8
 _CREATION_TIMEOUT = datetime.timedelta(minutes=2)
-"""Of connecting, at most. An exchange waits for as long as the user's reductions do: were it to fail at one rank that
-the others still wait for, they could go on to another bucket layout than that one."""
+"""Longest time for connecting. An exchange of records waits as long as the user's reductions do. If it failed at one
+rank while the others still waited for that rank, they could change to a bucket layout that the rank does not have."""
 _STANDING_STILL = 0.4
-"""Of the time that the user's collectives have: for so long a rank may do something else."""
+"""Share of the collectives' timeout that a rank may spend on something else."""
 _PROBED_BYTES = (64 << 10, 1 << 20, 4 << 20)
 _PROBES = 3
 
 
 class Exchange:
-    """Of one rank; all make theirs at the same step, and call its methods alike."""
+    """One rank's end of the connection. All ranks create it at the same step and call the same methods in order."""
 
     def __init__(self, user_group: Any, room: Room, name: str) -> None:
-        """Connects, by addresses that `room` has under `name`, which no other exchange of this process has."""
+        """Connects the ranks, which find each other's addresses under `name` in `room`.
+
+        No other exchange of this process may have the same `name`.
+        """
         self._rank, self._size = distributed.get_rank(user_group), distributed.get_world_size(user_group)
         self._seal, self._number = room.seal.at(name), 0
         self._timeout = timeout_of(user_group)
         limit = min(_CREATION_TIMEOUT, longest_wait(user_group))
         self._backend = _connected(user_group, c10d.room_in(room.store, name), name, limit)
-        self._gather(b"", 1, limit)  # all ranks are there
+        self._gather(b"", 1, limit)  # returns once all ranks are connected
 
     def of_records(self, mine: bytes) -> list[bytes]:
-        """The records of all ranks, by rank. Raises: MessageError for what is no record of this exchange."""
+        """Sends this rank's record and returns the records of all ranks, by rank.
+
+        Raises: MessageError if a packet is not a record of this exchange.
+        """
         self._number += 1
         seals = [self._seal.at(str(self._number), str(rank)) for rank in range(self._size)]
         sealed = seals[self._rank].sealed(mine)
@@ -63,7 +69,7 @@ class Exchange:
         return [seals[rank].opened(record, f"rank {rank}'s record") for rank, record in enumerate(records)]
 
     def bucket_cost(self) -> BucketCost:
-        """Of a reduction, measured."""
+        """Measures the cost of a reduction on this connection."""
         times = []
         for num_bytes in _PROBED_BYTES:
             tensor, seconds = torch.zeros(num_bytes // 4), []
@@ -75,7 +81,7 @@ class Exchange:
         return BucketCost.fitted(times)
 
     def close(self) -> None:
-        """Ranks that wait here for this one learn that it does not come."""
+        """Disconnects. Ranks that wait for this one get an error."""
         self._backend.shutdown()
         self._backend = None
 
@@ -88,7 +94,7 @@ class Exchange:
 
 
 def longest_wait(group: Any) -> datetime.timedelta:
-    """For how long a rank may stand still without the others' collectives running out of time."""
+    """Returns how long a rank may stand still before the others' collectives are at risk of a timeout."""
     return _STANDING_STILL * timeout_of(group)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greetings: what ranks say of themselves in the job's store, and what rank 0 makes of them, before they meet.
+"""Greetings: how ranks describe themselves in the job's store before they meet, and how rank 0 answers.
 
-Training thread, or the one of a hook.
+Threads: the training thread, or the thread of a hook.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _MOST_BACKWARDS = 1 << 48
 
 @dataclass(frozen=True)
 class Greeting:
-    """What a rank says of itself. Those that tune together have to agree in `must_agree`, name by name."""
+    """A rank's description of itself. Ranks tune together only if all values in `must_agree` are equal."""
 
     who: str
     """E.g. "rank 1 on node3"."""
     must_agree: Mapping[str, str]
     may_differ: Mapping[str, str]
     home: str
-    """Host and cache: those that share both compile once. As others read it, a digest."""
+    """The rank's host and cache. Ranks that share both compile once. Other ranks read only a digest of it."""
     nonce: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
-    """Random: news that repeats it is younger than this greeting."""
+    """A random text. An announcement that repeats it was written after this greeting."""
 
     def to_json(self) -> dict[str, Any]:
         mappings = {name: _plain(values) for name, values in asdict(self).items() if isinstance(values, Mapping)}
@@ -57,18 +57,18 @@ def _plain(values: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Announcement:
-    """What rank 0 says to all once it has their greetings."""
+    """Rank 0's answer to all ranks, once it has their greetings."""
 
     backward: int
-    """From which on it holds."""
+    """The number of the first backward in which it holds."""
     names: list[str]
     homes: list[str]
     nonces: list[str]
-    """By rank, of the greetings; "" for ranks without one."""
+    """`homes` and `nonces` come from the greetings, by rank; "" for ranks without a greeting."""
     token: str
-    """Of these ranks and this model alone."""
+    """A random text that belongs to these ranks and this model alone."""
     refused: str | None
-    """Why they do not tune together, as a sentence."""
+    """Why the ranks do not tune together, as a sentence; None if they do."""
 
     @staticmethod
     def made(
@@ -81,7 +81,7 @@ class Announcement:
 
     @staticmethod
     def parse(found: Any, num_ranks: int) -> Announcement:
-        """Raises: ValueError, TypeError or KeyError for anything that was not made for so many ranks."""
+        """Raises: ValueError, TypeError or KeyError for anything but an announcement to `num_ranks` ranks."""
         homes, nonces = (texts(found[name], num_ranks, 16, f"({_HEX})?") for name in ("homes", "nonces"))
         refused = None if found["refused"] is None else text(found["refused"], 3 * _MOST_LETTERS)
         names = texts(found["names"], num_ranks, _MOST_LETTERS)
@@ -90,10 +90,10 @@ class Announcement:
 
 
 class News:
-    """What rank 0 announces in one backward for the next: all ranks know of it at the same one.
+    """Carries rank 0's announcement in one backward, so that all ranks act on it in the next one.
 
-    Written before rank 0's gradients leave: whoever begins the next backward finds it. A rank that is late may find it
-    in the same backward already, and waits.
+    Rank 0 writes it before its gradients leave, so every rank finds it at the beginning of the next backward. A slow
+    rank may find it in the same backward already. It then acts on it in the next one, too.
     """
 
     def __init__(self, room: Room, num_ranks: int) -> None:
@@ -106,14 +106,17 @@ class News:
         self._room.put("news", asdict(news))
 
     def of_backward(self, backward: int) -> Announcement | None:
-        """What was announced for the backward that begins, or for an earlier one."""
+        """Returns the announcement if it holds in the backward that begins, else None.
+
+        `is_looked_at` says which backwards poll the store.
+        """
         if self._found is None and is_looked_at(backward - 1):
             self._found = self._room.find("news", self._parse)
         return self._found if self._found is not None and self._found.backward <= backward else None
 
 
 def judged(greetings: Sequence[Greeting | None]) -> tuple[list[str], str | None]:
-    """The ranks' names, and why they cannot tune together, if so."""
+    """Returns the ranks' names, and why the ranks cannot tune together (None if they can)."""
     silent = [rank for rank, greeting in enumerate(greetings) if greeting is None]
     names = [greeting.who if greeting else f"rank {rank}" for rank, greeting in enumerate(greetings)]
     first = greetings[0]
@@ -134,16 +137,16 @@ def judged(greetings: Sequence[Greeting | None]) -> tuple[list[str], str | None]
 
 @dataclass(frozen=True)
 class Household:
-    """Ranks that share a host and a cache, as one of them sees it."""
+    """A host group: the ranks that share a host and a cache, as one of them sees it."""
 
     token: str
-    """Of this job and model, the same at all ranks."""
+    """Belongs to this job and model; the same at all ranks."""
     is_first: bool
-    """This rank is the lowest of them."""
+    """Whether this rank is the lowest of the group."""
 
     @staticmethod
     def of(rank: int, token: str, homes: Sequence[str]) -> Household | None:
-        """homes: of all ranks. None where the rank lives alone."""
+        """Returns None if no other rank shares the rank's host and cache. homes: the homes of all ranks, by rank."""
         if homes.count(homes[rank]) == 1:
             return None
         return Household(token, homes.index(homes[rank]) == rank)
@@ -154,6 +157,6 @@ def _differing(first: Greeting, other: Greeting | None) -> list[str]:
 
 
 def is_looked_at(number: int) -> bool:
-    """Whether `number` is 2, 3, 4, 6, 8, 12, 16 ..."""
+    """Whether the backward with this number polls the store: 2, 3, 4, 6, 8, 12, 16 ..."""
     power = 1 << (number.bit_length() - 1) if number >= 2 else 0
     return number >= 2 and number in (power, power + power // 2)

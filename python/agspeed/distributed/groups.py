@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups of ours behind torch's, and what torch.distributed offers to Gloo's groups only."""
+"""Finds our process groups behind torch's, and offers them a monitored barrier, which torch has for Gloo only."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["backend_of", "find", "monitored_barrier", "require", "world_size"]
 
 
 def world_size() -> int:
-    """Ranks of this job, whatever their backend; 1 where torch.distributed is not in use."""
+    """The number of ranks of this job, with any backend; 1 if torch.distributed is not in use."""
     is_used = distributed.is_available() and distributed.is_initialized()
     return distributed.get_world_size() if is_used else 1
 
 
 def backend_of(group: Any) -> str:
-    """The backend of one of torch's groups: "agspeed" where it is ours, whatever name it was made under."""
+    """The backend of one of torch's groups: "agspeed" if it is ours, even if the group has another backend's name."""
     return "agspeed" if find(group) is not None else distributed.get_backend(group)
 
 
 def find(group: Any = None) -> Any | None:
-    """Our part of one of torch's groups (the default group by default); None where it has other backends."""
+    """Our backend within one of torch's groups (None: the default group), or None if all its backends are others."""
     module = native.load()
     if module is None or not (distributed.is_available() and distributed.is_initialized()):
         return None
@@ -39,14 +39,14 @@ def find(group: Any = None) -> Any | None:
 
 
 def _unwrapped(backend: Any) -> Any:
-    """What torch has put a wrapper around because of TORCH_DISTRIBUTED_DEBUG=DETAIL."""
+    """The backend without the wrappers that torch adds under TORCH_DISTRIBUTED_DEBUG=DETAIL."""
     while hasattr(backend, "wrapped_pg"):
         backend = backend.wrapped_pg
     return backend
 
 
 def require(group: Any = None) -> Any:
-    """As `find`, but raises UserError where there is none."""
+    """Like `find`, but raises UserError if there is none."""
     found = find(group)
     if found is None:
         raise UserError(
@@ -59,13 +59,15 @@ def require(group: Any = None) -> Any:
 def monitored_barrier(
     group: Any = None, timeout: datetime.timedelta | float | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """torch.distributed.monitored_barrier for groups of ours: a barrier that names the ranks which did not come.
+    """torch.distributed.monitored_barrier for our groups: a barrier that names the ranks that did not arrive.
 
-    It goes through the store that the group was made with. A rank that is missing leaves the group usable. Of several
-    missing ranks the lowest one is named, or all of them with `wait_all_ranks`. timeout: a timedelta, seconds, or None
-    for the group's own. Groups with other backends are handed to torch.
+    The barrier uses the store that the group was created with. The group stays usable after a rank was missing. If
+    several ranks are missing, the error names the lowest one, or all of them with `wait_all_ranks`. timeout: a
+    timedelta, a number of seconds, or None for the group's own timeout. For groups with other backends, torch's own
+    function runs.
 
-    Raises: DistBackendError at every rank that came, also late, when one did not come in time.
+    Raises: DistBackendError at every rank that arrives, even late, if one rank did not arrive in time. UserError for a
+    timeout that is not above 0.
     """
     found = find(group)
     if isinstance(timeout, (int, float)):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bucket layouts of DistributedDataParallel, and what a step takes with one, predicted from when gradients are ready.
+"""Bucket layouts of DistributedDataParallel, and predictions of how long a step takes with one.
 
-A *layout* is the cap of the first bucket and that of all others, over the order in which gradients become ready. An arm
-that runs with one names it after a slash: "native/b1-4". Pure functions; how a wrapper gets a layout: reducers.py.
+A *layout* has two caps: one for the first bucket and one for all others. Gradients fill the buckets in the order in
+which they become ready. An arm that runs with a layout names it after a slash: "native/b1-4". Predictions use the times
+at which gradients become ready. This module has pure functions only; `reducers.py` gives a layout to a wrapper.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ class Layout:
 
     @property
     def name(self) -> str:
-        """In MiB: "b0.25-8"."""
+        """Both caps in MiB: "b0.25-8"."""
         return f"b{self.first_bytes / MIB:g}-{self.rest_bytes / MIB:g}"
 
     @staticmethod
     def parse(name: str) -> Layout:
-        """Raises: ValueError for what is not a layout's name."""
+        """Raises: ValueError if `name` is not the name of a layout."""
         found = _NAME.fullmatch(name)
         if found is None:
             raise ValueError(f"{name!r} names no bucket layout")
@@ -39,14 +40,14 @@ class Layout:
 
 @dataclass(frozen=True)
 class BucketCost:
-    """Seconds of one reduction: `seconds` + bytes * `seconds_per_byte`."""
+    """The time of one reduction in seconds: `seconds` + bytes * `seconds_per_byte`."""
 
     seconds: float
     seconds_per_byte: float
 
     @staticmethod
     def fitted(times: Sequence[tuple[int, float]]) -> BucketCost:
-        """times: (bytes, seconds) of at least two sizes, growing."""
+        """Fits the cost to measurements. times: (bytes, seconds) of at least two sizes, in ascending order."""
         slopes = [(later[1] - earlier[1]) / (later[0] - earlier[0]) for earlier, later in pairwise(times)]
         slope = max(slopes[-1], 1e-15)
         return BucketCost(max(times[0][1] - slope * times[0][0], 0.0), slope)
@@ -56,12 +57,12 @@ class BucketCost:
 
 
 def plan_of(arm: str) -> str:
-    """What computes in an arm: "native" of "native/b1-4"."""
+    """The plan that computes in an arm: "native" for "native/b1-4"."""
     return arm.partition("/")[0]
 
 
 def layout_of(arm: str) -> str:
-    """The name of an arm's layout, "" for the user's own."""
+    """The name of an arm's layout; "" for the user's own layout."""
     return arm.partition("/")[2]
 
 
@@ -73,7 +74,7 @@ def is_layout(name: str) -> bool:
 
 
 def buckets_of(ready: Iterable[tuple[float, int]], layout: Layout) -> list[tuple[float, int]]:
-    """(ready, bytes) of each bucket: it is closed by the gradient that brings it to its cap."""
+    """Returns (ready, bytes) of each bucket. The gradient that brings a bucket to its cap closes it."""
     buckets: list[tuple[float, int]] = []
     size, cap, seconds = 0, layout.first_bytes, 0.0
     for seconds, num_bytes in ready:
@@ -85,7 +86,7 @@ def buckets_of(ready: Iterable[tuple[float, int]], layout: Layout) -> list[tuple
 
 
 def predicted_seconds(buckets: Iterable[tuple[float, int]], cost: BucketCost) -> float:
-    """From the beginning of the backward to the end of the last reduction; reductions go one after another."""
+    """The seconds from the beginning of the backward to the end of the last reduction. Reductions do not overlap."""
     end = 0.0
     for ready, num_bytes in buckets:
         end = max(end, ready) + cost.of(num_bytes)
@@ -93,7 +94,7 @@ def predicted_seconds(buckets: Iterable[tuple[float, int]], cost: BucketCost) ->
 
 
 def best_layouts(ready: Sequence[tuple[float, int]], cost: BucketCost, own: Layout, count: int = 2) -> list[Layout]:
-    """Those with the least prediction, each with buckets of its own, none of which are those of `own`."""
+    """The `count` layouts with the shortest predicted step. Their buckets differ from each other's and from `own`'s."""
     found = {tuple(buckets_of(ready, own))}
     chosen = []
     grid = [Layout(int(first * MIB), rest * MIB) for first in _FIRST_MIB for rest in _REST_MIB if rest >= first]
@@ -106,7 +107,7 @@ def best_layouts(ready: Sequence[tuple[float, int]], cost: BucketCost, own: Layo
 
 
 def neighbours(layout: Layout, ready: Sequence[tuple[float, int]], known: Iterable[Layout]) -> list[Layout]:
-    """The same with smaller and with larger buckets, where those are none of the `known` layouts'."""
+    """The same layout with halved and with doubled buckets, unless `layout` or a known one gives the same buckets."""
     found = {tuple(buckets_of(ready, other)) for other in (layout, *known)}
     halved = Layout(min(layout.first_bytes, layout.rest_bytes // 2), layout.rest_bytes // 2)
     doubled = Layout(layout.first_bytes, layout.rest_bytes * 2)

@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meetings: when and how the ranks around one wrapper (DistributedDataParallel, what `replicate()` leaves, the units of
-`fully_shard`) tell each other what happened to their tuners.
+"""Meetings: the ranks around one wrapper exchange what happened to their tuners.
 
-Each rank has a copy of one tuner (runtime/tune/group_tuner.h). Copies stay equal if all are told the same things at the
-same step, and the one place that all ranks reach in the same step, whatever else they do, is the beginning of a
-backward that reduces gradients (`backwards.py`). There the ranks exchange their records, over a process group of their
-own, so that no collective of the user's is ever paired with one of ours.
+`backwards.py` says what a wrapper is. Each rank has a copy of one tuner (runtime/tune/group_tuner.h). The copies stay
+equal because all of them get the same records at the same step. The ranks exchange the records at the beginning of a
+backward that reduces gradients: it is the one place that all ranks reach in the same step, whatever else they do. The
+exchange has a connection of its own, so no collective of the user is ever paired with one of ours.
 
-Before that they *greet*: each says in the job's store, at its first training forward, what it is. At its second
-backward rank 0 has all greetings, for the first one could not end without every rank's forward. It writes there whether
-the ranks fit together, and once tuning is due, that it begins with the next backward: written before its gradients
-leave, and so to be found by everybody whose reductions have come to their end. Both are looked for at few backwards
-(2, 3, 4, 6, 8, 12 ...): a job in which tuning never pays asks the store a dozen times, all in all.
+Before the first meeting, the ranks *greet*:
 
-Training never waits for a greeting. What takes seconds (captures, loads) all ranks do at the same step, and go on
-together (`standstill.py`). Once the tuners have decided nothing of this is left, until all ranks doubt the decision
-(`reunion.py`). Training thread only, but for the hooks, which run where the backward does, while that thread waits for
-it.
+1. At its first training forward, each rank writes a description of itself to the job's store.
+2. At its second backward, rank 0 finds all greetings, because the first backward could not end before every rank's
+   forward. If the ranks do not fit together, rank 0 announces that in the store.
+3. If they do and tuning is due at rank 0, rank 0 announces that tuning begins with the next backward. It writes before
+   its gradients leave, so every rank finds the announcement once its reductions have ended.
+
+Ranks poll the store in a few backwards only (2, 3, 4, 6, 8, 12 ...). A job in which tuning never pays makes a dozen
+requests in total.
+
+Training never waits for a greeting. All ranks do slow work (captures, loads) at the same step and continue together
+(`standstill.py`). Once the tuners have decided, the hooks and the connection are removed. They return only if all ranks
+doubt the decision (`reunion.py`).
+
+Threads: the training thread only, except for the hooks of tensors (`backwards.py`).
 """
 
 from __future__ import annotations
@@ -46,11 +51,11 @@ from agspeed.log import logger, warn_once
 from agspeed.torch_compat import ddp
 
 _num_sessions: weakref.WeakKeyDictionary[nn.Module | Sharding, int] = weakref.WeakKeyDictionary()
-"""By wrapper, how many have greeted within it: as many at all ranks."""
+"""How many sessions have greeted within each wrapper; the same number at all ranks."""
 
 
 class Meetings(Backwards):
-    """See the module's text. One for each session under a wrapper; it lives in hooks of the wrapper."""
+    """The meetings of one session under a wrapper (see the module's docstring). Hooks of the wrapper own it."""
 
     def __init__(
         self,
@@ -60,22 +65,22 @@ class Meetings(Backwards):
         make_tuner: Callable[[list[str]], Any],
         on_news: Callable[[], None],
     ) -> None:
-        """Says the greeting. All ranks have to come here in their first training forward within the wrapper.
+        """Writes the greeting. All ranks must create this object in their first training forward within the wrapper.
 
         Args:
             called: see `Backwards`.
             make_tuner: makes this rank's copy of the tuner, a `_native.GroupTuner`, from the names of all ranks.
-            on_news: called within a backward once tuning begins, or is refused.
+            on_news: called within a backward when tuning begins or is refused, and when meetings resume or fail.
         """
         super().__init__(wrapper, called)
         self.tuner: Any = None
-        """This rank's copy; None until tuning begins."""
+        """This rank's copy of the tuner; None until tuning begins."""
         self.refused: str | None = None
-        """Why the ranks do not tune, as a sentence."""
+        """Why the ranks do not tune, as a sentence; None unless they refused."""
         self.household: Household | None = None
-        """This rank's, once tuning begins; None where it has its host or its cache for itself."""
+        """This rank's host group; None until tuning begins, and if no other rank shares its host and cache."""
         self.cost: BucketCost | None = None
-        """Of a reduction among these ranks; known once the tuners are about to decide."""
+        """The cost of a reduction among these ranks; None until the tuners are about to decide."""
         _num_sessions[wrapper] = _num_sessions.get(wrapper, 0) + 1
         self.patience = Patience(self._group, LONGEST_S)
         self._rank = distributed.get_rank(self._group)
@@ -83,9 +88,9 @@ class Meetings(Backwards):
         self._make_tuner, self._on_news = make_tuner, on_news
         is_left_alone = isinstance(wrapper, Sharding) or why_left_alone(wrapper) is not None
         self.layouts = None if is_left_alone else WrapperLayouts(wrapper)  # type: ignore[arg-type]
-        """The wrapper's; None where they are to be left alone."""
+        """The wrapper's layouts; None if they must not change."""
         self.layout = ""
-        """The name of the one that the latest reducing backward had; "" for the user's own."""
+        """The name of the layout in the latest reducing backward; "" for the user's own."""
         self._wanted_layout: Layout | None = None
         self._greeting = greeting
         self._names: list[str] = []
@@ -108,40 +113,44 @@ class Meetings(Backwards):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether a gradient's sum has the same bits in whatever bucket it is reduced."""
+        """Whether a gradient's sum has the same bits with every bucket layout."""
         return self._size == 2 or groups.backend_of(self._group) == "agspeed"
 
     def why_replaced(self) -> str | None:
-        """Asked while the module is called: why its ranks will not meet here again, as a sentence, or None."""
+        """Why the ranks will not meet here again, as a sentence, or None. Call it while the module is being called."""
         active = ddp.active()
         if active is None or active is self._wrapper():
             return None
         return "its DistributedDataParallel was replaced while the ranks tuned: restore and optimize it to tune anew"
 
     def may_begin(self, is_due: bool) -> bool:
-        """Whether tuning has begun at all ranks, which it does once it is due at rank 0. is_due: at this one."""
+        """Whether tuning has begun at all ranks; it begins once it is due at rank 0. is_due: whether it is due here."""
         self._is_due = is_due
         return self.tuner is not None and self.refused is None
 
     def leave(self, reason: str) -> None:
-        """This rank tunes no longer; the others are told in the next meeting."""
+        """Ends tuning at this rank. The next meeting passes the reason to the other ranks."""
         if self.tuner is not None:
             self.tuner.leave(reason)
         elif self.refused is None:
             self._make_tuner, self._on_news = _leaving(self._make_tuner, reason), _nothing
 
     def meet_again(self) -> None:
-        """This rank doubts what was decided: between two steps, again and again. Meetings go on once all ranks do."""
+        """Seeks new meetings, because this rank doubts the decision. Meetings resume once all ranks doubt it.
+
+        Call it between two steps, as often as wanted while the doubt lasts.
+        """
         called, wrapper = self._called(), self._wrapper()
-        if wrapper is None or _num_sessions[wrapper] > 1:  # each would wait for the other one's ranks
+        if wrapper is None or _num_sessions[wrapper] > 1:  # two sessions could wait for ranks of each other
             self._reunion.give_up()
         if not self._hooks and not self._reunion.is_given_up and called is not None:
             self._reunion.seek()
             self._listen()
 
     def stand_still(self, *, is_capturing: bool) -> None:
-        """All ranks are about to do what takes its time: the training forward that captures, or something before it.
-        They go on together.
+        """Announces slow work that all ranks are about to do, so that they continue together afterwards.
+
+        is_capturing: the work is the training forward that captures, else it ends before the next training forward.
         """
         self._is_capturing = is_capturing
         self._standstill.begin()
@@ -149,7 +158,7 @@ class Meetings(Backwards):
     # --- backwards ----------------------------------------------------------------------------------------------------
 
     def before_forward(self, *_: Any) -> None:
-        """All ranks put the layout in place that the latest meeting asked for, whatever became of their sessions."""
+        """Applies the layout that the latest meeting chose. All ranks do so, whatever became of their sessions."""
         super().before_forward()
         if self._standstill.is_begun and not self._is_capturing and self._is_training():
             self._standstill.end()
@@ -162,7 +171,7 @@ class Meetings(Backwards):
         super().after_forward(module, args, output)
 
     def on_backward(self) -> None:
-        """Greets or meets the other ranks, once there is something to say."""
+        """Greets or meets the other ranks if this backward is one in which they do."""
         if self.layouts is not None and self.layouts.current is not None:
             self.layout = self.layouts.current.name
         else:
@@ -178,7 +187,7 @@ class Meetings(Backwards):
                 self._meet_when_asked()
             else:
                 self._greet()
-        except Exception as error:  # a peer is gone, or the store: the user's own collectives will say so
+        except Exception as error:  # a peer or the store is gone; the user's own collectives will report it
             self._give_up(f"the ranks cannot exchange what they measure: {type(error).__name__}: {error}")
 
     def _is_over(self) -> bool:
@@ -191,7 +200,7 @@ class Meetings(Backwards):
                 self.tuner.recheck()
                 self._num_quiet, layout = 0, self._wanted_layout
                 self._meet_when_asked()
-                if self.tuner.is_settled:  # a rank has lost what was decided, and runs on in the others' buckets
+                if self.tuner.is_settled:  # a rank has lost the decision; it keeps training in the others' buckets
                     self._wanted_layout = layout
                 self._on_news()
             case "over":
@@ -212,15 +221,15 @@ class Meetings(Backwards):
             self.refused = self.refused or reason
         if self.tuner is not None:
             self.tuner.end(reason)
-        self._close()  # peers that wait here for this rank learn that it does not come
+        self._close()  # peers that wait for this rank in an exchange get an error
         self._on_news()
 
     def _close(self) -> None:
-        """All ranks have had the last meeting, as they have ended the backward that it was in."""
+        """Stops listening and disconnects. After a decision, all ranks have ended the backward of the last meeting."""
         self._stop_listening()
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
-            with contextlib.suppress(Exception):  # its peers may be gone; the user's backward is not to know of it
+            with contextlib.suppress(Exception):  # peers may be gone; the user's backward must not fail for that
                 exchange.close()
 
     # --- greeting -----------------------------------------------------------------------------------------------------
@@ -228,7 +237,7 @@ class Meetings(Backwards):
     def _greet(self) -> None:
         number = self._num_backwards
         if self._uses_device and (is_looked_at(number) or is_looked_at(number - 1)):
-            torch.accelerator.synchronize()  # the host may be ahead of the reductions that order all this
+            torch.accelerator.synchronize()  # the host may run ahead of the reductions, which order all this
         if (news := self._news.of_backward(number)) is not None:
             self._accept(news)
             self._on_news()
@@ -263,12 +272,12 @@ class Meetings(Backwards):
         self.tuner = self._make_tuner(self._names)
 
     def _connect(self) -> None:
-        """All ranks do it in the same backward."""
+        """Opens the connection for the records. All ranks do so in the same backward."""
         self._num_exchanges += 1
         self._exchange = Exchange(self._group, self._room, f"{self._name}, {self._num_exchanges}")
 
     def latest_step(self) -> StepProfile | None:
-        """When the buckets of the latest timed step were full and reduced; None where nobody timed one."""
+        """When the buckets of the latest timed step were full and reduced; None if no step was timed."""
         wrapper = self._wrapper()
         return latest_step(wrapper) if isinstance(wrapper, nn.parallel.DistributedDataParallel) else None
 
@@ -278,13 +287,13 @@ class Meetings(Backwards):
         if self._num_quiet > 0:
             self._num_quiet -= 1
             return
-        assert self._exchange is not None  # its maker raises otherwise, and nobody meets
+        assert self._exchange is not None  # `_connect` made it, or raised
         self.tuner.meet(self._exchange.of_records(self.tuner.take_record()))
         self._num_quiet = self.tuner.num_quiet_meetings
         wanted = layout_of(self.tuner.current)
         self._wanted_layout = Layout.parse(wanted) if wanted else None
         if self.tuner.is_refining and self.cost is None:
-            self.cost = self._exchange.bucket_cost()  # all ranks are at it
+            self.cost = self._exchange.bucket_cost()  # all ranks measure it in the same backward
 
 
 def _nothing() -> None:
@@ -292,7 +301,7 @@ def _nothing() -> None:
 
 
 def _leaving(make_tuner: Callable[[list[str]], Any], reason: str) -> Callable[[list[str]], Any]:
-    """A tuner that only tells, in the first meeting, that its rank left before."""
+    """Makes a tuner that only reports, in the first meeting, that its rank has left."""
 
     def make(names: list[str]) -> Any:
         tuner = make_tuner(names)

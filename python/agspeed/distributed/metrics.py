@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the transport of a process has done so far: counters, Prometheus text, and the record of the last operations.
+"""Statistics of a process's transport: counters, Prometheus text, and the record of the last operations.
 
-All of it is counted per process, over all groups that share the transport of the group asked about. Thread-safe.
+All values count for the whole process, over all groups that share the transport of the given group. Thread-safe.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ __all__ = ["counters", "flight_record", "prometheus", "to_prometheus"]
 
 
 def counters(group: Any = None) -> dict[str, Any]:
-    """Rails (bytes, frames, share of the bytes sent, failovers, stalls), bytes sent through shared memory, frames sent
-    again, and operations by name.
+    """Counters of the rails, of shared memory, of resent frames, and of operations by name.
 
-    Raises: UserError where the group's backend is another one.
+    The counters of a rail are bytes, frames, its share of the bytes sent, failovers and stalls.
+
+    Raises: UserError if the group has another backend.
     """
     found: dict[str, Any] = json.loads(groups.require(group).counters())
     total = sum(rail["bytes_sent"] for rail in found["rails"])
@@ -29,21 +30,21 @@ def counters(group: Any = None) -> dict[str, Any]:
 
 
 def flight_record(group: Any = None) -> dict[str, Any]:
-    """The last operations of each group: what they were about, how they ended and how long they took.
+    """The last operations of each group: their arguments, their outcome and their duration.
 
-    The same document is written as flight-record-rank<R>.json to the folder AGSPEED_FLIGHT_RECORD_DIR when something
-    fails. Raises: UserError where the group's backend is another one.
+    When an operation fails, the same document is written as flight-record-rank<R>.json to the folder
+    AGSPEED_FLIGHT_RECORD_DIR. Raises: UserError if the group has another backend.
     """
     found: dict[str, Any] = json.loads(groups.require(group).flight_record())
     return found
 
 
 def prometheus(group: Any = None) -> str:
-    """`counters` as text for a Prometheus scraper or the textfile collector."""
+    """The result of `counters` as text for a Prometheus scraper or the textfile collector."""
     return to_prometheus(counters(group))
 
 
-# Name without prefix -> (key in a rail or operation, help).
+# Each table maps a metric's name without prefix to (key in a rail, an operation or the document, help text).
 _RAILS = {
     "rail_sent_bytes_total": ("bytes_sent", "Payload bytes sent over a rail, also those sent again."),
     "rail_received_bytes_total": ("bytes_received", "Payload bytes received over a rail."),
@@ -67,7 +68,7 @@ _PROCESS = {
 
 
 def to_prometheus(found: Mapping[str, Any]) -> str:
-    """The text for a document of `counters`."""
+    """Formats a result of `counters` as Prometheus text."""
     rank = {"rank": str(found["rank"])}
     lines: list[str] = []
     for name, (key, text) in _PROCESS.items():

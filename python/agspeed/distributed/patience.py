@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For how long a rank may be busy with something else before the collectives of its group run out of time."""
+"""The stall limit: how long a rank may be busy with something else before collectives of its group may time out."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from agspeed.torch_compat.c10d import timeout_of
 
 
 class Patience:
-    """Of the ranks of a group, at most `most_s` seconds."""
+    """The stall limit for the ranks of a group, at most `most_s` seconds."""
 
     def __init__(self, group: Any, most_s: float = math.inf) -> None:
         self._group, self._most_s = group, most_s
 
     @property
     def longest_wait_s(self) -> float:
-        """For how long a rank may stand still between two steps."""
+        """How long a rank may stand still between two steps."""
         return min(self._most_s, longest_wait(self._group).total_seconds())
 
     def why_too_slow(self, seconds: float) -> str | None:
-        """Why a rank had better not stand still for `seconds` again, or None."""
+        """Why a rank must not stand still for `seconds` again, or None if it may."""
         if seconds <= self.longest_wait_s:
             return None
         return (

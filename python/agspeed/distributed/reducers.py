@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Another bucket layout for a DistributedDataParallel that trains.
+"""Changes the bucket layout of a DistributedDataParallel during training.
 
-It takes a new `torch.distributed.Reducer`, made as the wrapper makes its own (private parts of torch: where one is
-missing the wrapper is left alone). All ranks change to the same layout between the same two steps. A reducer rebuilds
-its buckets once, with a broadcast in the forward after its first step, along the order of that step; so does a new one.
+A new layout needs a new `torch.distributed.Reducer`, created in the same way as the wrapper's first one. This uses
+private parts of torch; if one is missing, the wrapper keeps its layout. All ranks change to the same layout between the
+same two steps. Every reducer, a new one too, rebuilds its buckets once in the order of its first step. It does so in
+the next forward, with a broadcast.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from agspeed.torch_compat import ddp
 _distributed: Any = torch_distributed
 _CAPS = ("bucket_bytes_cap_list", "bucket_bytes_cap", "bucket_bytes_cap_default")
 _STATELESS_HOOKS = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook")
-"""Of torch's default_hooks: they keep nothing from one bucket to the next."""
+"""The hooks in torch's default_hooks that keep no state from one bucket to the next."""
 
 
 def why_left_alone(wrapper: DistributedDataParallel) -> str | None:
-    """Why the layout of a wrapper is not to be changed, as a sentence; None where it may be."""
+    """Why the layout of a wrapper must not change, as a sentence; None if it may."""
     if (missing := ddp.missing_for_layouts(wrapper)) is not None:
         return f"this torch's DistributedDataParallel has no {missing}"
     hooks = [getattr(hook, "__qualname__", str(hook)) for hook, _ in ddp.hooks_of(wrapper)]
@@ -45,7 +46,7 @@ def why_left_alone(wrapper: DistributedDataParallel) -> str | None:
 
 
 class WrapperLayouts:
-    """What layout a wrapper has; between two steps only, on the training thread."""
+    """The layout of one wrapper. Use it on the training thread and between two steps only."""
 
     def __init__(self, wrapper: DistributedDataParallel) -> None:
         self._wrapper: Any = wrapper
@@ -55,7 +56,7 @@ class WrapperLayouts:
 
     @property
     def own(self) -> Layout:
-        """The user's, as caps."""
+        """The user's own layout, as caps."""
         caps = self._own["bucket_bytes_cap_list"]
         if caps:
             return Layout(caps[0], caps[-1])
@@ -65,7 +66,7 @@ class WrapperLayouts:
         return Layout(first, rest)
 
     def change(self, layout: Layout | None) -> None:
-        """Gives the wrapper a new reducer with that layout, or with its own again. Costs milliseconds."""
+        """Gives the wrapper a new reducer with `layout` (None: with the user's own). It takes milliseconds."""
         if layout == self.current:
             return
         for name, value in self._own.items():
@@ -77,7 +78,7 @@ class WrapperLayouts:
         self.current = layout
 
     def ready_times(self) -> list[tuple[float, int]]:
-        """(seconds since the backward began, bytes) of each gradient of the latest backward, in the order of time."""
+        """Returns (seconds since the backward began, bytes) of each gradient in the latest backward, sorted by time."""
         parameters, _ = ddp.parameters_of(self._wrapper)
         stats = self._wrapper.reducer.get_backward_stats()
         sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]

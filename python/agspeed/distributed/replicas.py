@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the parameters of a DistributedDataParallel still have the same bits at all ranks, asked now and then.
+"""Checks at regular intervals whether a DistributedDataParallel's parameters still have the same bits at all ranks.
 
-Once in so many reducing backwards (`backwards.py`) each rank writes digests of its parameters into the job's store,
-before its gradients leave. In the next backward rank 0 finds those of all ranks, as the one before could not end
-without them, and writes who has others. In the one after that all ranks know of it. No rank waits for another one, and
-no collective is added.
+Each comparison takes three reducing backwards (`backwards.py`):
 
-With its digests a rank writes where it is: the number of its backwards and of the group's collectives. Where these are
-not equal (a rank was restored, or began later) nothing is compared from there on.
+1. Each rank writes digests of its parameters to the job's store, before its gradients leave.
+2. Rank 0 finds the digests of all ranks, because the first of these backwards could not end without them. It writes
+   which ranks differ.
+3. All ranks read that.
+
+No rank waits for another one, and the comparison adds no collective. With its digests, each rank writes its position:
+the number of its backwards and of the group's collectives. If the positions differ (a rank was restored, or began
+later), the comparisons end for good.
 """
 
 from __future__ import annotations
@@ -31,10 +34,11 @@ from agspeed.log import logger
 from agspeed.torch_compat import ddp, modules
 
 _IN_STRICT = 1000
-"""Backwards from one comparison to the next. A step reads and writes parameters, gradients and the optimizer's state
-ten times or more, a digest reads the parameters once: it takes less than a thousandth of the steps' time."""
+"""Backwards from one comparison to the next in strict mode. Comparisons then take less than a thousandth of the
+steps' time: a step reads and writes parameters, gradients and the optimizer's state ten times or more, while a digest
+reads the parameters once."""
 _FEWEST = 4
-"""What is said in one comparison is heard of before the next one begins."""
+"""Fewest backwards from one comparison to the next. All ranks know the result of one before the next one begins."""
 _SHOWN = 8
 _MOST_NUMBER, _MOST_LETTERS = 1 << 62, 2000
 _checked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -44,9 +48,9 @@ _checked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 def compare_replicas(
     wrapper: nn.parallel.DistributedDataParallel, called: nn.Module, module: nn.Module, settings: Settings
 ) -> None:
-    """Compares the parameters of a wrapper from now on, where the settings ask for it, until `module` is restored.
+    """Compares the parameters of a wrapper from now on until `module` is restored, if the settings ask for it.
 
-    All ranks have to come here in the same training forward. called: see `Backwards`. module: the optimized one.
+    All ranks must call this in the same training forward. called: see `Backwards`. module: the optimized module.
     """
     interval = settings.check_replicas or (_IN_STRICT if settings.strict else 0)
     if interval == 0 or wrapper in _checked:
@@ -54,7 +58,7 @@ def compare_replicas(
     try:
         if (reason := why_left_alone(wrapper)) is None:
             Replicas(wrapper, called, module, max(interval, _FEWEST), is_strict=settings.strict)
-    except Exception as error:  # parts of torch that may change
+    except Exception as error:  # private parts of torch may change
         reason = f"{type(error).__name__}: {error}"
     _checked.add(wrapper)
     if reason is not None:
@@ -62,7 +66,7 @@ def compare_replicas(
 
 
 class Replicas(Backwards):
-    """See the module's text. One for each wrapper; it lives in hooks of the wrapper."""
+    """The comparisons of one wrapper's replicas (see the module's docstring). Hooks of the wrapper own this object."""
 
     def __init__(
         self,
@@ -77,13 +81,14 @@ class Replicas(Backwards):
         self._module = weakref.ref(module)
         self._name = type(module).__name__
         self._rank, self._size = distributed.get_rank(self._group), distributed.get_world_size(self._group)
-        self._room, _ = room_of(self._group, f"replicas/{self._num_before}")  # some ranks may not compare other models
+        # Ranks may compare different sets of models, so the number of collectives tells the rooms apart.
+        self._room, _ = room_of(self._group, f"replicas/{self._num_before}")
         self._interval, self._is_strict = interval, is_strict
         self._num_backwards = 0
         self._listen()
 
     def on_backward(self) -> None:
-        """Raises: AgspeedError at all ranks where they differ, if that is to be an error."""
+        """Does this backward's part of a comparison. Raises: AgspeedError at all ranks, if strict and they differ."""
         self._num_backwards += 1
         since = self._num_backwards % self._interval
         if since > 2 or self._num_backwards < self._interval:
@@ -96,7 +101,7 @@ class Replicas(Backwards):
                 self._compare()
             elif since == 2:
                 found = self._heard()
-        except Exception as error:  # the store is gone: the user's own collectives will say so
+        except Exception as error:  # the store is gone; the user's own collectives will report it
             self._end(f"{type(error).__name__}: {error}")
         if found is not None and self._is_strict:
             raise AgspeedError(f"{found} (raised because strict is set)")
@@ -113,7 +118,7 @@ class Replicas(Backwards):
         self._room.put(f"place/{self._rank}", [*self._place(), zlib.crc32(repr(digests).encode())])
 
     def _compare(self) -> None:
-        """At rank 0: says what is found where not all is well."""
+        """Runs at rank 0: writes to the store if the ranks differ, or if they are not in the same step."""
         told = self._room.find_all([f"place/{rank}" for rank in range(self._size)], _numbers) or [[]]
         if not told[0] or any(place[:-1] != told[0][:-1] for place in told):
             self._room.put("over", True)
@@ -121,7 +126,7 @@ class Replicas(Backwards):
             self._room.put("differs", self._difference([place[-1] for place in told]))
 
     def _difference(self, totals: Sequence[int]) -> str:
-        """A sentence on ranks with these totals of their digests."""
+        """Returns a sentence that names the ranks that differ. totals: by rank, one checksum of all its digests."""
         usual = totals.index(Counter(totals).most_common(1)[0][0])
         others = [rank for rank, total in enumerate(totals) if total != totals[usual]]
         expected, *rows = self._room.find_all([f"digests/{rank}" for rank in (usual, *others)], _numbers) or [[]]
@@ -138,7 +143,7 @@ class Replicas(Backwards):
         )
 
     def _heard(self) -> str | None:
-        """At all ranks: what rank 0 has said."""
+        """Runs at all ranks: returns the difference that rank 0 has written, or None."""
         if (difference := self._room.find("differs", _sentence)) is not None:
             self._stop_listening()
             return difference
@@ -151,38 +156,38 @@ class Replicas(Backwards):
         self._stop_listening()
 
     def _place(self) -> list[int]:
-        """Where this rank is, equal at ranks in the same step."""
+        """This rank's position; it is equal at ranks in the same step."""
         try:
             return [self._num_backwards, self.num_collectives()]
         except RuntimeError:  # a backend that does not count them
             return [self._num_backwards]
 
     def _parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """Those that the wrapper reduces, with their names."""
+        """The parameters that the wrapper reduces, with their names."""
         called, wrapper = self._called(), self._wrapper()
         reduced = set(map(id, ddp.parameters_of(wrapper)[0]))
-        assert called is not None  # it is being called
+        assert called is not None  # the module is being called, so it exists
         return [(name, parameter) for name, parameter in called.named_parameters() if id(parameter) in reduced]
 
 
 def digest(tensor: torch.Tensor) -> int:
-    """Of the bits of a dense tensor on the CPU, in the order of its elements."""
+    """The CRC-32 of a dense CPU tensor's bits, in the order of its elements."""
     with torch.no_grad():
         return zlib.crc32(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy())
 
 
 def _numbers(found: Any) -> list[int]:
-    """Raises: ValueError, TypeError for what no rank has written."""
+    """Raises: ValueError or TypeError for anything that no rank writes."""
     return [count(each, _MOST_NUMBER) for each in list(found)]
 
 
 def _sentence(found: Any) -> str:
-    """Raises: ValueError for what rank 0 has not written."""
+    """Raises: ValueError for anything that rank 0 does not write."""
     return text(found, _MOST_LETTERS)
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    """The subject of a sentence, and its verb."""
+    """The subject and the verb of a sentence about these ranks, e.g. "ranks 1, 2 have"."""
     if len(ranks) == 1:
         return f"rank {ranks[0]} has"
     shown = ", ".join(map(str, ranks[:_SHOWN]))

@@ -1,15 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reunions: how ranks that have decided, and meet no more, find one backward in which they all meet again.
+"""Resync: ranks that have decided, and no longer meet, find one backward in which all of them meet again.
 
-Until then nothing of this costs anything: a rank that is content asks no store and has no hook. As ranks train in step,
-what slows one down slows all, and each sees it by its own clock. A rank that does says so in the store, and counts
-backwards from then on. Once rank 0 finds that all do, it writes with how many collectives of the group, counted from
-the latest meeting, its last backwards have begun, and `_NOTICE` backwards later all meet: each rank knows which of its
-own backwards those are. One in which there are no such says so before its gradients leave; so does one whose patience
-is at its end. Whatever was said before the gradients of one backward is known to everybody in the next: all ranks hear
-of an objection in time, and only one whose store has failed is waited for, for a while.
+A rank that does not doubt the decision pays nothing: it polls no store and has no hook. Ranks train in step, so a cause
+that slows one rank slows all of them, and each rank notices that by its own clock. A resync then goes as follows:
 
-Called at the beginning of each backward that reduces gradients, at the same ones at all ranks.
+1. A rank that doubts the decision writes so to the store, and counts its backwards from then on.
+2. Rank 0 finds that all ranks doubt it. For each of its last backwards, rank 0 writes how many collectives the group
+   had begun before it, counted from the latest meeting.
+3. Each rank finds the same counts among its own backwards, and so knows which of them rank 0 means. All ranks meet
+   `_NOTICE` backwards after rank 0 wrote.
+
+A rank objects if its own counts do not match, or if the resync takes too many backwards. It writes the objection before
+its gradients leave, so all ranks can read it in the next backward, which is in time. Only a rank whose store has failed
+cannot object; the others then wait for it for a while.
+
+The caller calls `of_backward` at the beginning of each backward that reduces gradients, in the same ones at all ranks.
 """
 
 from __future__ import annotations
@@ -23,28 +28,28 @@ from agspeed.distributed.messages import count, yes
 from agspeed.distributed.room import Room
 
 _LOOKED_AT = 16
-"""Of a rank's backwards every such one asks the store."""
+"""A rank polls the store once in this number of its backwards."""
 _NOTICE = _LOOKED_AT + 4
-"""Backwards until a meeting: the last rank to hear of it can still object."""
+"""Backwards from rank 0's message to the meeting. The last rank that finds the message can still object."""
 _PATIENCE, _MOST_PATIENCE = 1024, 16384
-"""Backwards: ranks look at some of their steps only, and not at the same ones. Longer at each try, as ranks that begin
-far apart would miss each other again and again.
-"""
+"""Backwards after which a rank objects: at the first try, and at most. Ranks watch only some of their steps, and not
+the same ones, so they begin to seek at different times. The limit doubles with each fruitless try, because ranks that
+begin far apart would otherwise miss each other again and again."""
 _MOST_FRUITLESS = 8
 _MOST_MISSED = 64
-"""Reunions that ended while a rank was content, of which it hears when it seeks the others."""
+"""Most resyncs that may have ended while a rank did not doubt the decision. It skips them when it begins to seek."""
 _MOST_COLLECTIVES = 1 << 62
 
 
 class Reunion:
-    """Of one rank. A reunion that has not come about is followed by another one, of a new number."""
+    """One rank's part in the resyncs of its group. Each resync has a number. A new one may follow a failed one."""
 
     def __init__(self, room: Room, rank: int, num_ranks: int, num_collectives: Callable[[], int]) -> None:
-        """num_collectives: how many the group has begun, which all ranks count alike but for messages of few."""
+        """num_collectives: returns how many collectives the group has begun (see `Backwards.num_collectives`)."""
         self.is_sought = False
-        """This rank looks for the others."""
+        """Whether this rank seeks a meeting with the others."""
         self.is_given_up = False
-        """For good: another try is not worth it, or not safe."""
+        """Whether this rank has given up for good: another try is not worth it, or not safe."""
         self._room, self._rank, self._num_ranks = room, rank, num_ranks
         self._num_collectives = num_collectives
         self._number = self._num_fruitless = 0
@@ -52,20 +57,20 @@ class Reunion:
         self._begun: deque[int] = deque(maxlen=2 * _NOTICE)
 
     def count_from_here(self) -> None:
-        """All ranks are in the same backward."""
+        """Makes the counts of collectives begin here. All ranks call this in the same backward."""
         try:
             self._counted_from = self._num_collectives()
         except RuntimeError:  # a backend that does not count them
             self.give_up()
 
     def seek(self) -> None:
-        """This rank wishes to meet, from the next backward on."""
+        """Makes this rank seek a meeting, from the next backward on."""
         self._num_backwards, self._meets_at = 0, -1
         self._begun.clear()
         self.is_sought = True
 
     def of_backward(self) -> Literal["wait", "meet", "over"]:
-        """What to do in the backward that begins. Requires: is_sought."""
+        """Returns what the rank does in the backward that begins. Requires: `is_sought`."""
         self._num_backwards += 1
         self._begun.append(self._num_collectives() - self._counted_from)
         if self._num_backwards == 1:
@@ -101,7 +106,7 @@ class Reunion:
             self._object()
 
     def _accept(self, theirs: list[int]) -> None:
-        """The last backwards of rank 0 began with so many collectives."""
+        """Finds the backward of the meeting, or objects. theirs: the counts of collectives that rank 0 has written."""
         ours = list(self._begun)
         is_clear = all(one < other for counts in (ours, theirs) for one, other in pairwise(counts))
         known = ours[: ours.index(theirs[-1]) + 1] if theirs[-1] in ours else []
@@ -135,7 +140,7 @@ class Reunion:
 
 
 def _begun(found: Any) -> list[int]:
-    """With how many collectives another rank's last backwards began. Raises: ValueError, TypeError."""
+    """Parses the counts of collectives that rank 0 has written. Raises: ValueError or TypeError."""
     if not 0 < len(found) <= 2 * _NOTICE:
         raise ValueError(f"{len(found)} backwards")
     return [count(each, _MOST_COLLECTIVES) for each in found]

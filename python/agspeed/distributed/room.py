@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Room: the part of a job's store in which the ranks of one group leave messages for each other.
 
-torch's store knows no key and may listen on all interfaces: `messages.py` says what is believed. The store's host may
-become unreachable while training goes on: whoever asks it gives up after a while. Training thread, or another one of
-this package's.
+torch's store has no key and may listen on all interfaces, so `messages.py` checks what is read. The store's host may
+become unreachable while training goes on, so every request gives up after a while. Threads: the training thread, or
+another thread of this package.
 """
 
 from __future__ import annotations
@@ -20,42 +20,45 @@ from agspeed.log import warn_once
 from agspeed.torch_compat import c10d
 
 _STORE_SECONDS = 10.0
-"""After which a store that does not answer is given up: its host's link may be cut while the others work."""
+"""A request gives up after this time. The link to the store's host may be cut while all other links work."""
 _numbers: Counter[tuple[str, str]] = Counter()
-"""By the name of a group and the purpose: the rooms that were made there."""
+"""How many rooms were made, by the name of a group and the purpose."""
 
 T = TypeVar("T")
 
 
 class Room:
-    """See the module's text."""
+    """A part of a store, with the seal of its messages (see the module's docstring)."""
 
     def __init__(self, store: Any, seal: Seal) -> None:
         self.store = store
         self.seal = seal
 
     def bind(self, token: str) -> None:
-        """From now on messages count only if their writers have the token, too, which is of this meeting alone."""
+        """Makes the room accept only messages whose writers know `token` (`Announcement.token`) from now on."""
         self.seal = self.seal.at(token)
 
     def put(self, key: str, value: Any) -> None:
-        """Writes it; it is there when this returns. value: JSON."""
+        """Writes a JSON value. Other ranks can find it once this returns."""
         message = self.seal.at(key).sealed(json.dumps(value).encode()).decode()
         _answered(lambda: (self.store.set(key, message), self.store.check([key])))
 
     def find(self, key: str, parse: Callable[[Any], T]) -> T | None:
-        """What was written, or None where nothing has been. Raises: MessageError for what no rank of this job wrote."""
+        """Returns the value that was written, or None if there is none yet.
+
+        Raises: MessageError if no rank of this job wrote the message.
+        """
         found = self.find_all([key], parse)
         return None if found is None else found[0]
 
     def find_all(self, keys: Sequence[str], parse: Callable[[Any], T]) -> list[T] | None:
-        """`find` of several keys, or None where one of them has not been written."""
+        """Like `find`, for several keys; None if one of them has not been written."""
         store = self.store
         messages = _answered(lambda: [store.get(key) for key in keys] if store.check(list(keys)) else None)
         return None if messages is None else [self._read(*pair, parse) for pair in zip(keys, messages, strict=True)]
 
     def find_if_ours(self, key: str, parse: Callable[[Any], T]) -> T | None:
-        """`find`, for what training goes on without: a message of a stranger's is none, and is warned of."""
+        """Like `find`, for messages that training can do without: warns of a stranger's message and returns None."""
         try:
             return self.find(key, parse)
         except MessageError as error:
@@ -68,8 +71,10 @@ class Room:
 
 
 def room_of(group: Any, purpose: str) -> tuple[Room, str]:
-    """The group's store, with a room for each model that comes there for that purpose, and that room's name in this
-    process. Ranks make their models in the same order. Raises: UserError for a job key that cannot be used.
+    """Makes a room in the group's store, and returns it with its name in this process.
+
+    Each call for a purpose makes a new room, one for each model. Ranks must make their models in the same order.
+    Raises: UserError for a job key that cannot be used.
     """
     _numbers[group.group_name, purpose] += 1
     number = f"agspeed/{purpose}/{_numbers[group.group_name, purpose]}"
@@ -78,9 +83,9 @@ def room_of(group: Any, purpose: str) -> tuple[Room, str]:
 
 
 def _answered(ask: Callable[[], Any]) -> Any:
-    """What `ask`, a request to a store, returns.
+    """Runs `ask`, a request to a store, and returns its result.
 
-    Raises: TimeoutError where that takes too long; a thread is then left to it.
+    Raises: TimeoutError if it takes too long; its thread then stays behind.
     """
     answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our backend where scripts ask for Gloo, or for none: the scripts stay as they are.
+"""Uses our backend in scripts that ask for Gloo, or for no backend, without changes to the scripts.
 
-torch makes every group in one function, `_new_process_group_helper` of `torch.distributed.distributed_c10d`. With
-`install_as_default` that function gets "agspeed" for what would be Gloo on the CPU; torch's books keep the name that
-was asked for, so that `get_backend()`, `monitored_barrier()` and groups made of the default group's backend work as
-scripts expect. `groups.find` tells whose group it is.
+torch creates every group in one function, `_new_process_group_helper` of `torch.distributed.distributed_c10d`.
+`install_as_default` replaces Gloo on the CPU by "agspeed" in that function's arguments. torch's records keep the name
+that the script asked for. So `get_backend()`, `monitored_barrier()` and groups with the default group's backend work as
+scripts expect. `groups.find` returns our backend of such a group.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OURS = "agspeed"
 
 
 def install_as_default() -> None:
-    """From now on, groups whose part for the CPU would be Gloo's use this backend there.
+    """From now on, new groups use this backend wherever they would use Gloo for the CPU.
 
-    That is "gloo", no backend on a machine without an accelerator, and the Gloo part of "cpu:gloo,cuda:nccl". Groups
-    that exist stay what they are. All ranks of a job have to do the same. Repeated calls change nothing; for the whole
-    process, from any thread. AGSPEED_AS=gloo does it where torch is imported.
+    Examples are "gloo", no backend on a machine without an accelerator, and the Gloo part of "cpu:gloo,cuda:nccl".
+    Existing groups do not change. All ranks of a job must make the same call. It holds for the whole process, may come
+    from any thread, and may be repeated. AGSPEED_AS=gloo makes the call when torch is imported.
 
-    Raises: AgspeedError where the native extension is missing, or where this torch makes groups in another way.
+    Raises: AgspeedError if the native extension is missing, or if this torch creates groups in another way.
     """
     if native.load() is None:
         raise AgspeedError(f"agspeed cannot be used in Gloo's place: {native.why_missing()}")
@@ -39,7 +39,8 @@ def install_as_default() -> None:
 
 
 def install() -> None:
-    """`install_as_default` without loading the extension: where that is missing, groups stay Gloo's, with a warning."""
+    """Like `install_as_default`, but does not load the extension. Without it, groups stay with Gloo and a warning is
+    logged."""
     make = c10d.maker()
     if make is None:
         raise AgspeedError(
@@ -51,7 +52,7 @@ def install() -> None:
 
 
 def _making_ours(make: Any) -> Any:
-    """`_new_process_group_helper`, but for the backend of CPU tensors."""
+    """Wraps `_new_process_group_helper` so that it replaces the backend for CPU tensors."""
 
     @functools.wraps(make)
     def new_process_group(
@@ -68,10 +69,10 @@ def _making_ours(make: Any) -> Any:
 
 
 def _with_ours(backend: Any) -> Any:
-    """The backend with Gloo's part of it replaced where it serves the CPU, and ours is there."""
+    """Returns the backend with Gloo replaced by ours for the CPU; unchanged if the native extension is missing."""
     try:
         by_device = c10d.backends_by_device(backend)
-    except Exception:  # torch will say what is wrong with it
+    except Exception:  # torch itself will report what is wrong with it
         return backend
     if by_device.get("cpu") != "gloo":
         return backend

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that stand still together: whoever is through with a capture or a load waits for the others in the job's store,
-where no collective runs out of its time meanwhile.
+"""Standstill: a rank that has finished a capture or a load waits for the others in the job's store.
 
-A rank that is still at it says so once a second, from a thread of its own. The others wait for as long as somebody
-does, at most two minutes; then training goes on, and waits in its next reduction for as long as that may take. Requests
-are made in such waits alone. Training thread, but for that one.
+No collective is in flight meanwhile, so none can time out. A rank that is still busy writes a beat to the store once a
+second, from a thread of its own. The others wait while beats arrive, at most two minutes. Then training goes on, and
+its next reduction waits for the busy rank. Only such waits send requests to the store. Threads: the training thread,
+except for the beats.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from agspeed.log import logger
 
 _BEAT_S = 1.0
 _SILENCE_S = 5.0
-"""After which nobody is at it any more, or who is cannot say so."""
+"""The wait ends after this time without a beat: no rank is busy any more, or the busy rank cannot reach the store."""
 LONGEST_S = 120.0
 _MOST_BEATS = int(LONGEST_S / _BEAT_S)
 _POLLS_S = (0.005, 0.1)
-"""Between looks: at first, and at most."""
+"""Pause between two polls: at first, and at most."""
 
 
 class Standstill:
-    """Of one rank. All ranks `begin` and `end` equally often."""
+    """One rank's part in the standstills. All ranks call `begin` and `end` equally often."""
 
     def __init__(self, room: Room, rank: int, num_ranks: int) -> None:
         self._room, self._rank, self._num_ranks = room, rank, num_ranks
@@ -39,7 +39,7 @@ class Standstill:
         return self._through is not None
 
     def begin(self) -> None:
-        """This rank will be busy; until it is through, others are told."""
+        """Marks this rank as busy: it sends beats until `end`."""
         if self._through is not None or self._num_ranks == 0:
             return
         self._number += 1
@@ -48,7 +48,7 @@ class Standstill:
         threading.Thread(target=_beat, args=arguments, name="agspeed-standstill", daemon=True).start()
 
     def end(self) -> None:
-        """This rank is through, and waits for the others. Never raises; a store that fails ends all such waits."""
+        """Marks this rank as done, and waits for the others. Never raises. If the store fails, it never waits again."""
         through, self._through = self._through, None
         if through is None:
             return
@@ -70,7 +70,7 @@ class Standstill:
             if num_through == self._num_ranks:
                 return
             rank, number = self._room.find_if_ours(f"beat/{self._number}", self._beat_of) or (0, 0)
-            if number > beats.get(rank, 0):  # a message of before that was written again is no beat
+            if number > beats.get(rank, 0):  # an old message that was written again does not count as a beat
                 beats[rank], heard = number, now
             time.sleep(pause)
             pause = min(2 * pause, _POLLS_S[1])
@@ -80,7 +80,7 @@ class Standstill:
         return f"through/{self._number}/{rank}"
 
     def _beat_of(self, found: Any) -> tuple[int, int]:
-        """The rank that is at it, and how often it has said so. Raises: ValueError, TypeError."""
+        """Parses a beat: the busy rank, and the number of its beat. Raises: ValueError or TypeError."""
         rank, number = found
         return count(rank, self._num_ranks - 1), count(number, _MOST_BEATS)
 
@@ -91,5 +91,5 @@ def _beat(room: Room, key: str, rank: int, through: threading.Event) -> None:
             if through.wait(_BEAT_S):
                 return
             room.put(key, [rank, number])
-    except Exception:  # the others wait less long
+    except Exception:  # without beats, the others wait for a shorter time
         logger.debug("no beats", exc_info=True)

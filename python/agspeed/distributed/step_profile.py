@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the buckets of one step were full, on their way and done.
+"""The times at which the buckets of one step were full, in flight and reduced.
 
-DistributedDataParallel times its first steps and every hundredth by itself; on our backend the flight record adds when
-each reduction began and ended.
+DistributedDataParallel itself times its first steps and every hundredth step. With our backend, the flight record adds
+when each reduction began and ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _NS = 1e-9
 
 @dataclass(frozen=True)
 class BucketTimes:
-    """Seconds since the backward began. `begun_s`, `done_s`: of its reduction, None where nobody recorded it."""
+    """A bucket's times in seconds since the backward began.
+
+    `begun_s` and `done_s` are the begin and end of its reduction; None if they were not recorded.
+    """
 
     bytes: int
     ready_s: float
@@ -30,22 +33,25 @@ class BucketTimes:
 
 @dataclass(frozen=True)
 class StepProfile:
-    """The latest step that was timed. All in seconds, from where its backward began."""
+    """The latest timed step. All times are in seconds since its backward began."""
 
     gradients_s: float
-    """Until the last gradient was computed."""
+    """When the last gradient was computed."""
     communication_begun_s: float
     communication_done_s: float
     buckets: list[BucketTimes]
 
     @property
     def exposed_s(self) -> float:
-        """What the step waited for reductions after its last gradient."""
+        """How long the step waited for reductions after its last gradient."""
         return max(self.communication_done_s - self.gradients_s, 0.0)
 
 
 def latest_step(ddp: DistributedDataParallel) -> StepProfile | None:
-    """None before a step was timed, and where this torch tells of it in another way. At no cost while training."""
+    """Returns the latest timed step of a wrapper. It costs training nothing.
+
+    Returns None before a step was timed, and if this torch reports its times in another way.
+    """
     wrapper: Any = ddp
     try:
         told = logging_data(wrapper)
@@ -64,7 +70,7 @@ def latest_step(ddp: DistributedDataParallel) -> StepProfile | None:
 
 
 def _buckets(wrapper: Any, members: list[list[int]]) -> list[dict[str, Any]]:
-    """Of each bucket its bytes and when its last gradient was there, in the order of their reductions."""
+    """Returns each bucket's bytes and the time when its last gradient was ready, in the order of the reductions."""
     parameters, _ = parameters_of(wrapper)
     ready = wrapper.reducer.get_backward_stats()
     sizes = [parameter.numel() * parameter.element_size() for parameter in parameters]
@@ -75,7 +81,7 @@ def _buckets(wrapper: Any, members: list[list[int]]) -> list[dict[str, Any]]:
 
 
 def _find_reductions(wrapper: Any, buckets: list[dict[str, Any]], begun_ns: int, done_ns: int) -> None:
-    """Adds `begun_s` and `done_s` where all reductions of that step are still in the flight record."""
+    """Adds `begun_s` and `done_s` if the flight record still has all reductions of that step."""
     if groups.backend_of(wrapper.process_group) != "agspeed":
         return
     begun, done = begun_ns * _NS, done_ns * _NS

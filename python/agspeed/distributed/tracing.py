@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A timeline for chrome://tracing and Perfetto: what each rail carried, and the operations of each group.
+"""A timeline for chrome://tracing and Perfetto: the traffic of each rail, and the operations of each group.
 
     with agspeed.distributed.trace(f"trace-rank{rank}.json"):
         train_some_steps()
 
-A thread looks at the counters and the flight record every few milliseconds; the transport itself is not changed by it.
-Times are microseconds since 1970, so files of several ranks can be joined: their lists of events, one after another.
+A thread samples the counters and the flight record every few milliseconds; it does not change the transport. Times are
+microseconds since 1970. To join the files of several ranks, concatenate their lists of events.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _DIRECTIONS = ("bytes_sent", "bytes_received")
 
 @contextlib.contextmanager
 def trace(path: str | os.PathLike[str], group: Any = None, interval_s: float = 0.01) -> Iterator[None]:
-    """Writes the timeline of the block to `path`, also when it raises.
+    """Writes the timeline of the block to `path`, even if the block raises an exception.
 
-    Operations that end and leave the flight record between two looks are missing: 512 of a group within `interval_s`.
-    Every rank needs a path of its own. Raises: UserError where the group's backend is another one, the interval is not
-    positive or the path's folder does not exist.
+    The flight record keeps the last 512 operations of a group. If a group runs more within `interval_s`, the timeline
+    lacks some of them. Every rank needs a path of its own. Raises: UserError if the group has another backend, the
+    interval is not positive or the path's folder does not exist.
     """
     if not interval_s > 0:
         raise UserError(f"interval_s={interval_s!r} is not valid: write a number of seconds above 0.")
@@ -61,7 +61,7 @@ def trace(path: str | os.PathLike[str], group: Any = None, interval_s: float = 0
 
 
 class _Recording:
-    """Events so far. One thread at a time."""
+    """The events so far. Not thread-safe."""
 
     def __init__(self, group: Any) -> None:
         self._group = group

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data-parallel wrapper around a module: who reduces its gradients while a backward runs.
+"""The data-parallel wrapper around a module: the object that reduces its gradients while a backward runs.
 
-`optimize` patches the module inside a wrapper, so that either order of wrapping comes to the same: the wrapper is what
-calls the module, or what `replicate()` has left on it. Gradients then leave compiled backwards in stages, several to a
-bucket, so that a bucket is on its way soon after its last gradient was computed.
+`optimize` patches the module inside a wrapper, so both orders of wrapping give the same result. The wrapper is the
+DistributedDataParallel that calls the module, or the one that `replicate()` has attached to it. Under a wrapper,
+compiled backwards return gradients in stages, several for each bucket. A bucket is then in flight soon after its last
+gradient was computed.
 """
 
 from __future__ import annotations
@@ -24,31 +25,31 @@ if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
 _STAGES_PER_BUCKET = 4
-"""Buckets hold gradients as eager's backward makes them, stages as the compiled one does: finer stages keep a bucket
-from waiting for a whole one that it needs one gradient of."""
+"""Buckets follow the order of gradients in eager's backward, stages the order in the compiled backward. With fine
+stages, a bucket does not wait for a large stage of which it needs one gradient only."""
 
 
 @dataclass(frozen=True)
 class Wrapper:
-    """A wrapper as found in the first training call."""
+    """The properties of a wrapper, as found in the first training call."""
 
     kind: str
     """ "DistributedDataParallel", "replicate" or "fully_shard"."""
     backend: str
     num_ranks: int
     num_hosts: int | None
-    """None where the launcher does not tell how many ranks share a host."""
+    """None if the launcher does not say how many ranks share a host."""
     bucket_bytes: int
-    """Of the smallest bucket that it makes; 0 where it makes none."""
+    """The size of the smallest bucket that it makes; 0 if it makes no buckets."""
 
     @property
     def stage_bytes(self) -> int:
-        """What the gradients of a stage take at least; 0: no stages."""
+        """The least bytes of gradients in one stage; 0: no stages."""
         return max(self.bucket_bytes // _STAGES_PER_BUCKET, 1) if self.bucket_bytes else 0
 
 
 def wrapper_of(module: nn.Module | None) -> Wrapper | None:
-    """The wrapper of a module (None: of something else, a step function say) that is being called, or None."""
+    """The wrapper of a module that is being called, or None. module: None for anything else, e.g. a step function."""
     kind, wrapper, _ = _found(module)
     if wrapper is None:
         return None
@@ -58,23 +59,24 @@ def wrapper_of(module: nn.Module | None) -> Wrapper | None:
 
 
 def sharded_by(sharding: Sharding) -> Wrapper:
-    """The units of a module as its wrapper."""
+    """Describes the units of a module as its wrapper."""
     group = sharding.process_group
     num_ranks = torch.distributed.get_world_size(group)
     return Wrapper("fully_shard", backend_of(group), num_ranks, _num_hosts(num_ranks), 0)
 
 
 def is_awaited(module: nn.Module | None) -> bool:
-    """`replicate()` was asked for a module, and does it within the first call, which has yet to come so far."""
+    """Whether `replicate()` was applied to a module but has not made its wrapper, which it does in the first call."""
     try:
         return module is not None and ddp.is_replicated(module) and ddp.wrapper_by_replicate(module) is None
-    except Exception:  # parts of torch that may change, or are not there
+    except Exception:  # private parts of torch may change or be missing
         return False
 
 
 def ddp_around(module: nn.Module | None) -> tuple[DistributedDataParallel, nn.Module] | None:
-    """What reduces the gradients of a module that is being called, and the module whose calls are all those that it
-    does so for; None where nothing does, or where `replicate()` was asked to for a module around this one.
+    """The wrapper of a module that is being called, and the module whose calls are the wrapper's forwards.
+
+    None if there is no wrapper, or if `replicate()` was applied to a module around this one.
     """
     _, wrapper, called = _found(module)
     return (wrapper, called) if wrapper is not None and called is not None else None
@@ -85,7 +87,7 @@ def _found(module: nn.Module | None) -> tuple[str, DistributedDataParallel | Non
         return "", None, None
     try:
         replicated = _replicated(module) if module is not None else None
-    except Exception:  # parts of torch that may change
+    except Exception:  # private parts of torch may change
         logger.debug("replicate() cannot be looked for", exc_info=True)
         replicated = None
     if replicated is not None:

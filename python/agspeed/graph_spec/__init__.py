@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GraphSpec: captured graphs as plain data. `export` writes one from a graph, `read` makes a graph of one again."""
+"""GraphSpec: captured graphs as plain data. `export` writes a GraphSpec from a graph, `read` rebuilds the graph."""

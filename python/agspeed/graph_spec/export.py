@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """GraphSpec: one flat, documented JSON export of an FX graph.
 
-It serves as the native compiler's input (ATen level, as AOTAutograd hands it out), as the way a captured graph travels
-to a compiling child process (torch level, as Dynamo hands it to a backend; `read.rebuild` is the way back)
-and as a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
+It has three uses. It is the native compiler's input (ATen level, as AOTAutograd produces it). It carries a captured
+graph to a compiling child process (torch level, as Dynamo passes it to a backend), where `read.rebuild` rebuilds the
+graph. And it is a reproducer. A spec is immutable and owns nothing but its constants; any thread may read it.
 
-Format, version 1, or 2 where there are bodies::
+The format is version 1, or version 2 if there are bodies::
 
     {"version": 2,
      "symbols": [{"name": "s0", "hint": 8, "torch": "s77", "positive": true, "range": [2, null], "source": ...}],
@@ -22,11 +22,11 @@ Format, version 1, or 2 where there are bodies::
 
 T is ``{"dtype", "shape", "stride", "device", "requires_grad"}``, ``{"sym": "s0"}``, ``{"tuple": [T, ...]}`` or null.
 Sizes are integers or SymExpr text. Call targets are operators (``aten.add.Tensor``, ``higher_order.cond``) or functions
-by dotted name (``operator.getitem``, ``torch.nn.functional.linear``). What a higher-order operator calls is a graph in
-"bodies" under its dotted path: names of nodes are its own, symbols are shared. Arguments: null, booleans, integers,
-finite floats, strings, arrays for lists, and one-key objects: ref, tuple, dict, slice, ellipsis, dtype, device, layout,
-memory_format, sym, float, complex. Keys of inputs beyond name, op and type, and of symbols beyond name and hint, serve
-rebuilding only.
+by dotted name (``operator.getitem``, ``torch.nn.functional.linear``). A graph that a higher-order operator calls is in
+"bodies", under its dotted path. A body has its own names of nodes, and shares the symbols. Arguments are null,
+booleans, integers, finite floats, strings, arrays for lists, and one-key objects: ref, tuple, dict, slice, ellipsis,
+dtype, device, layout, memory_format, sym, float, complex. Only the rebuild uses keys of inputs beyond name, op and
+type, and keys of symbols beyond name and hint.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """A graph as plain data. ``tensors`` holds the constants that "attr" nodes name, those of bodies behind the body's
-    path; they are not part of the JSON.
+    """A graph as plain data.
+
+    ``tensors`` holds the constants that "attr" nodes name. The name of a body's constant begins with the body's path.
+    The constants are not part of the JSON.
     """
 
     symbols: list[dict[str, Json]]
@@ -86,7 +88,7 @@ class GraphSpec:
 
     @property
     def outputs(self) -> list[Json]:
-        """The encoded values the graph returns."""
+        """The encoded values that the graph returns."""
         values: list[Json] = self.nodes[-1]["args"][0]
         return values
 
@@ -96,19 +98,20 @@ def export(gm: fx.GraphModule, *, lift_constants: bool = False) -> GraphSpec:
 
     Args:
         gm: not changed.
-        lift_constants: write constants as inputs after the graph's own ones, in the order of ``tensors``; whoever runs
-            the result appends ``spec.tensors.values()`` to the arguments.
+        lift_constants: write constants as inputs after the graph's own inputs, in the order of ``tensors``. A caller
+            of the result then appends ``spec.tensors.values()`` to the arguments.
 
     Raises:
-        UnsupportedError: naming the node and the user's file and line, for what has no plain data form: Python
-            functions and objects in the graph, selective checkpointing, higher-order operators at ATen level, sparse
-            and subclass tensors, data-dependent sizes.
+        UnsupportedError: for content without a plain data form: Python functions and objects in the graph, selective
+            checkpointing, higher-order operators at ATen level, sparse and subclass tensors, data-dependent sizes. The
+            error names the node and the user's file and line.
     """
     return _Export(gm, lift_constants).run()
 
 
 def origin(node: fx.Node) -> str | None:
-    """The user's file and line a node comes from, e.g. ``train.py:12``, or None when the capture did not record it."""
+    """The user's file and line that a node comes from, e.g. ``train.py:12``, or None if the capture has not recorded
+    it."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [frame for frame in frames if not frame[0].startswith(_TORCH_HOME)] or frames
     return f"{own[-1][0]}:{own[-1][1]}" if own else None
@@ -165,7 +168,7 @@ class _Export:
         return written
 
     def _rebuild_hints(self, node: fx.Node, value: Any) -> dict[str, Json]:
-        """What Inductor's cache keys see of an input beyond its type."""
+        """The properties of an input, beyond its type, that affect Inductor's cache keys."""
         hints: dict[str, Json] = {"annotation": _annotation(node.type)} if node.type is not None else {}
         if isinstance(value, int):
             hints["value"] = int(value)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names a GraphSpec uses for element types, callables and Dynamo sources, and the way back from a name to the object.
+"""The names of element types, callables and Dynamo sources in a GraphSpec, and functions that find the named object.
 
-Reading is closed: a name resolves to an operator of ``torch.ops`` or to a function of torch, operator, math, NumPy (as
-torch computes it) and a few builtins, never to anything that loads, stores or runs code. Stateless; any thread.
+Names come from a closed set. A name stands for an operator of ``torch.ops``, a function of torch, operator, math or
+NumPy (torch's implementation), or one of a few builtins. It never stands for a function that loads, stores or runs
+code. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ _BODY_OPERATORS = frozenset(
         "wrap_with_set_grad_enabled",
     )
 )
-"""Higher-order operators that are all in their arguments; others (Triton kernels) refer to tables of their process."""
+"""Higher-order operators whose arguments say everything. Others (Triton kernels) refer to tables of their process."""
 _CHECKPOINT = "higher_order.tag_activation_checkpoint"
-"""The name of `run_part`: that of the operator of torch that it stands for."""
+"""The name of `run_part`: the name of torch's operator that it replaces."""
 _SEARCH = (
     (operator, "operator"),
     (math, "math"),
@@ -77,7 +78,7 @@ _SEARCH = (
 
 
 def callable_name(target: Callable[..., Any]) -> str | None:
-    """The GraphSpec name of a call target, or None when no name leads back to the same object or an equal one."""
+    """The GraphSpec name of a call target, or None if no name stands for the same object or an equal one."""
     if target is run_part:
         return _CHECKPOINT
     if isinstance(target, OpOverload | OpOverloadPacket):
@@ -149,7 +150,7 @@ def _resolve_operator(name: str, path: list[str]) -> Callable[..., Any]:
 
 
 def source_to_json(source: Any) -> Any:
-    """Encodes a Dynamo source (where a graph's input comes from). Raises ValueError where a field has no JSON form."""
+    """Encodes a Dynamo source (where a graph's input comes from). Raises ValueError if a field has no JSON form."""
     if source is None or isinstance(source, str | int | bool):
         return source
     if isinstance(source, enum.Enum):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of NumPy's functions in a graph: Dynamo wraps torch's own version of each, a new object every time.
+"""The names of NumPy's functions in a graph. Dynamo wraps torch's version of each, in a new object every time.
 
     numpy.sqrt, numpy.linalg.norm    a function
     numpy.method.reshape             a method of an array

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON forms of the values in a graph: arguments, tensor types and symbolic integers (the writing half).
 
-`ValueWriter` lives for one export and collects the graph's symbols; sizes are written as SymExpr text over s0, s1, ...
-in the order of first use. Stateless otherwise; one thread.
+`ValueWriter` lives for one export and collects the graph's symbols. It writes sizes as SymExpr text over s0, s1, ...,
+which are numbered in the order of their first use. Stateless otherwise; one thread.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class NotRepresentableError(Exception):
 
 
 class ValueWriter:
-    """Encodes values; ``symbols`` is the GraphSpec's table of symbols met so far."""
+    """Encodes values. ``symbols`` is the GraphSpec's table of all symbols so far."""
 
     def __init__(self) -> None:
         self.symbols: list[dict[str, Json]] = []
         self._names: dict[sympy.Symbol, str] = {}
 
     def argument(self, value: Any) -> Json:
-        """One argument of a call, nested containers included."""
+        """Encodes one argument of a call, including nested containers."""
         if value is None or isinstance(value, bool | str):
             return value
         if isinstance(value, fx.Node):
@@ -82,7 +82,7 @@ class ValueWriter:
         raise NotRepresentableError(f"an argument of type {type(value).__name__}, which a graph file cannot hold")
 
     def size(self, value: int | torch.SymInt) -> int | str:
-        """A size or stride: an int, or SymExpr text."""
+        """Encodes a size or a stride as an int or as SymExpr text."""
         if not isinstance(value, torch.SymInt):
             return int(value)
         node = value.node
@@ -138,7 +138,7 @@ class ValueWriter:
         raise NotRepresentableError(f"the size '{expr}', which has no text form")
 
     def result_type(self, value: Any) -> Json:
-        """The type of a node's result; null where it is neither a tensor nor a symbolic integer."""
+        """The type of a node's result; null if the result is neither a tensor nor a symbolic integer."""
         if isinstance(value, torch.Tensor):
             return self.tensor_type(value)
         if isinstance(value, torch.SymInt):
@@ -164,7 +164,7 @@ class ValueWriter:
         }
 
     def storage(self, value: torch.Tensor) -> dict[str, Json]:
-        """Where a tensor lies in its storage, only where that differs from a tensor that owns its memory exactly."""
+        """The place of a tensor in its storage; empty if the tensor fills its storage exactly."""
         offset = self.size(value.storage_offset())
         layout: dict[str, Json] = {"storage_offset": offset} if offset != 0 else {}
         total = value.untyped_storage().nbytes()
@@ -192,7 +192,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def _symbol_origin(symbol: sympy.Symbol, shape_env: Any) -> dict[str, Json]:
-    """What a rebuilt graph needs to create the same symbol again: its name, range and source in torch."""
+    """The name, range and source of a symbol in torch, from which a rebuilt graph creates the same symbol again."""
     origin: dict[str, Json] = {"torch": str(symbol), "positive": bool(symbol.is_positive)}
     span = shape_env.var_to_range.get(symbol)
     if span is not None and symbol.is_integer:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Horovod's API over agspeed's transport.
 
-    import agspeed.horovod.torch as hvd      in a script that is edited
-    python -m agspeed.horovod train.py       a script that says `import horovod.torch as hvd`, unedited
-    agspeed.horovod.install_alias()          the same within a program, before it imports horovod
+    import agspeed.horovod.torch as hvd      replaces `import horovod.torch as hvd` in a script
+    python -m agspeed.horovod train.py       runs a script with `import horovod.torch as hvd` unchanged
+    agspeed.horovod.install_alias()          does the same within a program, before it imports horovod
     agspeed.horovod.run(function, num_proc=4)  calls a function at every rank of a job on this host
 
-Importing this package is cheap: torch is loaded by agspeed.horovod.torch.
+Importing this package is cheap; only agspeed.horovod.torch imports torch.
 """
 
 from __future__ import annotations

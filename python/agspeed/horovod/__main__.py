@@ -15,9 +15,9 @@ _USAGE = "usage: python -m agspeed.horovod [-m MODULE | SCRIPT] [ARGUMENTS ...]"
 
 
 def main() -> None:
-    """Runs what the command line names, as Python would."""
+    """Runs the script or module on the command line, as Python would."""
     words = sys.argv[1:]
-    if words[:1] == ["--call"] and len(words) == 2:  # by function_job.run
+    if words[:1] == ["--call"] and len(words) == 2:  # a rank of function_job.run
         install_alias()
         return call(Path(words[1]))
     is_module = words[:1] == ["-m"]

@@ -24,11 +24,11 @@ _HOMES = {
     "horovod.common.process_sets": "agspeed.horovod.torch.process_sets",
 }
 _SAME = "horovod.torch"
-"""This module and those in it have the same names here."""
+"""This module and its submodules have the same names in this package."""
 
 
 class _Alias(Loader):
-    """Gives the module of ours that stands for one of Horovod's."""
+    """Loads our module in place of one of Horovod's."""
 
     def __init__(self, home: str) -> None:
         self._home = home
@@ -40,7 +40,7 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # it keeps its own name
+        module.__spec__ = self._spec  # our module keeps its own name
 
 
 class _Finder(MetaPathFinder):
@@ -61,9 +61,9 @@ class _Finder(MetaPathFinder):
 
 
 def install_alias() -> None:
-    """From now on `import horovod` and `import horovod.torch` find agspeed.horovod. A second call does nothing.
+    """Makes `import horovod` and `import horovod.torch` find agspeed.horovod from now on. A second call does nothing.
 
-    Raises: UserError where Horovod itself has been imported already.
+    Raises: UserError if Horovod itself has been imported already.
     """
     if any(isinstance(finder, _Finder) for finder in sys.meta_path):
         return

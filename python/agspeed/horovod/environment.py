@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the environment says: which rank this process is, by any launcher's variables, and Horovod's settings.
+"""Reads the environment: the rank of this process, from any launcher's variables, and Horovod's settings.
 
-Needs neither torch nor the native extension.
+The module needs neither torch nor the native extension.
 """
 
 from __future__ import annotations
@@ -60,16 +60,19 @@ _WITHOUT_EFFECT = {
         "TIACC_TRAINING_NUM_NCCL_STREAMS",
     ),
 }
-"""Why -> variables of Horovod and of those who accelerate it that change nothing here."""
+"""Maps a reason to the variables without effect here. They belong to Horovod and to products that accelerate it."""
 DYNAMIC = "DYNAMIC"
-"""HOROVOD_TIMELINE: none from the start, but start_timeline() may begin one."""
+"""Value of HOROVOD_TIMELINE: the job starts without a timeline, and start_timeline() may begin one."""
 _UNSET = ("", "0")
 _ORDERS = ("time", "size", "priority", "model")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which rank this process is, of how many; on its host; and its host among the hosts that have its local rank."""
+    """The place of this process in the job (rank, size) and on its host (local).
+
+    The cross rank is the number of its host among the hosts that have a rank with its local rank.
+    """
 
     rank: int
     size: int
@@ -80,9 +83,9 @@ class Placement:
 
 
 def placement(environ: Mapping[str, str] = os.environ) -> Placement:
-    """By HOROVOD_*, torchrun's, Open MPI's, PMI's or Slurm's variables; one process alone without any.
+    """Reads HOROVOD_*, torchrun's, Open MPI's, PMI's or Slurm's variables. Without any, this process is the only rank.
 
-    Raises: RuntimeError where only one of a pair is set, UserError where a number is none.
+    Raises: RuntimeError if only one of a rank and its size is set. UserError for a value that is not a valid number.
     """
     for rank_name, size_name, local_rank_name, local_size_name in _RANKS:
         if (rank_name in environ) != (size_name in environ):
@@ -95,7 +98,8 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
             raise UserError(
                 f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1."
             )
-        if local_size_name not in environ and is_step(environ):  # srun's own PMI, or variables that a script copies
+        # srun's own PMI, and scripts that copy srun's variables, leave the local ones out.
+        if local_size_name not in environ and is_step(environ):
             step = Placement(*step_placement(environ))
             if (step.rank, step.size) == (rank, size):
                 return step
@@ -112,8 +116,12 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
 
 
 def meeting_point(where: Placement, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
-    """The address and port at which the ranks find each other: the launcher's, or one of this host that follows from
-    the number that mpirun or srun gave the job. srun names the first of several hosts, too.
+    """Returns the address and port at which the ranks find each other.
+
+    The launcher's MASTER_ADDR and MASTER_PORT come first. Without them, the port is a hash of the job's number under
+    mpirun or srun. The address is then loopback for a job on one host, else MASTER_ADDR or srun's first host.
+
+    Raises: UserError if there is no address or no number.
     """
     if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
         return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
@@ -131,12 +139,12 @@ def meeting_point(where: Placement, environ: Mapping[str, str] = os.environ) -> 
 
 @dataclass(frozen=True)
 class Options:
-    """Horovod's settings that hold here. Seconds of 0: never."""
+    """Horovod's settings that have an effect here. A time of 0 seconds means never."""
 
     fusion_bytes: int
     is_fusion_given: bool
     fusion_order: str
-    """What runs first of what is ready, and when: comm/named/coordinator.h."""
+    """The order in which ready operations run: see FusionOrder in comm/named/coordinator.h."""
     is_order_given: bool
     cache_capacity: int
     stall_warning: float
@@ -145,14 +153,14 @@ class Options:
     are_process_sets_dynamic: bool
     is_elastic: bool
     timeline: str
-    """A file, or nothing."""
+    """A file's path, or "" for no timeline."""
     marks_cycles: bool
     is_tuned: bool
     autotune_log: str
 
 
 def options(environ: Mapping[str, str] = os.environ) -> Options:
-    """Raises: UserError for values that are no numbers or make no sense."""
+    """Reads the settings. Raises: UserError for values that are not numbers or make no sense."""
     is_checked = environ.get("HOROVOD_STALL_CHECK_DISABLE", "0") in ("", "0")
     warning = _seconds(environ, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60) if is_checked else 0
     shutdown = _seconds(environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0) if is_checked else 0
@@ -184,7 +192,7 @@ def options(environ: Mapping[str, str] = os.environ) -> Options:
 
 
 def without_effect(environ: Mapping[str, str] = os.environ) -> str:
-    """One sentence about the variables that are set and change nothing; empty where there are none."""
+    """One sentence about the variables that are set without effect; empty if there are none."""
     reasons = []
     for reason, names in _WITHOUT_EFFECT.items():
         found = [name for name in names if environ.get(name, "") not in _UNSET]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Horovod's scripts catch, by Horovod's names."""
+"""The exceptions that scripts for Horovod catch, under Horovod's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class HorovodInternalError(RuntimeError):
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name
-    """Hosts were added or removed. skip_sync: they were only removed, so that no rank has to be told the state."""
+    """Hosts were added or removed. skip_sync: hosts were only removed, so every rank already has the state."""
 
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("hosts were added or removed")

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovod.run(): calls a function at every rank of a job on this host, and returns what each of them returned.
+"""horovod.run(): calls a function at every rank of a job on this host, and returns the results of all ranks.
 
-The function travels by its name: every rank imports its module, or runs the script that defines it. Arguments and
-results are of the types of torch/objects.py and travel in files of a folder that only this user can read.
+Ranks get the function by its name: each rank imports the function's module, or runs the script that defines it.
+Arguments and results must have the types of torch/objects.py. They travel in files of a folder that only this user can
+read.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """func(*args, **kwargs) at `num_proc` ranks. Returns: their results, by rank.
+    """Calls func(*args, **kwargs) at `num_proc` ranks. Returns: their results, by rank.
 
-    Raises: UserError for what cannot be started (other hosts, elastic jobs, MPI, a function without a name of its own),
-    RuntimeError where a rank fails.
+    Raises: UserError for jobs that this function cannot start: other hosts, elastic jobs, MPI, or a function without a
+    name that ranks can look up. RuntimeError if a rank fails.
     """
     refused = {
         "min_num_proc": min_num_proc or min_np,
@@ -98,7 +99,7 @@ def run(
 
 
 def call(folder: Path) -> None:
-    """At a rank: calls what run() has written, and writes the result."""
+    """Runs at a rank: makes the call that run() has written to `folder`, and writes its result there."""
     from agspeed.horovod import environment
 
     wanted = _read(folder / "call")
@@ -119,7 +120,7 @@ def _script(path: str) -> Any:
 
 
 def _name_of(func: Callable[..., Any]) -> list[str | None]:
-    """Its module, the script that is it (None: it can be imported), its name there."""
+    """Returns the function's module, its script (None if ranks can import the module), and its name there."""
     module, name = getattr(func, "__module__", None), getattr(func, "__qualname__", "")
     if not module or not name or "<" in name:
         raise UserError(f"run({func!r}): every rank looks the function up by its name: define it with def in a module.")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `srun` tells the tasks of a step: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+"""Reads the variables that `srun` sets for the tasks of a step: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
 
-Nothing here calls Slurm: tasks may run where its commands are not installed. Needs neither torch nor the extension.
+The module calls no Slurm command, because tasks may run on hosts without them. It needs neither torch nor the native
+extension.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ _FIRST_HOST = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 
 
 def is_step(environ: Mapping[str, str]) -> bool:
-    """False in a batch script, too: it has a SLURM_PROCID, but is none of the tasks."""
+    """Whether this process is a task of a step. A batch script has a SLURM_PROCID, but is not a task."""
     return "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ
 
 
 def step_placement(environ: Mapping[str, str]) -> tuple[int, int, int, int, int, int]:
-    """Returns: rank, size; local rank, tasks of this node; which of the nodes that have this local rank this is, of how
-    many. Raises: UserError that names the variable, where one is missing or is not what srun makes.
+    """Returns (rank, size, local rank, local size, cross rank, cross size), as `Placement` has them.
+
+    Raises: UserError that names a variable if it is missing or srun cannot have set it so.
     """
     tasks = _tasks_per_node(_value(environ, "SLURM_STEP_TASKS_PER_NODE"))
     node, local_rank = _number(environ, "SLURM_NODEID"), _number(environ, "SLURM_LOCALID")
@@ -40,8 +42,10 @@ def step_placement(environ: Mapping[str, str]) -> tuple[int, int, int, int, int,
 
 
 def first_host(environ: Mapping[str, str]) -> str:
-    """Where rank 0 runs, by the name that Slurm has for it: gnode08 of "gnode[08-11,20],login". Nothing where the user
-    chose each rank's host, which Slurm lists sorted. Raises: UserError.
+    """Returns Slurm's name of rank 0's host: gnode08 for "gnode[08-11,20],login".
+
+    Returns "" if the user chose each rank's host, because Slurm lists these hosts sorted. Raises: UserError if the list
+    is missing or not srun's.
     """
     if environ.get("SLURM_DISTRIBUTION", "").startswith("arbitrary"):
         return ""
@@ -53,7 +57,7 @@ def first_host(environ: Mapping[str, str]) -> str:
 
 
 def _tasks_per_node(text: str) -> list[int]:
-    """Of "2(x3),1": [2, 2, 2, 1]."""
+    """Expands Slurm's short form: "2(x3),1" becomes [2, 2, 2, 1]."""
     tasks: list[int] = []
     for part in text.split(","):
         if (found := _TASKS.fullmatch(part)) is None:

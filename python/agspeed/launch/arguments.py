@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's flags: what each means for ranks on this host.
+"""horovodrun's flags, and the meaning of each one for ranks on this host.
 
-Settings become variables that ranks read. Flags of several hosts, of MPI and of elastic jobs are refused with a
-sentence; flags whose matter does not exist here (cycles, NCCL's streams) are accepted and named once.
+Settings become variables that ranks read. Flags for several hosts, MPI and elastic jobs are refused with an error.
+Flags for features that do not exist here (cycles, NCCL's streams) are accepted, and named once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCAL = ("localhost", "127.0.0.1")
 
 @dataclass(frozen=True)
 class _Flag:
-    """A flag, and the variable that a rank reads; `scale` times its number."""
+    """A flag with a number, and the variable that a rank reads: the number times `scale`."""
 
     name: str
     variable: str
@@ -93,7 +93,7 @@ _REFUSED_SWITCHES = ("jsrun", "mpi")
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """The flags, and the command behind them."""
+    """Adds the flags, and the command behind them."""
     parser.add_argument("-np", "--num-proc", type=int, metavar="N", help="ranks to start")
     parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS", help="localhost:N, at least as many slots as ranks")
     parser.add_argument("--network-interfaces", metavar="A,B", help="interfaces that carry the job")
@@ -131,19 +131,19 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_switch(parser: argparse.ArgumentParser, name: str, what: str) -> None:
-    """--name and --no-name: what comes last holds; None where neither does."""
+    """Adds --name and --no-name. The last one given counts; without either, the value is None."""
     key = name.replace("-", "_")
     parser.add_argument(f"--{name}", action="store_const", const=True, dest=key, help=what)
     parser.add_argument(f"--no-{name}", action="store_const", const=False, dest=key, help=argparse.SUPPRESS)
 
 
 def ignored(arguments: argparse.Namespace) -> list[str]:
-    """The flags given that change nothing here."""
+    """The given flags that have no effect here."""
     return [f"--{name}" for name in (*_IGNORED_WITH_VALUE, *_IGNORED_SWITCHES) if _given(arguments, name)]
 
 
 def request_of(arguments: argparse.Namespace) -> Request:
-    """Raises: UserError for what cannot be started, with the remedy."""
+    """Returns the job to start. Raises: UserError for a job that cannot be started; it names the remedy."""
     refused = [f"--{name}" for name in (*_REFUSED_WITH_VALUE, *_REFUSED_SWITCHES) if _given(arguments, name)]
     if refused:
         raise UserError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's --config-file: settings as YAML, by the names that Horovod's documentation gives them.
+"""horovodrun's --config-file: settings as YAML, by the names in Horovod's documentation.
 
-A key stands for a flag: what the file says holds over flags before --config-file, and flags behind it hold over the
-file. YAML is read as data alone, no tag makes an object.
+Each key stands for a flag. The file overrides flags before --config-file, and flags behind it override the file. YAML
+is read as plain data: tags do not create objects.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["ConfigFile", "read"]
 
 _CONTROLLERS = ("gloo", "mpi")
 _SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
-    # section: key: the flag's name among the parsed arguments, and what its value is
+    # section: key: (the flag's name among the parsed arguments, the type of its value)
     "params": {
         "cache_capacity": ("cache_capacity", int),
         "cycle_time_ms": ("cycle_time_ms", float),
@@ -61,7 +61,7 @@ _NAMES = {bool: "true or false", float: "a number", int: "a whole number", str: 
 
 
 class ConfigFile(argparse.Action):
-    """Puts what a file says in the place of the flags before it."""
+    """Replaces the values of earlier flags by the file's."""
 
     def __call__(
         self,
@@ -75,9 +75,9 @@ class ConfigFile(argparse.Action):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Values by the flags' names among the parsed arguments.
+    """Returns the file's values, by the flags' names among the parsed arguments.
 
-    Raises: UserError for a file that cannot be read or is none, and for what it says that no flag does.
+    Raises: UserError for a file that cannot be read or is not YAML, and for keys or values that no flag has.
     """
     try:
         yaml: Any = importlib.import_module("yaml")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The secret of a job: random, in anonymous memory, handed on as a file descriptor.
+"""The secret of a job: random, in anonymous memory, inherited as a file descriptor.
 
-It stands in no command line, no file system, no variable and no log; a rank reads it as the file /proc/self/fd/N.
+No command line, file system, variable or log contains it. A rank reads it as the file /proc/self/fd/N.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _KEY_BYTES = 32
 
 
 def create() -> int:
-    """A descriptor, open for reading by whoever inherits it and nobody else; the caller closes it."""
+    """Returns a descriptor of a new key. Only processes that inherit it can read the key. The caller closes it."""
     descriptor = os.memfd_create("agspeed-job-key", os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process between a launcher and its ranks: it starts ranks, says in which order they end, and ends what is left.
+"""The process between a launcher and its ranks: it starts ranks, reports their ends in order, and ends the rest.
 
-    launcher -> keeper -> ranks -> what ranks start
+    launcher -> keeper -> ranks -> processes that ranks start
 
-A killed launcher ends nothing itself. The keeper is in a session of its own, where no signal of a terminal reaches it.
-The kernel sends it SIGTERM when the launcher dies, and sends SIGKILL to the ranks when the keeper dies. Processes that
-lose their parent become children of the keeper, in whatever session they are, so it finds all that ranks have started.
+A launcher that is killed cannot end its ranks itself, so the keeper does. The keeper is in a session of its own, where
+no signal of a terminal reaches it. The kernel sends SIGTERM to the keeper when the launcher dies, and SIGKILL to the
+ranks when the keeper dies. Processes that lose their parent become children of the keeper, in any session. So the
+keeper finds all processes that ranks have started.
 
-`agspeed.launch.ranks` starts this file by itself, without site packages: it needs the standard library alone. It reads
-the job from stdin, as JSON, and writes one line of JSON for each event:
+`agspeed.launch.ranks` runs this file as a script without site packages, so it uses only the standard library. The
+keeper reads the job from stdin, as JSON, and writes one line of JSON for each event:
 
     {"command": ["python", "x.py"], "ranks": [{"variables": {"RANK": "0"}, "outputs": [7, 8]}], "inherited": [5]}
 
@@ -16,8 +17,9 @@ the job from stdin, as JSON, and writes one line of JSON for each event:
     {"ended": 0, "status": 7}    in the order of death; the exit code, or minus the signal
     {"error": "No such file or directory"}    the command cannot be started
 
-After a rank that fails, and after SIGTERM, all other ranks get SIGTERM with what they have started. What is still there
-after `GRACE_S` gets SIGKILL. When all ranks have succeeded, processes that they leave behind stay.
+When a rank fails, or on SIGTERM, the keeper sends SIGTERM to the remaining ranks and the processes that they have
+started. Processes that still run after `GRACE_S` get SIGKILL. If all ranks succeed, processes that they leave behind
+keep running.
 
 Threading: one thread.
 """
@@ -39,7 +41,7 @@ from typing import Any, NamedTuple
 __all__ = ["GRACE_S", "Process", "kill", "processes"]
 
 GRACE_S = 3.0
-_KILLED_S = 1.0  # in which the kernel ends what got SIGKILL, unless a device holds it
+_KILLED_S = 1.0  # time for the kernel to end killed processes; one that waits for a device may take longer
 _POLL_S = 0.1
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None)
@@ -51,33 +53,34 @@ class Process(NamedTuple):
 
 
 def processes() -> dict[int, Process]:
-    """Every process that has not ended, by process id."""
+    """All processes that have not ended, by process id."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
             text = file.read()
-            state, parent, _, session = text[text.rindex(b")") + 2 :].split()[:4]  # the name before may hold anything
+            # The process name before the last ")" may contain any byte.
+            state, parent, _, session = text[text.rindex(b")") + 2 :].split()[:4]
             if state not in (b"Z", b"X"):
                 found[int(name)] = Process(int(parent), int(session))
     return found
 
 
 def kill(pids: Iterable[int], number: int) -> None:
-    """Sends a signal to those that exist and that this user may signal."""
+    """Sends a signal to the processes that exist and that this user may signal."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
 
 class _Keeper:
-    """`events` is the descriptor that events are written to."""
+    """Runs one job. events: the descriptor that events are written to."""
 
     def __init__(self, events: int) -> None:
         self._events = events
         self._must_end = False
         self._living: dict[int, tuple[int, subprocess.Popen[bytes]]] = {}
-        self._sessions: list[int] = []  # those of the ranks: each begins one
-        self._ids: dict[int, int] = {}  # process ids of ranks, by descriptors of them
+        self._sessions: list[int] = []  # the ranks' sessions; each rank begins one
+        self._ids: dict[int, int] = {}  # process ids of ranks, by their pidfds
         self._wake, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poller = select.epoll()
         self._poller.register(self._wake, select.EPOLLIN)
@@ -88,7 +91,7 @@ class _Keeper:
                 signal.signal(number, self._ask_for_end)
 
     def run(self, job: Mapping[str, Any]) -> None:
-        """Returns when all ranks have ended, and all that has to end with them."""
+        """Returns when all ranks have ended, and all processes that must end with them."""
         try:
             self._start(job)
         except OSError as error:
@@ -127,16 +130,16 @@ class _Keeper:
             )
             self._living[process.pid] = number, process
             self._sessions.append(process.pid)
-            with contextlib.suppress(OSError, AttributeError):  # a kernel or a Python without them
+            with contextlib.suppress(OSError, AttributeError):  # a kernel or a Python without pidfds
                 descriptor = os.pidfd_open(process.pid)
                 self._ids[descriptor] = process.pid
                 self._poller.register(descriptor, select.EPOLLIN)
         for descriptor in {each for rank in job["ranks"] for each in rank["outputs"] if each > 2}:
-            os.close(descriptor)  # of them the launcher learns when all writers have gone
+            os.close(descriptor)  # the launcher sees the end of a pipe once all writers have closed it
         self._say({"started": self._sessions})
 
     def _wait(self, seconds: float | None) -> None:
-        """Until something ends, or a signal comes. The poller has ranks in the order of death, waitid does not."""
+        """Waits for the end of a process, or a signal. Unlike waitid, the poller keeps the order in which ranks die."""
         for descriptor, _ in self._poller.poll(seconds):
             if descriptor == self._wake:
                 os.read(self._wake, 1 << 16)
@@ -147,7 +150,7 @@ class _Keeper:
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if found.si_pid not in self._living:
-                    os.waitpid(found.si_pid, 0)  # it had lost its parent
+                    os.waitpid(found.si_pid, 0)  # a process that had lost its parent
                 elif found.si_pid in self._ids.values():
                     return
                 else:
@@ -177,7 +180,7 @@ class _Keeper:
 
 
 def _descendants() -> dict[int, Process]:
-    """Those of `processes` that this one has started, or that those have."""
+    """The processes that this process has started, directly or indirectly."""
     found = processes()
     children: dict[int, list[int]] = {}
     for pid, process in found.items():
@@ -189,7 +192,7 @@ def _descendants() -> dict[int, Process]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Arguments: the launcher's process id, and the descriptor for events."""
+    """Keeps a job. arguments: the launcher's process id, and the descriptor for events."""
     launcher, events = map(int, arguments)
     os.set_inheritable(events, False)
     keeper = _Keeper(events)
@@ -202,7 +205,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError:
         return 1  # the launcher has died
     keeper.run(job)
-    os._exit(0)  # Python's own end gives up the handlers first, and the launcher may send SIGTERM at any time
+    os._exit(0)  # a normal exit would remove the handlers first, but the launcher may send SIGTERM at any time
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a job as processes of this host: what each of them finds, and how the job ends.
+"""Runs a job's ranks as processes on this host: sets their environment and decides how the job ends.
 
-The first rank that fails ends the job. So does SIGHUP, SIGINT, SIGQUIT or SIGTERM to the launcher, unless it was
-started to ignore that one. Whatever ends the launcher, its ranks and what they have started end with it (`keeper.py`).
+The first rank that fails ends the job. SIGHUP, SIGINT, SIGQUIT or SIGTERM to the launcher ends it, too, unless the
+launcher was started with that signal ignored. When the launcher ends for any reason, its ranks and all processes that
+they have started end with it (`keeper.py`).
 
-Threading: the caller's thread does everything. Signals count where it is the main thread.
+Threading: the caller's thread does everything. Signals are handled only if it is the main thread.
 """
 
 from __future__ import annotations
@@ -35,21 +36,21 @@ _HAS_OWN_KEY = ("AGSPEED_JOB_KEY", "AGSPEED_JOB_KEY_FILE")
 
 @dataclass(frozen=True)
 class Request:
-    """What to start."""
+    """The job to start."""
 
     num_ranks: int
     command: Sequence[str]
     variables: Mapping[str, str]
-    """Beside those that every rank has from this process, and those that say which rank it is."""
+    """Added to the variables of this process and to the variables that say which rank a process is."""
     output_folder: Path | None = None
-    """Where rank.N/stdout and stderr are written as well."""
+    """The folder to which rank.N/stdout and stderr are written as well; None for no files."""
     has_time: bool = False
 
 
 def run(request: Request) -> int:
     """Starts the ranks and waits for them.
 
-    Returns: 0, the status of the first that failed (128 + N by signal N), or 130 after a signal to the launcher.
+    Returns: 0, the status of the first rank that failed (128 + N for signal N), or 130 after a signal to the launcher.
     Raises: UserError for a command that cannot be started, and for files that cannot be made.
     """
     with (
@@ -73,7 +74,7 @@ def run(request: Request) -> int:
 
 
 def _follow(ranks: Ranks, output: Output, signals: _Signals) -> bool:
-    """Until the job is over. Returns: whether a signal has ended it, not a rank."""
+    """Passes output on until the job is over. Returns: whether a signal has ended it, not a rank."""
     is_interrupted = False
     while not ranks.is_over:
         ready = output.pass_on([ranks.fileno(), signals.fileno()])
@@ -88,7 +89,7 @@ def _follow(ranks: Ranks, output: Output, signals: _Signals) -> bool:
 
 
 def _flush(output: Output, signals: _Signals) -> None:
-    """Waits for the reader of the output; not for long once a signal has come."""
+    """Waits until the reader has taken all output; after a signal only for a short time."""
     until = time.monotonic() + _INTERRUPTED_FLUSH_S if signals.have_come else math.inf
     while output.is_pending and time.monotonic() < until:
         if output.pass_on([signals.fileno()], until - time.monotonic()):
@@ -98,7 +99,7 @@ def _flush(output: Output, signals: _Signals) -> None:
 
 
 class _Signals:
-    """Notes the signals that end a job, for as long as it runs."""
+    """Notes the signals that end a job, while the context is open."""
 
     have_come = False
 
@@ -120,11 +121,11 @@ class _Signals:
         os.close(self._write)
 
     def fileno(self) -> int:
-        """Readable when a signal has come, also one that ends nothing."""
+        """A descriptor that is readable when a signal has come, even one that does not end the job."""
         return self._wake
 
     def take(self) -> None:
-        """Until the next one, `fileno` is not readable."""
+        """Clears `fileno` until the next signal comes."""
         os.read(self._wake, 1 << 16)
 
     def _note(self, *_: object) -> None:
@@ -142,7 +143,7 @@ def _variables(number: int, request: Request, port: int) -> dict[str, str]:
         "HOROVOD_LOCAL_SIZE": size,
         "HOROVOD_CROSS_RANK": "0",
         "HOROVOD_CROSS_SIZE": "1",
-        # What torch.distributed reads.
+        # Variables for torch.distributed.
         "RANK": rank,
         "WORLD_SIZE": size,
         "LOCAL_RANK": rank,
@@ -155,7 +156,7 @@ def _variables(number: int, request: Request, port: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _job_key() -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
-    """Variables that say where the key is, and descriptors that ranks inherit; none where the user has given a key."""
+    """Yields variables that name the key's file, and descriptors for ranks to inherit; empty if the user set a key."""
     if any(os.environ.get(name) for name in _HAS_OWN_KEY):
         yield {}, ()
         return
@@ -167,7 +168,7 @@ def _job_key() -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
 
 
 def _free_port() -> int:
-    """Free now; rank 0 takes it soon."""
+    """Returns a port that is free at the moment; rank 0 will listen there."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

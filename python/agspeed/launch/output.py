@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks write, on its way to the launcher's own stdout and stderr, and into files where asked for.
+"""Passes the output of ranks on to the launcher's own stdout and stderr, and into files if asked for.
 
-Every line has its rank in front. A line ends at \\n, or at \\r, by which progress bars move. An unfinished line is
-passed on when nothing has followed for a moment, or when it is long; where another stream writes next, it begins a new
-line.
-Bytes are passed on as they are. Memory is bounded: where the launcher's reader is slow, ranks wait, as they would for a
-reader of their own. Where the reader has gone, the output is dropped, and the job goes on.
+Every line begins with its rank. A line ends at \\n, or at the \\r of a progress bar. An unfinished line is passed on if
+nothing has followed for a moment, or if it is long. If another stream writes next, its output begins on a new line.
+
+Bytes do not change. Memory is bounded: if the launcher's reader is slow, ranks wait, as they would for a reader of
+their own. If the reader has gone, the output is dropped, and the job goes on.
 
 Threading: one thread owns an `Output`.
 """
@@ -40,12 +40,15 @@ _LONGEST_LAST_LINE = 1000
 
 
 class Output:
-    """A context manager. `rank_ends` has, by rank, the descriptors that become its stdout and stderr."""
+    """The output of all ranks; a context manager.
+
+    `rank_ends` has, by rank, the descriptors that become the rank's stdout and stderr.
+    """
 
     def __init__(self, num_ranks: int, folder: Path | None, has_time: bool) -> None:
-        """Ranks' output is also written to `folder`/rank.N/stdout and stderr.
+        """folder: where ranks' output is also written, as rank.N/stdout and stderr; None for no files.
 
-        Raises: UserError where these files cannot be made.
+        Raises: UserError if these files cannot be made.
         """
         self._targets = _targets()
         copies = [_copies(folder, rank, num_ranks, self._targets[1]) for rank in range(num_ranks)]
@@ -62,20 +65,20 @@ class Output:
             stream.close()
 
     def close_rank_ends(self) -> None:
-        """To be called when the ranks have them."""
+        """Closes this process's copies of `rank_ends`. Call it once the ranks have them."""
         for descriptor in (each for pair in self.rank_ends for each in pair):
             os.close(descriptor)
         self.rank_ends = []
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is something that the launcher's reader has not taken."""
+        """Whether there is output that the launcher's reader has not taken."""
         return any(target.pending for target in self._targets)
 
     def pass_on(self, others: Sequence[int], seconds: float = math.inf) -> Collection[int]:
-        """Waits until there is something to do, and passes on what there is.
+        """Waits for output, for `others` or for `seconds`, and passes the output on.
 
-        Returns: which of the descriptors `others` are readable.
+        Returns: the descriptors of `others` that are readable.
         """
         poller = select.poll()
         sources = {stream.source: stream for stream in self._open if not stream.target.is_full}
@@ -96,7 +99,7 @@ class Output:
         return ready.intersection(others)
 
     def read_rest(self) -> None:
-        """Takes what is in the pipes when ranks have ended. Processes that they have left may go on writing."""
+        """Reads the rest of the pipes after the ranks have ended. Processes that they left behind may still write."""
         for stream in list(self._open):
             left = _PIPE_BYTES
             while left > 0 and (size := self._read(stream)):
@@ -106,7 +109,7 @@ class Output:
         self._write_some()
 
     def write_report(self, rank: int, how: str) -> None:
-        """How a rank has ended, and its last lines, to stderr."""
+        """Writes to stderr how a rank has ended, and its last lines."""
         text = f"agspeed: rank {rank} ended {how}, so the job was ended; its last lines:\n"
         self._targets[1].write_line(text.encode(), None)
         for line in self._streams[rank][0].last_lines:
@@ -125,7 +128,7 @@ class Output:
         ]
 
     def _read(self, stream: _Stream) -> int:
-        """Returns: how many bytes there were."""
+        """Reads from a stream once. Returns: the number of bytes read."""
         try:
             data = os.read(stream.source, _CHUNK_BYTES)
         except BlockingIOError:
@@ -139,7 +142,7 @@ class Output:
 
 
 class _Stream:
-    """What a rank writes to its stdout or stderr. `due` is when an unfinished line is passed on, in monotonic time."""
+    """The stdout or stderr of a rank. `due` is the time at which an unfinished line is passed on (time.monotonic())."""
 
     def __init__(
         self, prefix: str, has_time: bool, target: _Target, copy: _Copy | None, last_lines: collections.deque[bytes]
@@ -165,12 +168,12 @@ class _Stream:
             self.pass_on_rest()
 
     def pass_on_rest(self) -> None:
-        """The unfinished line, as far as it has come."""
+        """Passes on the unfinished line, as far as it has come."""
         self._pass_on([self._held] if self._held else [])
         self._held, self.due = b"", math.inf
 
     def end(self) -> None:
-        """There is no more."""
+        """Called when the stream has ended."""
         self.pass_on_rest()
         if self._last_line:
             self.last_lines.append(self._last_line)
@@ -189,7 +192,7 @@ class _Stream:
             self._remember(line)
 
     def _remember(self, line: bytes) -> None:
-        """For the last lines, without what a progress bar has overwritten."""
+        """Keeps a line for the report of the last lines, without text that a progress bar has overwritten."""
         self._last_line += line[: _LONGEST_LAST_LINE - len(self._last_line)]
         if line.endswith(b"\n"):
             self.last_lines.append(self._last_line.rstrip(b"\r\n"))
@@ -198,7 +201,7 @@ class _Stream:
 
 
 class _Copy:
-    """A file with what a stream has brought. When writing fails, it ends there, and one line on `errors` says so."""
+    """A file with a copy of a stream. If a write fails, the file ends there, and one line on `errors` reports it."""
 
     def __init__(self, path: Path, errors: _Target) -> None:
         self._path, self._errors = path, errors
@@ -226,8 +229,10 @@ class _Copy:
 
 
 class _Target:
-    """The launcher's stdout or stderr. `pending` holds what it has not taken. A stream that Python code has put in its
-    place, as notebooks do, takes everything at once."""
+    """The launcher's stdout or stderr. `pending` holds output that its reader has not taken.
+
+    Python code such as a notebook may have replaced the stream by another one, which takes everything at once.
+    """
 
     def __init__(self, stream: TextIO | None, original: TextIO | None) -> None:
         self._stream = stream
@@ -249,21 +254,21 @@ class _Target:
         return len(self.pending) > _MOST_PENDING_BYTES
 
     def write_line(self, line: bytes, source: _Stream | None, prefix: bytes = b"") -> None:
-        """A line of `source`, or a part of one; the prefix goes before its first part."""
+        """Writes a line of `source`, or a part of one. The prefix goes before the first part of a line."""
         if self._unfinished is not source or source is None:
             if line == b"\r":
-                return  # of a line that is empty
+                return  # the line is empty
             self.pending += (b"\n" if self._unfinished is not None else b"") + prefix
         self.pending += line
         self._unfinished = None if line.endswith((b"\n", b"\r")) else source
 
     def write_some(self) -> None:
-        """What can be written without waiting."""
+        """Writes as much as possible without waiting."""
         if self.descriptor < 0:
             self._hand_over()
         while self.pending and (self._is_regular or self._poller.poll(0)):
             try:
-                count = os.write(self.descriptor, self.pending[: select.PIPE_BUF])  # so much a ready pipe takes at once
+                count = os.write(self.descriptor, self.pending[: select.PIPE_BUF])  # a ready pipe takes PIPE_BUF bytes
             except BlockingIOError:
                 return
             except OSError:
@@ -282,13 +287,13 @@ class _Target:
 
 
 def _targets() -> tuple[_Target, _Target]:
-    """Of stdout and stderr; one for both where they are the same file, as on a terminal."""
+    """The targets for stdout and stderr. Both are one object if they are the same file, as on a terminal."""
     out, err = _Target(sys.stdout, sys.__stdout__), _Target(sys.stderr, sys.__stderr__)
     return (out, out) if out.file is not None and out.file == err.file else (out, err)
 
 
 def _copies(folder: Path | None, rank: int, num_ranks: int, errors: _Target) -> list[_Copy | None]:
-    """The files of a rank, for its stdout and its stderr."""
+    """Creates the files of a rank, for its stdout and its stderr."""
     if folder is None:
         return [None for _ in _NAMES]
     own = _folder(folder / f"rank.{rank:0{len(str(num_ranks - 1))}}")
@@ -296,7 +301,7 @@ def _copies(folder: Path | None, rank: int, num_ranks: int, errors: _Target) -> 
 
 
 def _folder(path: Path) -> Path:
-    """Makes a folder for the files of a rank. Raises: UserError where it is impossible, or where another's is there."""
+    """Makes a folder for a rank's files. Raises: UserError if that fails, or if another user owns the folder."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         info = path.lstat()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a job, as their launcher has them: under a keeper, which ends them with the launcher (`keeper.py`).
+"""The launcher's side of a job's ranks. They run under a keeper, which ends them with the launcher (`keeper.py`).
 
-Threading: one thread makes, follows and leaves a `Ranks`. To the kernel, the end of that thread is the launcher's.
+Threading: one thread makes, follows and leaves a `Ranks`. If that thread ends, the kernel acts as if the launcher had
+died.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from agspeed.launch import keeper
 __all__ = ["INHERITED", "Ranks", "ending"]
 
 INHERITED = (1, 2)
-"""Output descriptors of a rank that writes where its launcher does."""
+"""The output descriptors of a rank that uses its launcher's stdout and stderr."""
 
 
 class Ranks:
-    """A context manager: leaving it ends the ranks that still run, and waits until they have ended.
+    """The ranks of one job; a context manager. Leaving it ends the ranks that still run, and waits for their end.
 
     Attributes:
         first_failed: the first rank that ended with another status than 0, and that status (minus the signal).
-        is_over: whether all ranks have ended, and with a rank that failed all that ranks had started.
+        is_over: whether all ranks have ended. If one failed, all processes that ranks had started have ended, too.
     """
 
     def __init__(
@@ -39,11 +40,12 @@ class Ranks:
         outputs: Sequence[tuple[int, int]],
         inherited: Sequence[int] = (),
     ) -> None:
-        """Starts a rank for each of `variables`, which it has beside this process's.
+        """Starts one rank for each entry of `variables`.
 
         Args:
+            variables: by rank, environment variables in addition to this process's.
             outputs: by rank, the descriptors that become its stdout and stderr. The caller still owns them.
-            inherited: descriptors that ranks have under the same numbers.
+            inherited: descriptors that ranks inherit under the same numbers.
         """
         self.first_failed: tuple[int, int] | None = None
         self.is_over = False
@@ -67,7 +69,7 @@ class Ranks:
             os.close(write)
         job = {"command": list(command), "ranks": ranks, "inherited": list(inherited)}
         assert self._keeper.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._keeper.stdin as stream:  # died: `note_events` says so
+        with contextlib.suppress(BrokenPipeError), self._keeper.stdin as stream:  # `note_events` reports a dead keeper
             stream.write(json.dumps(job).encode())
 
     def __enter__(self) -> Self:
@@ -82,13 +84,13 @@ class Ranks:
             os.close(self._events)
 
     def fileno(self) -> int:
-        """Readable when `note_events` has something to note."""
+        """A descriptor that is readable when there is an event for `note_events`."""
         return self._events
 
     def note_events(self) -> None:
-        """Waits for the next event, if there is none, and brings the attributes up to date.
+        """Reads events, waiting for one if there is none, and updates the attributes.
 
-        Raises: UserError where the command cannot be started, AgspeedError where the keeper was killed.
+        Raises: UserError if the command cannot be started; AgspeedError if the keeper was killed.
         """
         data = os.read(self._events, 1 << 16)
         *lines, self._unread = (self._unread + data).split(b"\n")
@@ -98,7 +100,10 @@ class Ranks:
             self._note_end_of_keeper()
 
     def end(self) -> None:
-        """Ends the ranks and what they have started: SIGTERM, and after some seconds SIGKILL. Does not wait for it."""
+        """Ends the ranks and all processes that they have started: SIGTERM, then SIGKILL after some seconds.
+
+        Does not wait for the end.
+        """
         if not self.is_over:
             self._keeper.terminate()
 
@@ -118,7 +123,7 @@ class Ranks:
         self.is_over = True
         if status == 0:
             return
-        # The kernel has killed the ranks with it; what they have started is still in their sessions.
+        # The kernel has killed the ranks with the keeper. Processes that they started are still in their sessions.
         sessions = self._running.values()
         keeper.kill((pid for pid, each in keeper.processes().items() if each.session in sessions), signal.SIGKILL)
         raise AgspeedError(
@@ -128,7 +133,7 @@ class Ranks:
 
 
 def ending(status: int) -> str:
-    """How a process ended, as the end of a sentence; `status` as subprocess has it."""
+    """Describes how a process ended, for the end of a sentence. status: as subprocess returns it."""
     if status >= 0:
         return f"with status {status}"
     names = {each.value: each.name for each in signal.Signals}

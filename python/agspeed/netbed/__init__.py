@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed for networks on one machine: hosts as network namespaces, several shaped rails each, injected faults.
+"""A test bed for networks on one machine: hosts are network namespaces with several shaped rails and injected faults.
 
-See tests/fault/README.md for the concepts and an example. No torch, nothing outside the namespaces it creates.
+See tests/fault/README.md for the concepts and an example. It uses no torch, and changes nothing outside the namespaces
+that it creates.
 """
 
 from agspeed.netbed.bed import Host, Netbed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bed itself: builds hosts, rails and the switch between them, runs things on the hosts, and takes all of it away.
+"""The bed: builds hosts, rails and the switch between them, runs commands on the hosts, and removes everything again.
 
         switch namespace:  bridge of rail0      bridge of rail1
                              |   |   |            |   |   |
@@ -9,9 +9,9 @@
                ─ rail1 ─────────────-┼────────────────┘   |
         ...
 
-Lifecycle: a context manager. Leaving it, by whatever exception or signal that reaches Python, kills every process in
-the namespaces and removes them; what a SIGKILL leaves behind is removed by the next bed.
-Thread-safety: use a bed from one thread; enter it in the main thread if SIGTERM and SIGHUP shall clean up.
+Lifecycle: a context manager. Leaving it, by any exception or signal that reaches Python, kills every process in the
+namespaces and removes the namespaces. After a SIGKILL, the next bed removes the remains.
+Thread-safety: use a bed from one thread. Enter it in the main thread if SIGTERM and SIGHUP must clean up.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MOST_RAILS = 64
 
 @dataclass(frozen=True)
 class Host:
-    """One host. Owned by its bed; `rails[k]` is its interface on rail k, `name` what commands on it are told."""
+    """One host, owned by its bed. `rails[k]` is its interface on rail k; `name` is the host name that commands see."""
 
     index: int
     name: str
@@ -53,7 +53,7 @@ class Host:
     rails: tuple[Rail, ...]
 
     def counters(self) -> list[Counters]:
-        """What each rail's interface has carried so far."""
+        """The traffic of each rail's interface so far."""
         shown = system.run(system.tool("ip", "iproute2"), "-n", self.namespace, "-s", "-j", "link", "show")
         found = read_counters(shown)
         return [found[rail.name] for rail in self.rails]
@@ -72,9 +72,10 @@ class Netbed:
         shape_ingress: bool = False,
         mtu: int = 1500,
     ) -> None:
-        """Checks the description; entering builds it. `host_rates` overrides `rate` for single hosts.
+        """Checks the description; entering the context builds the bed. `host_rates` overrides `rate` for single hosts.
 
-        A shaped rail limits what leaves the host, and with `shape_ingress` also what arrives (for incast).
+        A shaped rail limits the traffic that leaves the host, and with `shape_ingress` also the traffic that arrives
+        (for incast).
         """
         if not (1 <= hosts <= _MOST_HOSTS and 1 <= rails <= _MOST_RAILS and 1280 <= mtu <= 65535):
             raise UserError(
@@ -113,8 +114,8 @@ class Netbed:
         self.close()
 
     def close(self) -> None:
-        """Ends every process of the bed and removes it. Called on exit; calling it again does nothing."""
-        if self._owner != os.getpid():  # closed before, or a forked child leaves
+        """Ends every process of the bed and removes the bed. Leaving the context calls it; later calls do nothing."""
+        if self._owner != os.getpid():  # the bed is closed, or a forked child leaves the context
             return
         with _undisturbed():
             self._owner = 0
@@ -133,33 +134,34 @@ class Netbed:
         hosts: Iterable[int] | None = None,
         on_line: Callable[[int, str], None] | None = None,
     ) -> Job:
-        """Starts a command on every host, or those given, and returns at once.
+        """Starts a command on every host, or on the given hosts, and returns at once.
 
-        It gets this process's environment, RANK and its relatives (see `environment`), then `env`. `on_line(host,
-        line)` sees each line of output as it comes, on a thread of the host's own.
+        The command gets this process's environment, then the variables of `environment`, then `env`. `on_line(host,
+        line)` gets each line of output as it comes, on a thread for that host.
         """
         if shutil.which(command[0]) is None:
             raise UserError(f"{command[0]!r} is not a program on PATH")
         return self._start(hosts, lambda host: self._command(host, command, env or {}, on_line))
 
     def run(self, command: Sequence[str], *, timeout_s: float = 60.0, **options: Any) -> list[Outcome]:
-        """`start` and wait; NetbedError with the output's end if a host fails or is not done in time."""
+        """Calls `start` and waits. Raises NetbedError with the output's end if a host fails or is not done in time."""
         return self.start(command, **options).wait(timeout_s, check=True)
 
     def start_call(self, function: Callable[..., Any], *arguments: Any, hosts: Iterable[int] | None = None) -> Job:
-        """Starts `function(host, *arguments)` in a forked process on every host, or those given.
+        """Starts `function(host, *arguments)` in a forked process on every host, or on the given hosts.
 
-        Being forked it may be a closure, but must not rely on this process's threads. What it returns is pickled.
+        Because of the fork, the function may be a closure, but must not rely on this process's threads. Its result is
+        pickled.
         """
         return self._start(hosts, lambda host: Call(host.index, host.namespace, function, (host, *arguments)))
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float = 60.0, **options: Any) -> list[Any]:
-        """`start_call` and wait: what the function returned on each host, or NetbedError with its traceback."""
+        """Calls `start_call` and waits. Returns each host's result, or raises NetbedError with a traceback."""
         job = self.start_call(function, *arguments, **options)
         return [outcome.value for outcome in job.wait(timeout_s, check=True)]
 
     def environment(self, host: Host) -> dict[str, str]:
-        """What torchrun would set for one process per host, and the names of the rails."""
+        """The variables that torchrun would set for one process per host, and the names of the rails."""
         return {
             "RANK": str(host.index),
             "WORLD_SIZE": str(len(self.hosts)),
@@ -171,7 +173,7 @@ class Netbed:
         }
 
     def counters(self) -> list[list[Counters]]:
-        """What every host's rails have carried so far: `counters()[host][rail]`."""
+        """The traffic of every host's rails so far: `counters()[host][rail]`."""
         return [host.counters() for host in self.hosts]
 
     def _command(
@@ -191,7 +193,7 @@ class Netbed:
     def _start(self, hosts: Iterable[int] | None, make: Callable[[Host], Task]) -> Job:
         self._jobs = [job for job in self._jobs if not job.is_over]
         job = Job()
-        self._jobs.append(job)  # before anything runs, so that an interruption in between ends it
+        self._jobs.append(job)  # before a task starts, so that `close` ends it after an interruption
         for index in range(len(self.hosts)) if hosts is None else hosts:
             job.tasks[index] = make(self.hosts[index])
         return job
@@ -203,7 +205,8 @@ class Netbed:
         program = system.tool("ip", "iproute2")
         for namespace in (switch, *(host.namespace for host in self.hosts)):
             system.run(program, "netns", "add", namespace)
-        _switch_on(switch, "ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6")  # it says nothing itself
+        # The switch itself must send no IPv6 packets.
+        _switch_on(switch, "ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6")
         system.ip(switch, _switch_links(self.hosts, self._mtu))
         for host in self.hosts:
             self._configure(host)
@@ -227,7 +230,7 @@ class Netbed:
         return Host(index, f"host{index}", namespace, rails)
 
     def _configure(self, host: Host) -> None:
-        # A link that went down and up again shall have its IPv6 address as it has its IPv4 address.
+        # A link that goes down and up again keeps its IPv4 address; this setting makes it keep its IPv6 address, too.
         _switch_on(host.namespace, "ipv6/conf/all/keep_addr_on_down")
         lines = ["link set lo up"]
         for rail in host.rails:
@@ -260,20 +263,20 @@ def _rate_per_rail(rate: Rate, rails: int) -> list[str | None]:
 
 
 def _switch_on(namespace: str, *settings: str) -> None:
-    """Sets network sysctls, which belong to the namespace of whoever writes them, to 1."""
+    """Sets network sysctls to 1. A process that writes them changes them in its own namespace only."""
     paths = " ".join(f"/proc/sys/net/{setting}" for setting in settings)
     script = f"echo 1 | tee {paths} > /dev/null"
     system.run(system.tool("ip", "iproute2"), "netns", "exec", namespace, "sh", "-c", script)
 
 
 def _names_of(hosts: Sequence[Host]) -> Iterator[str]:
-    """The lines of /etc/hosts: a host's name is its address on rail 0, and every other address has a name, too."""
+    """The lines of /etc/hosts: a host's name stands for its address on rail 0; all other addresses have names, too."""
     yield "127.0.0.1 localhost"
     yield "::1 localhost"
     for host in hosts:
         for index, rail in enumerate(host.rails):
             name = f"{host.name}-{rail.name}" if index else host.name
-            # The last is how an IPv6 socket sees the first, and what torch's store wants the name of.
+            # An IPv6 socket sees the IPv4 address in the last form, and torch's store looks up the name of that form.
             yield from (f"{address} {name}" for address in (rail.ipv4, rail.ipv6, f"::ffff:{rail.ipv4}"))
 
 
@@ -292,7 +295,7 @@ def _nothing() -> None:
 
 
 def _exit_on_signals() -> Callable[[], None]:
-    """Makes SIGTERM and SIGHUP unwind the stack as Ctrl-C does, unless the program has its own way with them."""
+    """Makes SIGTERM and SIGHUP unwind the stack as Ctrl-C does, unless the program has its own handlers for them."""
     if threading.current_thread() is not threading.main_thread():
         return _nothing
     taken = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]

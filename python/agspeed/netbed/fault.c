@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tc-bpf program that changes one byte of what TCP or UDP carries, in one of ONE_IN packets, at a random offset.
-// The carried bytes are everything behind the transport header: frame headers, lengths and acknowledgements of the
-// protocol on top as much as its data. The checksum is left alone. Compiled on demand by rail.py; stateless.
+// A tc-bpf program that changes one byte of the TCP or UDP payload, in one of ONE_IN packets, at a random offset.
+// The payload is everything behind the transport header: the frame headers, lengths and acknowledgements of the protocol
+// on top, and its data. The program does not update the checksum. rail.py compiles it on demand; it keeps no state.
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/pkt_cls.h>
 
-// clang 14 does not assemble a section that is named like what is in it.
+// clang 14 does not assemble a section with the same name as its content.
 #define SEC(name) __attribute__((section(name), used))
 
 static unsigned (*random_word)(void) = (void *)BPF_FUNC_get_prandom_u32;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a command's TCP connections over all rails at once by multipath TCP: the strongest thing to compare with."""
+"""Runs a command's TCP connections over all rails at once by multipath TCP, the strongest baseline for comparisons."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MOST_SUBFLOWS = 8  # the kernel's limit
 
 @contextmanager
 def mptcp(bed: Netbed) -> Iterator[dict[str, str]]:
-    """Prepares every host, and yields the environment for the commands whose connections shall use all rails.
+    """Prepares every host, and yields the environment for commands whose connections must use all rails.
 
-    A connection made to an address of the first rail (GLOO_SOCKET_IFNAME=rail0) then gets exactly one more subflow per
-    rail, from whoever connected. Subflows go to the address and port that listens, so each rail has a route to it: a
-    host answers for any of its addresses on any of its rails.
+    A connection to an address of the first rail (GLOO_SOCKET_IFNAME=rail0) then gets exactly one more subflow for each
+    other rail. The connecting side opens the subflows, to the address and port that listens. So each rail has a route
+    to that address, because a host answers for any of its addresses on any of its rails.
     """
     for host in bed.hosts:
         others = host.rails[1:]

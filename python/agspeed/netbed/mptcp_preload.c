@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into a command: its TCP sockets become MPTCP sockets, where the kernel has them. Setting SO_REUSEADDR on a
-// connected MPTCP socket fails with EINVAL, where TCP allows it and Gloo aborts: that one error is hidden.
-// Thread-safe: dlsym is, and nothing else is shared.
+// A library to preload into a command. It makes the command's TCP sockets MPTCP sockets, if the kernel supports them.
+// TCP allows setting SO_REUSEADDR on a connected socket, but MPTCP fails with EINVAL, and Gloo aborts on that error. So
+// this library hides that one error. Thread-safe, because dlsym is thread-safe and nothing else is shared.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

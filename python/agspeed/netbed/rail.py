@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One host's interface on one rail: its addresses, counters, shaping, and the faults that can befall it.
+"""One host's interface on one rail: its addresses, counters, shaping, and the faults that tests inject.
 
-A rail's other end is a port of the rail's bridge in the switch namespace. Faults on packets act where they arrive:
-"in" at the host's interface, "out" at the switch port, which is the first thing behind the host. Dropping at the
-sender's own egress instead would tell its TCP about the loss, which no real network does.
+A rail's other end is a port of the rail's bridge in the switch namespace. Faults act where packets arrive: "in" at the
+host's interface, "out" at the switch port, which is directly behind the host. A drop at the sender's own egress would
+inform its TCP about the loss, which no real network does.
 Thread-safety: calls on different rails may run at the same time.
 """
 
@@ -31,7 +31,7 @@ __all__ = [
     "shape_command",
 ]
 
-BURST_BYTES = 128 * 1024  # what a shaped link lets through at once after a pause
+BURST_BYTES = 128 * 1024  # the bytes that a shaped link lets through at once after a pause
 _ETHERNET_BYTES = 14
 _QUEUE_MS = 20
 _FAULT_SOURCE = Path(__file__).with_name("fault.c")
@@ -43,7 +43,7 @@ _PLACES: tuple[Place, Place] = ("host", "switch")
 
 
 class Counters(NamedTuple):
-    """What an interface has carried, headers included. Subtract an earlier reading to count an interval."""
+    """The traffic of an interface, headers included. Subtract an earlier reading to count an interval."""
 
     sent_bytes: int
     received_bytes: int
@@ -55,7 +55,7 @@ class Counters(NamedTuple):
 
 
 def bits_per_second(rate: str) -> int:
-    """The number meant by a rate like "200mbit"; UserError for anything that is not a positive rate."""
+    """Parses a rate like "200mbit". Raises UserError for anything that is not a positive rate."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", rate)
     bits = round(float(match[1]) * _UNITS[match[2]]) if match else 0
     if bits < 1:
@@ -65,7 +65,7 @@ def bits_per_second(rate: str) -> int:
 
 @dataclass(frozen=True)
 class Rail:
-    """Owned by its host; valid while the bed is open. `name` is the interface's name on the host."""
+    """An interface of one host, which owns it; valid while the bed is open. `name` is its name on the host."""
 
     host_namespace: str
     switch_namespace: str
@@ -82,13 +82,13 @@ class Rail:
         return f"{self.ipv4.rsplit('.', 1)[0]}.0/24"
 
     def set_rate(self, rate: str | None) -> None:
-        """Changes the shaping in place, connections and queued packets kept; None lifts it."""
+        """Changes the shaping and keeps connections and queued packets; None removes the shaping."""
         for place in _PLACES if self.shape_ingress else _PLACES[:1]:
             namespace, device = self._end(place)
             system.tc(namespace, [shape_command(device, rate)])
 
     def down(self, at: Place = "host") -> None:
-        """Takes the link down. At the host the peers see nothing; at the switch the host loses its carrier."""
+        """Takes the link down. At the host, peers do not notice it; at the switch, the host loses its carrier."""
         namespace, device = self._end(at)
         system.ip(namespace, [f"link set {device} down"])
 
@@ -97,17 +97,17 @@ class Rail:
         system.ip(namespace, [f"link set {device} up"])
 
     def drop(self, direction: Direction, one_in: int = 1) -> None:
-        """Drops every packet, or each with probability 1/one_in, going into or out of the host, and tells nobody.
+        """Silently drops packets that go into or out of the host: every packet, or each with probability 1/one_in.
 
         With segmentation offload one "packet" carries up to 64 KiB, here and in `corrupt`.
         """
         self._add_filter(direction, f"bpf da bytecode '{_drop_bytecode(one_in)}'")
 
     def corrupt(self, direction: Direction, one_in: int) -> None:
-        """Changes one random byte of what TCP or UDP carries, in each packet with probability 1/one_in.
+        """Changes one random byte of the TCP or UDP payload, in each packet with probability 1/one_in.
 
-        The checksum stays what it was, and nothing checks it on such a link: plain TCP delivers the wrong byte.
-        Needs what `corruption_unavailable` checks; NetbedError otherwise.
+        The checksum does not change, and such a link does not check it, so plain TCP delivers the wrong byte. Raises
+        NetbedError if `corruption_unavailable` returns a reason.
         """
         compiled = self.scratch / f"fault_{_checked(one_in)}.o"
         if not compiled.exists():
@@ -115,9 +115,9 @@ class Rail:
         self._add_filter(direction, _corrupting(compiled))
 
     def drop_larger_than(self, mtu: int) -> None:
-        """The switch drops what this host sends in packets of more than `mtu` bytes, and tells nobody.
+        """Makes the switch silently drop packets of more than `mtu` bytes from this host.
 
-        From now on the host segments by itself: what leaves it are packets as they would be on a wire.
+        From now on, the host itself segments its data, so it sends packets of the size that a wire would carry.
         """
         system.ip(self.host_namespace, [f"link set {self.name} gso_max_segs 1"])
         self._add_filter(
@@ -125,7 +125,7 @@ class Rail:
         )
 
     def drop_port(self, port: int) -> None:
-        """Drops what comes to the host's TCP port in IPv4 packets, as a firewall does, and tells nobody."""
+        """Silently drops IPv4 packets to a TCP port of the host, as a firewall does."""
         if not 1 <= port <= 65535:
             raise UserError(f"port {port} is not possible: ports are 1 to 65535")
         self._add_filter("in", f"bpf da bytecode '{_drop_port_bytecode(port)}'")
@@ -143,7 +143,7 @@ class Rail:
         return read_counters(shown)[self.name]
 
     def _end(self, place: Place) -> tuple[str, str]:
-        """Namespace and name of the link's interface there."""
+        """The namespace and the name of the link's interface at a place."""
         return (self.host_namespace, self.name) if place == "host" else (self.switch_namespace, self.port)
 
     def _add_filter(self, direction: Direction, what: str) -> None:
@@ -153,7 +153,7 @@ class Rail:
 
 @functools.cache
 def corruption_unavailable() -> str | None:
-    """Why `Rail.corrupt` cannot work here, in one sentence; None if it can. Tried once per process."""
+    """Why `Rail.corrupt` cannot work here, in one sentence; None if it can. Each process tries it once."""
     try:
         with system.trial() as (namespace, scratch):
             _compile_fault(scratch / "fault.o", 1)
@@ -164,7 +164,7 @@ def corruption_unavailable() -> str | None:
 
 
 def read_counters(shown: str) -> dict[str, Counters]:
-    """Interface name -> counters, from the text of `ip -s -j link show`."""
+    """Returns the counters by interface name, from the text of `ip -s -j link show`."""
     found = {}
     for link in json.loads(shown):
         sent, received = link["stats64"]["tx"], link["stats64"]["rx"]
@@ -173,7 +173,7 @@ def read_counters(shown: str) -> dict[str, Counters]:
 
 
 def shape_command(device: str, rate: str | None) -> str:
-    """The `tc` line that shapes a device's egress or lifts its shaping."""
+    """The `tc` line that shapes a device's egress, or removes its shaping."""
     if rate is None:
         return f"qdisc del dev {device} root"
     return (
@@ -198,16 +198,16 @@ def _corrupting(compiled: Path) -> str:
 
 
 def _drop_port_bytecode(port: int) -> str:
-    """Unspecified (-1) unless it is IPv4 and TCP and goes to that port, else "drop" (2)."""
+    """A BPF program that returns "drop" (2) for IPv4 TCP packets to that port, else "unspecified" (-1)."""
     ethertype, protocol = "40 0 0 12,21 0 6 2048", "48 0 0 23,21 0 4 6"
     destination = f"177 0 0 14,72 0 0 16,21 0 1 {port}"  # behind an IP header of any length
     return f"9,{ethertype},{protocol},{destination},6 0 0 2,6 0 0 4294967295,"
 
 
 def _drop_bytecode(one_in: int) -> str:
-    """Classic BPF, which needs no compiler and no privilege beyond the namespace.
+    """A classic BPF program, which needs no compiler and no privilege beyond the namespace.
 
-    Loads a random word; above 2^32 / one_in it returns "unspecified, go on" (-1), else "drop" (2).
+    It loads a random word. Above 2^32 / one_in it returns "unspecified, go on" (-1), else "drop" (2).
     """
     threshold = min(2**32 // _checked(one_in), 2**32 - 1)
     random_word = 0xFFFFF000 + 56  # SKF_AD_OFF + SKF_AD_RANDOM

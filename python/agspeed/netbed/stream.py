@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw TCP streams between hosts: the ceiling a transport is compared with, and the control that shows what plain TCP
-delivers while packets are corrupted. Data depends on its position, and every byte is compared on arrival, unless only
-the cost of moving it is asked for.
+"""Raw TCP streams between hosts, as an upper limit and as a control for tests of a transport.
+
+The rate of the streams is the most that a transport can reach. As a control, they show which bytes plain TCP delivers
+while packets are corrupted. Each byte depends on its position and is compared on arrival, unless a test only measures
+the cost of moving bytes.
 
 Each stream is a plain send and receive loop, in a thread of its own on both hosts, bound to its rail's addresses.
 """
@@ -22,13 +24,13 @@ _PORT = 47200  # plus the source host's index
 _PATTERN = bytes(range(251)) * 1024
 _TWICE = _PATTERN * 2
 _CONNECT_LIMIT_S = 5.0
-_BACKLOG_BYTES = 128 * 1024  # what may wait in the sender's kernel beyond what TCP has sent: it outlives the time
-_WARM_UP = 0.1  # of the time: a shaper lets its burst through at once, and TCP has to find its window
+_BACKLOG_BYTES = 128 * 1024  # limit for unsent bytes in the sender's kernel, because they leave after the time is over
+_WARM_UP = 0.1  # share of the time: a shaper lets its burst through at once, and TCP has to find its window
 
 
 @dataclass(frozen=True)
 class Flow:
-    """What one stream delivered. The rate counts payload and leaves the start out; processor time is both ends'."""
+    """The result of one stream. The rate counts payload, without the start. The processor time is for both ends."""
 
     source: int
     destination: int
@@ -42,10 +44,10 @@ class Flow:
 def stream(
     bed: Netbed, seconds: float = 1.0, pairs: Sequence[tuple[int, int]] | None = None, *, compares: bool = True
 ) -> list[Flow]:
-    """Streams for that long over all rails at once, and returns one flow per (source, destination) pair and rail.
+    """Streams for `seconds` over all rails at once, and returns one flow per (source, destination) pair and rail.
 
-    Without `pairs` every host sends to the next: the traffic of a ring, at what the wires can carry. Without `compares`
-    nobody looks at the bytes, and none count as wrong.
+    Without `pairs`, every host sends to the next: the traffic of a ring, as fast as the links carry it. With
+    `compares=False`, the bytes are not compared, and none count as wrong.
     """
     hosts = bed.hosts
     chosen = list(pairs) if pairs is not None else [(at, (at + 1) % len(hosts)) for at in range(len(hosts))]
@@ -64,7 +66,7 @@ def stream(
 def _on_host(
     me: Host, hosts: Sequence[Host], pairs: Sequence[tuple[int, int]], seconds: float, compares: bool
 ) -> tuple[list[Flow], dict[tuple[int, int, int], float]]:
-    """What came here, and the processor seconds that sending took, by source, destination and rail."""
+    """Returns this host's received flows, and the processor seconds of its sends by (source, destination, rail)."""
     listeners = [
         (source, rail, socket.create_server((me.rails[rail].ipv4, _PORT + source)))
         for source, destination in pairs
@@ -90,7 +92,7 @@ def _on_host(
 
 
 def _send(local: str, peer: str, source: int, seconds: float) -> float:
-    """Returns: processor seconds."""
+    """Sends one stream. Returns: its processor seconds."""
     with _connect(local, (peer, _PORT + source)) as connection:
         connection.settimeout(2 * seconds + _CONNECT_LIMIT_S)
         before = time.thread_time()
@@ -102,7 +104,7 @@ def _send(local: str, peer: str, source: int, seconds: float) -> float:
 
 
 def _connect(local: str, peer: tuple[str, int]) -> socket.socket:
-    """Tries again until the peer's process listens."""
+    """Connects, and retries until the peer's process listens."""
     deadline = time.monotonic() + _CONNECT_LIMIT_S
     while True:
         try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only place that talks to `ip` and `tc`: namespaces of this process, made, listed and removed again.
+"""Creates, lists and removes the namespaces of this process. Only this module calls `ip` and `tc`.
 
-Namespaces and scratch folders are named agspeed-<process id>-<serial>-<role>, so that whatever a killed process left
-behind is recognised and removed by the next one (`sweep`). Every call is bounded in time.
+Namespaces and scratch folders are named agspeed-<process id>-<serial>-<role>. From the names, `sweep` in the next
+process recognises the remains of a killed process and removes them. Every call has a time limit.
 Thread-safety: none of its own; callers own their namespaces.
 """
 
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _NAMED = Path("/var/run/netns")  # where `ip netns` keeps them
-_NAME = re.compile(r"agspeed-(\d+)-(\d+)-\w+")  # of namespaces and scratch folders
+_NAME = re.compile(r"agspeed-(\d+)-(\d+)-\w+")  # matches namespaces and scratch folders
 _COMMAND_LIMIT_S = 30.0
 _EXIT_LIMIT_S = 5.0
 _serials = itertools.count()
@@ -50,12 +50,12 @@ _issued: set[str] = set()
 
 
 class NetbedError(AgspeedError):
-    """Something the test bed needed did not work: a command, a host's process, or a limit in time."""
+    """A failure of the test bed: a command failed, a host's process failed, or a time limit passed."""
 
 
 @functools.cache
 def tool(name: str, package: str) -> str:
-    """The program's path, also where it lies outside an ordinary user's PATH; NetbedError names the Debian package."""
+    """The program's path, even outside an ordinary user's PATH. Raises NetbedError that names the Debian package."""
     path = shutil.which(name, path=os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"]))
     if path is None:
         raise NetbedError(f"{name} is not installed; the Debian package {package} provides it")
@@ -63,7 +63,7 @@ def tool(name: str, package: str) -> str:
 
 
 def run(*command: str, text: str | None = None) -> str:
-    """Runs a short command and returns its output. Its own session keeps a terminal's Ctrl-C from cutting it short."""
+    """Runs a short command and returns its output. It has its own session, so a terminal's Ctrl-C does not reach it."""
     try:
         done = subprocess.run(
             command, input=text, capture_output=True, text=True, timeout=_COMMAND_LIMIT_S, start_new_session=True
@@ -77,24 +77,24 @@ def run(*command: str, text: str | None = None) -> str:
 
 
 def ip(namespace: str, lines: Iterable[str]) -> None:
-    """Carries out `ip` commands inside a namespace, all in one process."""
+    """Runs `ip` commands inside a namespace, all in one process."""
     run(tool("ip", "iproute2"), "-n", namespace, "-batch", "-", text="\n".join(lines) + "\n")
 
 
 def tc(namespace: str, lines: Iterable[str]) -> None:
-    """Carries out `tc` commands inside a namespace, all in one process."""
+    """Runs `tc` commands inside a namespace, all in one process."""
     run(tool("tc", "iproute2"), "-n", namespace, "-batch", "-", text="\n".join(lines) + "\n")
 
 
 def on_host(namespace: str, name: str, hosts_file: Path, command: Sequence[str]) -> list[str]:
-    """The command line that runs a command in a namespace, on a host called `name` whose /etc/hosts is that file."""
+    """The command line that runs a command in a namespace, with the host name `name` and `hosts_file` as /etc/hosts."""
     script = 'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
     inside = [tool("unshare", "util-linux"), "--uts", "sh", "-c", script, "sh", name, str(hosts_file), *command]
     return [tool("ip", "iproute2"), "netns", "exec", namespace, *inside]
 
 
 def new_prefix() -> str:
-    """What the names of one bed's namespaces start with; unique on this machine while this process lives."""
+    """Returns a prefix for the names of one bed's namespaces; unique on this machine while this process lives."""
     prefix = f"agspeed-{os.getpid()}-{next(_serials)}"
     _issued.add(prefix)
     return prefix
@@ -106,7 +106,7 @@ def new_scratch(prefix: str) -> Path:
 
 
 def destroy(prefix: str) -> None:
-    """Ends the processes in every namespace with this prefix, then removes the namespaces and with them their links."""
+    """Ends the processes in every namespace with this prefix, then removes the namespaces and their links."""
     for name in _names():
         if name.startswith(f"{prefix}-"):
             _destroy_one(name)
@@ -115,7 +115,7 @@ def destroy(prefix: str) -> None:
 
 
 def sweep() -> None:
-    """Removes what processes left behind that no longer exist (killed ones: everybody else cleans up)."""
+    """Removes the namespaces and folders of processes that were killed; other processes clean up themselves."""
     folders = [folder.name for folder in Path(tempfile.gettempdir()).glob("agspeed-*")]
     matches = filter(None, map(_NAME.fullmatch, [*_names(), *folders]))
     for prefix in {match[0].rpartition("-")[0] for match in matches if not _in_use(int(match[1]), match[0])}:
@@ -125,7 +125,7 @@ def sweep() -> None:
 
 @contextlib.contextmanager
 def trial() -> Iterator[tuple[str, Path]]:
-    """A namespace with an interface "probe" whose packets can be filtered, and a scratch folder, to try things in."""
+    """A namespace for trials with an interface "probe", whose packets can be filtered, and a scratch folder."""
     prefix = new_prefix()
     name = f"{prefix}-probe"
     try:
@@ -140,7 +140,7 @@ def trial() -> Iterator[tuple[str, Path]]:
 
 @functools.cache
 def unavailable() -> str | None:
-    """Why no test bed can be built here, in one sentence; None if it can. Tried once per process."""
+    """Why no test bed can be built here, in one sentence; None if one can. Each process tries it once."""
     try:
         with trial() as (name, _):
             tc(name, ["qdisc add dev probe root tbf rate 1mbit burst 128kb latency 20ms"])
@@ -162,7 +162,7 @@ def _names() -> list[str]:
 
 
 def _in_use(pid: int, name: str) -> bool:
-    if pid == os.getpid():  # ours, unless an earlier process had the same id
+    if pid == os.getpid():  # of this process, unless an earlier process had the same id
         return any(name.startswith(f"{prefix}-") for prefix in _issued)
     return Path(f"/proc/{pid}").exists()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on the hosts: a command or a forked Python function per host, and the job that holds those of one start.
+"""Tasks on the hosts: a command or a forked Python function per host, and the job that holds the tasks of one start.
 
-Every task leads a process group of its own, so that a signal reaches all it started, and never this process.
+Every task leads a process group of its own, so that a signal reaches all processes of the task, and never this process.
 Thread-safety: a job belongs to the thread that started it; only `on_line` runs on other threads.
 """
 
@@ -34,7 +34,7 @@ _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a host's task ended: exit code (-9 after SIGKILL), the end of its output, and what a function returned."""
+    """How a host's task ended: its exit code (-9 after SIGKILL), the end of its output, and a function's result."""
 
     host: int
     code: int
@@ -54,11 +54,11 @@ class Task(Protocol):
     def pid(self) -> int: ...
 
     def wait(self, timeout_s: float) -> Outcome | None:
-        """Its outcome, or None if it still runs after that time. A stopped task still runs."""
+        """Returns the outcome, or None if the task still runs after that time. A stopped task still runs."""
 
 
 class Command:
-    """A command on a host, as `system.on_host` writes it. A thread collects its output, standard error included."""
+    """A command on a host, in the form of `system.on_host`. A thread collects its output, standard error included."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Command:
     def wait(self, timeout_s: float) -> Outcome | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout_s)
-            _signal_group(self.pid, signal.SIGKILL)  # what it started and left behind would hold the pipe open
+            _signal_group(self.pid, signal.SIGKILL)  # processes that it left behind would hold the pipe open
             self._reader.join(_DRAIN_LIMIT_S)
             return Outcome(self._host, code, "".join(self._lines.copy()))
         return None
@@ -118,7 +118,7 @@ class Call:
         self._process = context.Process(target=_call, args=(sender, namespace, function, arguments), daemon=True)
         self._process.start()
         sender.close()
-        with contextlib.suppress(OSError):  # here and in the child: whoever comes first, before any signal
+        with contextlib.suppress(OSError):  # also done in the child, so that it is done before any signal
             os.setpgid(self.pid, self.pid)
         self._answer: tuple[Any, str] | None = None
 
@@ -157,8 +157,11 @@ class Job:
         return all(self._outcome(host, 0.0) is not None for host in self.tasks)
 
     def wait(self, timeout_s: float = 60.0, *, check: bool = False) -> list[Outcome]:
-        """Waits for all tasks. NetbedError if some still run after that time, which ends them, or with `check` if some
-        ended with a code other than 0."""
+        """Waits for all tasks.
+
+        Raises NetbedError if some tasks still run after that time, and ends them. With `check`, it also raises
+        NetbedError if some tasks ended with another code than 0.
+        """
         deadline = time.monotonic() + timeout_s
         late = [host for host in self.tasks if not self._outcome(host, max(0.0, deadline - time.monotonic()))]
         failures = []
@@ -172,18 +175,18 @@ class Job:
         return [self._ended[host] for host in self.tasks]
 
     def kill(self, host: int) -> None:
-        """SIGKILL to everything the host's task runs."""
+        """Sends SIGKILL to all processes of the host's task."""
         self._signal(host, signal.SIGKILL)
 
     def stop(self, host: int) -> None:
-        """SIGSTOP: the host's task freezes, its connections stay."""
+        """Sends SIGSTOP: the host's task freezes, but its connections stay."""
         self._signal(host, signal.SIGSTOP)
 
     def resume(self, host: int) -> None:
         self._signal(host, signal.SIGCONT)
 
     def end(self) -> None:
-        """Kills what still runs and collects it."""
+        """Kills the tasks that still run, and collects their outcomes."""
         for host in self.tasks:
             self._signal(host, signal.SIGKILL)
         for host in self.tasks:
@@ -208,7 +211,7 @@ def _signal_group(leader: int, number: int) -> None:
 
 
 def _call(sender: Connection, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    """The child's side of `Call`: answers (value, "") and ends with 0, or answers (None, traceback) and ends with 1."""
+    """The child's side of `Call`: sends (value, "") and exits with 0, or sends (None, traceback) and exits with 1."""
     os.setpgid(0, 0)
     try:
         _enter(namespace)

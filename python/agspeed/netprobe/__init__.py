@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is between hosts, rail by rail: who answers, how fast, in what packets, with which key (see README.md here).
+"""Checks the network between hosts, rail by rail: ports, rates, packet sizes and job keys (see README.md here).
 
-Plain sockets bound to each interface, no torch and no native extension. `survey_peers` looks from one host at others
-where a `Listener` is open; `findings` says in sentences what is wrong, and what to do.
+It uses plain sockets that are bound to each interface, no torch and no native extension. `survey_peers` checks the
+paths from one host to others, where a `Listener` is open. `findings` describes each fault and its remedy in sentences.
 """
 
 from agspeed.netprobe.findings import Finding, findings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a survey to sentences with remedies: what is wrong everywhere with one host is said once, of that host."""
+"""Turns a survey into sentences with remedies. A fault on all paths of one host becomes one finding about that host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agspeed.netprobe.model import Survey
 
 __all__ = ["Finding", "findings"]
 
-_CLOCK_S = 0.1  # beyond this lines of logs and traces of several hosts stand in a wrong order
+_CLOCK_S = 0.1  # a larger difference puts the logs and traces of several hosts in a wrong order
 
 _TITLES = {
     issues.CUT: "rail",
@@ -31,7 +31,7 @@ _SAME_KEY = (
 
 
 class Finding(NamedTuple):
-    """A line of the doctor: status is ok, warn (works, worse) or fail (does not work)."""
+    """A line of the doctor's output. The status is ok, warn (works, but worse) or fail (does not work)."""
 
     name: str
     status: str
@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 class _Group(NamedTuple):
-    """Issues of one kind that have one cause: at a host (and its rail), or between two."""
+    """Issues of one kind with one cause: a host's rail, a host, or a pair of hosts."""
 
     kind: str
     where: str
@@ -49,7 +49,7 @@ class _Group(NamedTuple):
 
 
 def findings(survey: Survey) -> list[Finding]:
-    """Everything that is wrong, worst first, or one line that says that nothing is."""
+    """All faults, the worst first. Without a fault that fails, a last line says that the hosts reach each other."""
     found = [Finding("peer", "fail", f"{peer} {why}", survey.how_to_join) for peer, why in survey.silent.items()]
     for (host, peer), equality in survey.keys.items():
         found.append(Finding("job key", "fail", f"{host} and {peer}: {key_sentence(equality)}", _SAME_KEY))
@@ -63,7 +63,10 @@ def findings(survey: Survey) -> list[Finding]:
 
 
 def _grouped(survey: Survey, about: Sequence[Issue]) -> Iterator[_Group]:
-    """Issues that all paths of a host's rail have, of several, are that rail's (of the key: the host's)."""
+    """Groups issues of one kind by their cause.
+
+    If all paths of a rail with several neighbours have the issue, the rail is the cause (for the job key: the host).
+    """
     left = list(about)
     while left:
         kind, culprit = left[0].kind, _culprit(survey, left)
@@ -79,7 +82,7 @@ def _grouped(survey: Survey, about: Sequence[Issue]) -> Iterator[_Group]:
 
 
 def _is_like(issue: Issue, other: Issue) -> bool:
-    """Whether both are about the same two rails, or of the key, the same two hosts."""
+    """Whether both issues are between the same two rails, or for the job key, between the same two hosts."""
     are_same_hosts = {issue.source, issue.destination} == {other.source, other.destination}
     return issue.ends == other.ends or (issue.kind == issues.KEY and are_same_hosts)
 
@@ -90,7 +93,7 @@ def _is_at(issue: Issue, culprit: tuple[str, str]) -> bool:
 
 
 def _culprit(survey: Survey, about: Sequence[Issue]) -> tuple[str, str] | None:
-    """The host's rail that has more than one neighbour, all of which have the issue with it; the one with most."""
+    """The (host, rail) that has the issue with all of its neighbours, if they are several; the one with the most."""
     best: tuple[str, str] | None = None
     most = 1
     for end in sorted({end for issue in about for end in issue.ends}):
@@ -102,7 +105,7 @@ def _culprit(survey: Survey, about: Sequence[Issue]) -> tuple[str, str] | None:
 
 
 def _neighbours(survey: Survey, kind: str, end: tuple[str, str]) -> set[str]:
-    """Hosts between which and this rail it is known whether there is such an issue."""
+    """The hosts for which it is known whether their path to or from this rail has such an issue."""
     judged = [path for path in survey.paths if issues.is_judged(path, kind)]
     there = {path.destination for path in judged if (path.source, path.rail) == end}
     return there | {path.source for path in judged if (path.destination, path.remote_rail) == end}
@@ -166,7 +169,7 @@ def _arriving(survey: Survey, group: _Group) -> int:
 
 
 def _leave_out(survey: Survey, all_issues: Iterable[Issue]) -> str:
-    """How to go on with the rails that every host has and nothing is wrong with; empty if there are none."""
+    """How to continue with the rails that all hosts have and that have no fault; empty if there are none."""
     fails = [issue for issue in all_issues if issue.kind in issues.FAILS and issue.kind != issues.KEY]
     broken = {rail for issue in fails for _, rail in issue.ends}
     on_all = set.intersection(*({rail.name for rail in host.rails} for host in survey.hosts))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong with single paths, as kinds: the first step from a survey to sentences. Pure functions."""
+"""Finds the faults of single paths, each with a kind: the first step from a survey to sentences. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CUT", "FAILS", "KEY", "PACKETS", "PORT", "SLOW", "TALK", "UNPAIRED",
 
 CUT, PORT, TALK, KEY, PACKETS, UNPAIRED = "cut", "port", "talk", "key", "packets", "unpaired"
 SLOW, DELAY, MTU = "slow", "delay", "mtu"
-FAILS = (CUT, PORT, TALK, KEY, PACKETS, UNPAIRED)  # the others work, but worse
+FAILS = (CUT, PORT, TALK, KEY, PACKETS, UNPAIRED)  # with the other kinds the path works, but worse
 
 _SLOW_SHARE = 0.5  # of the median of all paths between rails of the same name
 _LEAST_TO_COMPARE = 3
@@ -24,7 +24,10 @@ _LONG_DELAY_S = 0.05
 
 @dataclass(frozen=True)
 class Issue:
-    """Between two hosts, in the direction from the first. `detail` goes on after "rail on host to host: "."""
+    """A fault between two hosts, in the direction from source to destination.
+
+    `detail` continues a sentence that begins with "rail on host to host: ".
+    """
 
     kind: str
     source: str
@@ -35,12 +38,12 @@ class Issue:
 
     @property
     def ends(self) -> tuple[tuple[str, str], ...]:
-        """(host, rail) of both, in an order that does not depend on the direction."""
+        """(host, rail) of both ends, in an order that does not depend on the direction."""
         return tuple(sorted([(self.source, self.rail), (self.destination, self.remote_rail)]))
 
 
 def issues_of(survey: Survey) -> list[Issue]:
-    """All that is wrong between hosts that were looked at."""
+    """All faults between the hosts of a survey."""
     hosts = {host.name: host for host in survey.hosts}
     found = [_without_partner(hosts, path) or issue for path in survey.paths for issue in _of_path(path)]
     found += [issue for mine in survey.hosts for theirs in survey.hosts for issue in _unpaired(survey, mine, theirs)]
@@ -48,7 +51,7 @@ def issues_of(survey: Survey) -> list[Issue]:
 
 
 def is_judged(path: Path, kind: str) -> bool:
-    """Whether looking went far enough to know if the path has such an issue."""
+    """Whether the check of the path went far enough to know if it has an issue of this kind."""
     if kind in (PACKETS, SLOW, DELAY):
         return path.round_trip_s is not None
     return path.is_open or kind in (CUT, MTU, UNPAIRED)
@@ -94,7 +97,7 @@ def _unpaired(survey: Survey, mine: HostRecord, theirs: HostRecord) -> Iterator[
 
 
 def _without_partner(hosts: Mapping[str, HostRecord], path: Path) -> Issue | None:
-    """What is wrong with a rail that jobs pair with one of another network, for want of a better, and in vain."""
+    """The issue of a rail that has no partner in its own network, if the path to its substitute is not open."""
     mine, theirs = hosts[path.source], hosts[path.destination]
     rail = next(rail for rail in mine.rails if rail.name == path.rail)
     is_neighbour = ipaddress.ip_address(path.remote_address) in rail.network

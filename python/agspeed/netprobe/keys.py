@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two hosts have the same job key, found out without sending it.
+"""Checks whether two hosts have the same job key, without sending it.
 
     caller    -> answerer   magic, whether it has a key, 32 random bytes
-    answerer  -> caller     the same of its own
+    answerer  -> caller     the same with its own values
     caller    -> answerer   HMAC-SHA256 under its key over "caller" and both messages
     answerer  -> caller     1 and its own HMAC over "answerer" and both messages, or 0 and zeros
 
-Who calls proves itself first, so that a stranger learns nothing from a listener. Without keys on both sides the proofs
-are made with an empty key and prove nothing, as in a job without one. Both messages begin with a magic that nothing
-else that is authenticated with the job key begins with.
+The caller proves its key first, so that a stranger learns nothing from a listener. If neither side has a key, the
+proofs use an empty key and prove nothing, as in a job without a key. Both hello messages begin with a magic. No other
+data that is authenticated with the job key begins with it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _DIGEST_BYTES = 32
 _LEAST_KEY_BYTES = 16
 _MOST_KEY_BYTES = 4096
 _MOST_SPACE_BYTES = 64
-"""Around the key in a file."""
+"""Most white space that may surround the key in a file."""
 _INHERITED, _MEMORY_NAME = Path("/proc/self/fd"), "/memfd:agspeed-job-key"
 
 
 def load_job_key(text: str | None, file: Path | None) -> bytes:
-    """The key as ranks read it (comm/security/job_key.h): empty where there is none. Raises: UserError."""
+    """Reads the key as ranks do (comm/security/job_key.h); empty if there is none. Raises: UserError."""
     if text is None and file is None:
         return b""
     content = text.encode() if text is not None else _read(file or Path())
@@ -53,7 +53,7 @@ def load_job_key(text: str | None, file: Path | None) -> bytes:
 
 
 def challenge(connection: Connection, key: bytes) -> str:
-    """The caller's side: EQUAL, NONE, or how the keys differ; the connection is of no more use then."""
+    """The caller's side. Returns: EQUAL, NONE, or how the keys differ; then the connection cannot be used further."""
     mine = _hello(key)
     connection.send(mine)
     theirs = _receive_hello(connection)
@@ -99,7 +99,7 @@ def _read(file: Path) -> bytes:
 
 
 def _check_inherited(file: Path) -> None:
-    """Raises: UserError for a descriptor that is not the memory in which `agspeed run` hands its key on."""
+    """Raises: UserError for a descriptor that does not refer to the memory with the key of `agspeed run`."""
     if file.parent != _INHERITED:
         return
     target = os.readlink(file) if os.path.lexists(file) else ""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What doctors on other hosts talk to: ports and an echo on every rail, and answers to those with the same job key.
+"""Listener: serves doctors on other hosts. It has ports and an echo on every rail, and answers callers with its key.
 
-Strangers cost a handshake of fixed size each, so many at a time and for so long; only who has proven the key is told
-anything, and can have this host send or connect: to the address that it calls from, nowhere else.
+A stranger costs one handshake of fixed size. Their number at one time and their duration are limited. Only a caller
+that has proven the key gets an answer, and can make this host send or connect: to the caller's own address only.
 
-One thread accepts and echoes, one more serves each connection. A context manager; leaving it closes all ports.
+One thread accepts and echoes; another thread serves each connection. Leaving the context manager closes all ports.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ _POLL_S = 0.2
 
 
 class Listener:
-    """Serves while it is open. `record` says where; `on_visit` hears the address of whoever has proven the key, and of
-    strangers with the reason, on threads of the listener's."""
+    """Serves doctors while it is open; a context manager. `record` describes this host with its open ports.
+
+    The listener calls `on_visit(address, problem)` on its own threads. The problem is empty for a caller that has
+    proven the key, else it says why the caller was refused.
+    """
 
     def __init__(
         self,
@@ -48,9 +51,9 @@ class Listener:
         ports: Sequence[int] = (),
         on_visit: Callable[[str, str], None] | None = None,
     ) -> None:
-        """Opens a port of the system's choice on each rail, as ranks do; those of `ports` on all addresses, too.
+        """Opens a port of the system's choice on each rail, as ranks do, and the given `ports` on all addresses.
 
-        Raises: AgspeedError where one cannot be opened.
+        Raises: AgspeedError if a port cannot be opened.
         """
         self._key = key
         self._on_visit = on_visit or (lambda _address, _problem: None)
@@ -144,12 +147,12 @@ class Listener:
                 while self._answer(connection):
                     pass
         except PeerError:
-            pass  # it has gone: nobody is left to be told
+            pass  # the caller has gone
         finally:
             self._places.release()
 
     def _answer(self, connection: Connection) -> bool:
-        """Carries out one request. Returns: whether more may come over this connection."""
+        """Carries out one request. Returns: whether more requests may follow on this connection."""
         request = connection.receive_json()
         what = request.get("do")
         if what == "describe":
@@ -172,7 +175,7 @@ class Listener:
         return True
 
     def _look_back(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        """The path back to the rail that this connection comes from, as this host sees it."""
+        """Checks the path back to the rail that this connection comes from."""
         own, caller = (_plain(end[0]) for end in (connection.socket.getsockname(), connection.socket.getpeername()))
         try:
             mine = next(rail for rail in self.record.rails if rail.address == own)
@@ -191,5 +194,5 @@ def _seconds(request: dict[str, Any], most: float) -> float:
 
 
 def _plain(address: str) -> str:
-    """An IPv4 address as such, also where an IPv6 socket has it."""
+    """The address without an IPv6 socket's prefix for IPv4 addresses, and without a scope."""
     return address.removeprefix("::ffff:").partition("%")[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What hosts tell each other about themselves, and what is found out about the paths between them. Values only."""
+"""Value types: hosts' descriptions of themselves, and the results for the paths between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _MOST_NUMBER = 1e18
 
 @dataclass(frozen=True)
 class Rail:
-    """A host's interface that carries jobs. `tcp_ports`: where it listens while doctors look; `udp_port`: its echo."""
+    """A host's interface that carries jobs.
+
+    `tcp_ports`: the ports at which its `Listener` listens; `udp_port`: the port of its echo.
+    """
 
     name: str
     address: str
@@ -34,7 +37,7 @@ class Rail:
 
     @property
     def device(self) -> str:
-        """What to bind sockets to: addresses of loopback may stand for rails whose traffic takes other interfaces."""
+        """The interface to bind sockets to. "" for loopback addresses, whose traffic may take other interfaces."""
         return "" if ipaddress.ip_address(self.address).is_loopback else self.name
 
     def to_json(self) -> dict[str, Any]:
@@ -42,7 +45,7 @@ class Rail:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Rail:
-        """Raises: ValueError, TypeError or KeyError for anything that is none."""
+        """Raises: ValueError, TypeError or KeyError for anything that is not a rail."""
         ports = tuple(map(_port, found["tcp_ports"][:_MOST_PORTS]))
         prefix_bits, mtu = _count(found["prefix_bits"], 128), _count(found["mtu"], 1 << 20)
         rail = cls(text(found["name"]), text(found["address"]), prefix_bits, mtu, ports, _port(found["udp_port"]))
@@ -53,7 +56,7 @@ class Rail:
 
 @dataclass(frozen=True)
 class HostRecord:
-    """`left_out`: interfaces that carry no job, and why."""
+    """A host's description of itself. `left_out`: its interfaces that carry no job, each with the reason."""
 
     name: str
     rails: tuple[Rail, ...]
@@ -64,7 +67,7 @@ class HostRecord:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> HostRecord:
-        """Raises: ValueError, TypeError or KeyError for anything that is none."""
+        """Raises: ValueError, TypeError or KeyError for anything that is not a host's record."""
         rails = tuple(map(Rail.from_json, found["rails"][:_MOST_RAILS]))
         left_out = list(dict(found["left_out"]).items())[:_MOST_RAILS]
         return cls(text(found["name"]), rails, {text(key): text(why) for key, why in left_out})
@@ -72,7 +75,7 @@ class HostRecord:
 
 @dataclass(frozen=True)
 class PortState:
-    """A TCP port of a rail. `problem`: the rest of a sentence about it; empty where it can be connected to."""
+    """A TCP port of a rail. `problem`: the rest of a sentence about it; empty if a connection succeeds."""
 
     port: int
     problem: str = ""
@@ -80,9 +83,9 @@ class PortState:
 
 @dataclass
 class Path:
-    """From one host's rail to another's, as the first one sees it. None and empty: not found out.
+    """The path from one host's rail to another's, as the first host sees it. None and empty values are unknown.
 
-    `problem`: what ended the looking, as the rest of a sentence about the other rail.
+    `problem`: why the check of this path ended early, as the rest of a sentence about the other rail.
     """
 
     source: str
@@ -95,7 +98,7 @@ class Path:
     round_trip_s: float | None = None
     clock_ahead_s: float | None = None  # of the other host
     packet_bytes: int | None = None  # the largest that arrives
-    wanted_packet_bytes: int = 0  # what both interfaces allow
+    wanted_packet_bytes: int = 0  # the largest that both interfaces allow
     bits_per_second: float | None = None
     problem: str = ""
 
@@ -109,7 +112,7 @@ class Path:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> Path:
-        """Raises: ValueError, TypeError or KeyError for anything that is none."""
+        """Raises: ValueError, TypeError or KeyError for anything that is not a path."""
         ports = [PortState(_port(row["port"]), text(row["problem"])) for row in found["ports"][:_MOST_PORTS]]
         texts = {name: text(found[name]) for name in ("source", "destination", "rail", "remote_rail", "key", "problem")}
         texts["remote_address"] = str(ipaddress.ip_address(text(found["remote_address"])))
@@ -123,18 +126,20 @@ class Path:
 
 @dataclass
 class Survey:
-    """All that was found out. `silent`: hosts that could not be asked, with the rest of a sentence about each;
-    `how_to_join`: what to do about them."""
+    """All results of a doctor. `silent`: hosts that did not answer, with the rest of a sentence about each.
+
+    `how_to_join`: the remedy for silent hosts.
+    """
 
     hosts: list[HostRecord]
     paths: list[Path]
     how_to_join: str
     silent: dict[str, str] = field(default_factory=dict)
-    keys: dict[tuple[str, str], str] = field(default_factory=dict)  # of hosts that were only asked for their key
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)  # how keys differ, for hosts not checked further
 
 
 def text(found: Any) -> str:
-    """What may be shown of a text that another host sent. Raises: TypeError."""
+    """The printable part of a text that another host sent, safe to show. Raises: TypeError."""
     if not isinstance(found, str):
         raise TypeError(f"{found!r} is no text")
     return "".join(filter(str.isprintable, found))[:_MOST_CHARACTERS]
@@ -151,14 +156,17 @@ def _port(found: Any) -> int:
 
 
 def number(found: Any) -> float:
-    """A number that another host sent. Raises: ValueError."""
+    """Checks a number that another host sent. Raises: ValueError."""
     if type(found) not in (int, float) or not abs(found) < _MOST_NUMBER:
         raise ValueError(f"{found!r} is no number")
     return float(found)
 
 
 def pair_rails(mine: Sequence[Rail], theirs: Sequence[Rail]) -> list[Rail | None]:
-    """For each of `mine` the one of `theirs` that jobs pair it with (comm/rendezvous/peer_record.h, pairRails)."""
+    """Returns, for each of `mine`, the rail of `theirs` that jobs pair it with; None if there is none.
+
+    It mirrors pairRails in comm/rendezvous/peer_record.h.
+    """
     pairs: list[Rail | None] = [None] * len(mine)
     for needs_same_network in (True, False):
         for index, rail in enumerate(mine):

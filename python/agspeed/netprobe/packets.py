@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How large packets may be on a path: UDP datagrams that nobody may fragment, and an echo that says which arrived.
+"""Finds the largest packet that a path carries: with UDP datagrams that must not be fragmented, and an echo.
 
     doctor -> echo   the echo's token, a number, and padding to the size in question
-    echo -> doctor   the token and the number: 20 bytes, never more than came
+    echo -> doctor   the token and the number: 20 bytes, never more than it received
 
-An echo answers only those who know its token, which is told over a connection that has proven its key. TCP may be open
-where a firewall stops UDP: then no size is found out, and nothing is wrong with that.
+An echo answers only datagrams with its token. The listener sends the token over a connection that has proven its key.
+A firewall may stop UDP but not TCP. Then the size stays unknown, which is not a fault.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from agspeed.netprobe.wire import bind_to, is_v6
 __all__ = ["LEAST", "TOKEN_BYTES", "answer", "largest_packet", "open_echo"]
 
 TOKEN_BYTES = 16
-LEAST = 1200  # IP packets of so many bytes pass wherever IPv6 does
+LEAST = 1200  # every path that carries IPv6 carries IP packets of this size
 
 _NUMBER = struct.Struct("!I")
 _MOST = 65_535
 _HEADER_BYTES = {4: 28, 6: 48}  # IP and UDP
 _TRIES = 3
-_PATIENCE_S = 0.2  # for the answers of one try, and never less than a few round trips
+_PATIENCE_S = 0.2  # least time to wait for the answers of one try; longer if four round trips take longer
 _SIZES_AT_ONCE = 16
-# IP_MTU_DISCOVER and IPV6_MTU_DISCOVER; PROBE: never fragment, and forget what routers said about the path.
+# IP_MTU_DISCOVER and IPV6_MTU_DISCOVER. PROBE: never fragment, and ignore the path MTU that routers have reported.
 _DISCOVER = {4: (socket.IPPROTO_IP, 10), 6: (socket.IPPROTO_IPV6, 23)}
 _PROBE = 3
 
 
 def open_echo(rail: Rail) -> socket.socket:
-    """A socket on the rail; whoever waits for it hands what comes to `answer`."""
+    """Returns a UDP socket on the rail. When a datagram has come, its owner calls `answer`."""
     made = socket.socket(socket.AF_INET6 if is_v6(rail.address) else socket.AF_INET, socket.SOCK_DGRAM)
     bind_to(made, rail.address, rail.device)
     made.setblocking(False)
@@ -46,7 +46,7 @@ def open_echo(rail: Rail) -> socket.socket:
 
 
 def answer(echo: socket.socket, token: bytes) -> None:
-    """Answers one datagram that has come, if it knows the token."""
+    """Reads one datagram and answers it if it has the token."""
     with contextlib.suppress(OSError):
         datagram, sender = echo.recvfrom(_MOST)
         head = datagram[: TOKEN_BYTES + _NUMBER.size]
@@ -55,9 +55,9 @@ def answer(echo: socket.socket, token: bytes) -> None:
 
 
 def largest_packet(mine: Rail, theirs: Rail, token: bytes, round_trip_s: float, deadline: float) -> int | None:
-    """The most bytes of an IP packet that arrive at the other rail, up to what both interfaces allow.
+    """The size in bytes of the largest IP packet that arrives at the other rail, up to the MTU of both interfaces.
 
-    None: not even small ones are answered, or there was no time to find out.
+    None if the echo does not even answer small packets, or if the time is over.
     """
     with open_echo(mine) as made:
         version = 6 if is_v6(mine.address) else 4
@@ -94,7 +94,7 @@ class _Search:
         return good
 
     def _arriving(self, sizes: list[int]) -> set[int]:
-        """Those of the sizes that arrive at one of several tries."""
+        """The sizes that arrive in at least one of several tries."""
         arrived: set[int] = set()
         for _ in range(_TRIES):
             missing = [size for size in sizes if size not in arrived]
@@ -107,7 +107,7 @@ class _Search:
 
     def _send(self, size: int) -> None:
         head = self._token + _NUMBER.pack(size)
-        with contextlib.suppress(OSError):  # larger than the interface takes, or an earlier one was refused
+        with contextlib.suppress(OSError):  # larger than the interface allows, or an earlier datagram was refused
             self._socket.send(head + os.urandom(max(size - self._headers - len(head), 0)))
 
     def _answers(self, awaited: set[int]) -> set[int]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several calls at once, with an end: threads that are late are left behind, and end with the process."""
+"""Makes several calls at once, with a deadline. Late threads are left behind, and end with the process."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Result = TypeVar("Result")
 
 
 def all_at_once(calls: Sequence[Callable[[], Result]], deadline: float) -> list[Result | None]:
-    """What each call returns, or None for those that have not returned at `deadline` (time.monotonic()).
+    """Returns the result of each call, or None for a call that has not returned by `deadline` (time.monotonic()).
 
-    The first exception of a call is raised here, once the others have ended or are late.
+    If calls raise exceptions, this raises the first one, once the other calls have ended or are late.
     """
     results: list[Result | None] = [None] * len(calls)
     errors: list[BaseException] = []

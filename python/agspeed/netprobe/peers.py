@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From this host to peers that listen, and back: all paths of `agspeed doctor --peer` and `--net` under torchrun."""
+"""Checks the paths from this host to listening peers, and back: `agspeed doctor --peer`, and `--net` under torchrun."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from agspeed.netprobe.wire import Connection, PeerError, connect
 
 __all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "routes_to", "survey_peers"]
 
-LOOK_S = 9.0  # for looking at all paths, however many fail
+LOOK_S = 9.0  # for the checks of all paths, even if many fail
 STREAM_S = 0.4
 _MEET_S = 4.0
-_MEASURE_S = 4.0  # for all paths to one peer; a stream and a handshake
-_SPARE_S = 0.5  # a peer that looks back is done so long before we stop waiting
+_MEASURE_S = 4.0  # for all paths to one peer; each takes a handshake and a stream
+_SPARE_S = 0.5  # a peer ends its check of the way back this long before this host stops waiting
 
 _START_LISTENER = (
     "on that host run `agspeed doctor --listen` and keep it running; then check the name, the port and the firewall"
@@ -31,7 +31,7 @@ Route = tuple[Rail, HostRecord, Rail]  # own rail, peer, its rail
 
 
 def survey_peers(peers: Sequence[str], host: HostRecord, key: bytes, port: int) -> Survey:
-    """What is between this host and each of the peers, both ways. Takes LOOK_S at most, and then a second per peer."""
+    """Checks the paths between this host and each peer, both ways. Takes at most LOOK_S, plus a second per peer."""
     deadline = time.monotonic() + LOOK_S
     with Listener(host, key) as listener:
         survey = Survey([listener.record], [], _START_LISTENER)
@@ -51,14 +51,17 @@ def survey_peers(peers: Sequence[str], host: HostRecord, key: bytes, port: int) 
 def look_at(
     routes: Sequence[Route], prober: Prober, deadline: float, *, and_back: bool
 ) -> list[tuple[Path, list[Path]]]:
-    """Looks at all of them at once. With `and_back` the peers are asked how they see the way back, if there is one."""
+    """Checks all routes at once. With `and_back`, each peer also checks the way back, if the route is open.
+
+    Returns: for each route, the path there, and a list with the path back or nothing.
+    """
     calls = [functools.partial(_look, route, prober, deadline, and_back) for route in routes]
     found = all_at_once(calls, deadline + _SPARE_S)
     return [each or (_late(route, prober), []) for each, route in zip(found, routes, strict=True)]
 
 
 def measure_to(paths: Sequence[Path], routes: Sequence[Route], prober: Prober, *, sends: bool) -> list[float | None]:
-    """The rates of all routes at once, to the peers or from them; `paths` are what was seen of the routes."""
+    """Measures all routes at once, to the peers (`sends`) or from them. paths: the results of `look_at`, by route."""
     calls = [
         functools.partial(prober.measure, path, mine, theirs, STREAM_S, sends=sends)
         for path, (mine, _, theirs) in zip(paths, routes, strict=True)
@@ -67,7 +70,7 @@ def measure_to(paths: Sequence[Path], routes: Sequence[Route], prober: Prober, *
 
 
 def _meet(peer: str, port: int, key: bytes, deadline: float) -> HostRecord | str | PeerError:
-    """The peer's record, or how its key differs, or why it cannot be asked."""
+    """Returns the peer's record, or how its key differs, or why it does not answer."""
     try:
         connection = _first_connection(peer, port, deadline)
         with connection:
@@ -82,7 +85,7 @@ def _meet(peer: str, port: int, key: bytes, deadline: float) -> HostRecord | str
 
 
 def _first_connection(peer: str, port: int, deadline: float) -> Connection:
-    """By whichever of its addresses answers."""
+    """Connects to the first of the peer's addresses that accepts."""
     try:
         found = socket.getaddrinfo(peer, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

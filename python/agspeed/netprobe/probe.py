@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at one path: can its ports be connected to, is the job key the same, how long is a round trip, whose clock is
-ahead, how large may packets be, how fast is it. Bounded by a deadline; what goes wrong ends up in the `Path`."""
+"""Checks one path: its ports, the job key, the round-trip time, the clocks, the largest packet and the rate.
+
+Each check ends at a deadline. Failures are recorded in the `Path`.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,14 @@ from agspeed.netprobe.wire import Connection, PeerError, connect
 
 __all__ = ["Prober"]
 
-_CONNECT_S = 3.5  # the kernel takes 3.1 to say that nobody answers ARP, and sends a lost SYN again after 1 and 3
+_CONNECT_S = 3.5  # the kernel gives up ARP after 3.1 s, and repeats a lost SYN after 1 s and 3 s
 _HANDSHAKE_S = 3.0
 _TALK_S = 5.0
 _ROUND_TRIPS = 20
 
 
 class Prober:
-    """Looks at paths from the host `name`, until `deadline` at the latest. Thread-safe."""
+    """Checks paths from the host `name`, until `deadline` at the latest. Thread-safe."""
 
     def __init__(self, name: str, key: bytes, deadline: float) -> None:
         self.name = name
@@ -33,7 +35,7 @@ class Prober:
         self._deadline = deadline
 
     def look(self, mine: Rail, host: str, theirs: Rail, then: Callable[[Connection, Path], None] | None = None) -> Path:
-        """All but the rate. `then` may go on talking over the connection."""
+        """Checks everything but the rate. `then` may use the connection afterwards."""
         path = Path(self.name, host, mine.name, theirs.name, theirs.address)
         path.wanted_packet_bytes = min(mine.mtu, theirs.mtu)
         connection = self._connect_to_all(path, mine, theirs)
@@ -53,8 +55,10 @@ class Prober:
         return path
 
     def measure(self, path: Path, mine: Rail, theirs: Rail, seconds: float, *, sends: bool) -> float | None:
-        """Bits per second to the other rail (`sends`) or from it, over a port that is known to be open; None where it
-        does not come to a measurement."""
+        """Measures bits per second to the other rail (`sends`) or from it, over a port that `look` found open.
+
+        Returns None if the measurement fails.
+        """
         port = next((state.port for state in path.ports if not state.problem), None)
         if port is None or path.round_trip_s is None:
             return None
@@ -79,7 +83,7 @@ class Prober:
         return connect(theirs.address, port, self._until(_CONNECT_S), mine.address, mine.device)
 
     def _connect_to_all(self, path: Path, mine: Rail, theirs: Rail) -> Connection | None:
-        """Tries all ports at once, notes how each is, and keeps one connection."""
+        """Tries all ports at once, records the state of each, and keeps one connection."""
 
         def attempt(port: int) -> Connection | PortState:
             try:
@@ -114,7 +118,7 @@ class Prober:
 
 
 def _round_trip(connection: Connection) -> tuple[float, float]:
-    """Seconds of the shortest of some round trips, and by how many the other clock is ahead then."""
+    """The shortest of some round trips in seconds, and by how many seconds the other host's clock is ahead."""
     found = []
     for _ in range(_ROUND_TRIPS):
         sent, started = time.time(), time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast one TCP connection carries bytes in one direction. The receiver's clock counts; both ends are bounded."""
+"""Measures the rate of one TCP connection in one direction, by the receiver's clock. Both ends stop after a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from agspeed.netprobe.wire import Connection
 __all__ = ["receive_stream", "send_stream"]
 
 _CHUNK = bytes(1 << 16)
-_UNSENT_BYTES = 1 << 17  # what may wait in the sender's kernel: it outlives the time
-_GRACE_S = 1.0  # for what is under way when the sender stops
+_UNSENT_BYTES = 1 << 17  # limit for bytes in the sender's kernel, because they leave after the time is over
+_GRACE_S = 1.0  # for bytes in flight when the sender stops
 _NOT_SENT_LOW_WATER_MARK = 25  # TCP_NOTSENT_LOWAT
 
 
 def send_stream(connection: Connection, seconds: float) -> None:
-    """Sends for so long and closes this direction. Never raises: the receiver tells what has come."""
+    """Sends for `seconds` and closes this direction. Never raises, because the receiver counts what has arrived."""
     made = connection.socket
     with contextlib.suppress(OSError):
         made.setsockopt(socket.IPPROTO_TCP, _NOT_SENT_LOW_WATER_MARK, _UNSENT_BYTES)
@@ -31,7 +31,7 @@ def send_stream(connection: Connection, seconds: float) -> None:
 
 
 def receive_stream(connection: Connection, seconds: float) -> float:
-    """Bits per second of a stream that is sent for so long: from the first bytes on, which do not count."""
+    """Receives a stream of `seconds`. Returns: bits per second, without the first bytes, which start the clock."""
     made = connection.socket
     buffer = bytearray(1 << 18)
     started = last = 0.0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections between doctors: bounded in time and in what is read. Lines of JSON follow the handshake of keys.py.
+"""Connections between doctors, with limits on time and size. Lines of JSON follow the handshake of keys.py.
 
-Every call ends at the connection's deadline at the latest, also where the other end sends a byte now and then. What
-goes wrong is a `PeerError` whose text goes on after the name of the peer: "closed the connection".
+Every call ends at the connection's deadline at the latest, even if the other end keeps sending single bytes. Failures
+raise a `PeerError`. Its text continues a sentence that begins with the peer's name: "closed the connection".
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _BIND_TO_DEVICE = 25  # SO_BINDTODEVICE
 
 
 class PeerError(AgspeedError):
-    """What a peer did or did not do, as the rest of a sentence that begins with its name."""
+    """A failure of a peer. The text continues a sentence that begins with the peer's name."""
 
 
 class Connection:
-    """One connection, owned by one thread. A context manager that closes it."""
+    """One connection, owned by one thread. Leaving the context manager closes it."""
 
     def __init__(self, made: socket.socket, deadline: float) -> None:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,7 +46,7 @@ class Connection:
         self._wait(lambda: self.socket.sendall(data))
 
     def receive(self, size: int) -> bytes:
-        """Exactly so many bytes."""
+        """Receives exactly `size` bytes."""
         while len(self._unread) < size:
             self._unread += self._more()
         found, self._unread = self._unread[:size], self._unread[size:]
@@ -68,7 +68,7 @@ class Connection:
         raise PeerError("sent something that no `agspeed doctor` sends")
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Sends, and returns the answer."""
+        """Sends a message and returns the answer."""
         self.send_json(message)
         return self.receive_json()
 
@@ -94,9 +94,9 @@ class Connection:
 
 
 def connect(address: str, port: int, deadline: float, source: str = "", device: str = "") -> Connection:
-    """A connection from the address `source`, through the interface `device` where this process may choose it.
+    """Connects from the address `source`, through the interface `device` if this process may choose it.
 
-    Raises: PeerError. Its text tells a refusal, silence, and a host that is not there apart.
+    Raises: PeerError. Its text distinguishes a refusal, silence, and a host that is not there.
     """
     made = socket.socket(socket.AF_INET6 if is_v6(address) else socket.AF_INET)
     try:
@@ -110,7 +110,7 @@ def connect(address: str, port: int, deadline: float, source: str = "", device: 
 
 
 def bind_to(made: socket.socket, source: str, device: str) -> None:
-    """What the socket sends leaves by that interface, as far as the kernel lets us choose."""
+    """Makes the socket send through an interface and from an address, if the kernel permits the choice."""
     if device:
         with contextlib.suppress(PermissionError):
             made.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, device.encode())

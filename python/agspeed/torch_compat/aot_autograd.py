@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AOTAutograd: forward and backward as ATen graphs, their partition, and its account of a graph's inputs and outputs.
+"""AOTAutograd: forward and backward as ATen graphs, their partition, and metadata of a graph's inputs and outputs.
 
-Without this part nothing but eager and the captured graph can be run: everything stays eager. All of it is there since
-torch 2.11. Threads: as AOTAutograd's own, on the thread that compiles.
+Without this part, only eager and the captured graph can run, so everything stays eager. All needs exist since torch
+2.11. Threads: as for AOTAutograd itself, on the thread that compiles.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ if not TYPE_CHECKING:
 
 
 def settings(**changed: Any) -> contextlib.AbstractContextManager[Any]:
-    """Inside the block AOTAutograd has these settings."""
+    """Inside the block, AOTAutograd has these settings."""
     from torch._functorch import config
 
     patch: contextlib.AbstractContextManager[Any] = config.patch(**changed)
@@ -82,6 +82,8 @@ def settings(**changed: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def mark_boxed(run: Callable[..., Any]) -> None:
-    """Tells AOTAutograd, by the attribute `_boxed_call`, that a compiled graph takes its arguments in a list. Without
-    it a graph that has no backward would be called with them one by one."""
+    """Marks a compiled graph as a function that takes its arguments in one list (attribute `_boxed_call`).
+
+    Without the mark, AOTAutograd calls a graph that has no backward with separate arguments.
+    """
     run._boxed_call = True  # type: ignore[attr-defined]

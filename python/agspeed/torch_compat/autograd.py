@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to autograd's engine about the backward that runs on this thread.
+"""Queries to autograd's engine about the backward that runs on this thread.
 
-Without this part checkpointed parts, checks of candidates and meetings of ranks do not know where they are: everything
-runs eagerly. All of it is there since torch 2.11.
+Checkpointed parts, checks of candidates and meetings of ranks need them. Without this part, everything runs eagerly.
+All needs exist since torch 2.11.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ PART = Part(
 
 
 def current_backward() -> int:
-    """The number of the backward that this thread is within; -1 within none."""
+    """The number of the backward that runs on this thread; -1 if none does."""
     return torch._C._current_graph_task_id()
 
 
 def will_run(node: Any) -> bool:
-    """Whether the backward under way reaches a node."""
+    """Whether the current backward reaches a node."""
     return bool(torch._C._will_engine_execute_node(node))
 
 
 def at_end_of_backward(call: Callable[[], None]) -> None:
-    """Has the backward under way call `call` once all its nodes have run."""
+    """Makes the current backward call `call` once all its nodes have run."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 
@@ -51,12 +51,12 @@ def sequence_number() -> int:
 
 
 def number_of(node: Any) -> int:
-    """The sequence number of a node; a node that accumulates a leaf's gradient has the largest."""
+    """The sequence number of a node. A node that accumulates a leaf's gradient has the largest possible number."""
     return int(node._sequence_nr())
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:
-    """Has autograd count that many changes in place of a tensor. Its values are the caller's business."""
+    """Sets the number of changes in place that autograd counts for a tensor. It does not touch the tensor's values."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
 
 
@@ -66,14 +66,17 @@ def has_leaf_hooks(tensor: torch.Tensor) -> bool:
 
 
 def has_saved_tensor_hooks() -> bool:
-    """Whether saved-tensor hooks are in force on this thread, as under checkpointing."""
+    """Whether saved-tensor hooks are active on this thread, as under checkpointing."""
     return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 def start_engine() -> None:
-    """Has autograd's engine count devices now. It does so once, in a process's first backward. Tracing registers a
-    stand-in for a GPU that the machine does not have; counted after that, it would get a thread, and no backward would
-    run in forked processes any more. Where there is a GPU, the user's own first backward counts."""
+    """Makes autograd's engine count devices now. The engine does so once, in a process's first backward.
+
+    Tracing registers a substitute for a GPU that the machine does not have. If the engine counted devices later, the
+    substitute would get a thread, and no backward could run in forked processes. On a machine with a GPU, this does
+    nothing, and the user's own first backward counts the devices.
+    """
     if not torch.cuda.is_available():
         with torch.enable_grad():
             torch.zeros((), requires_grad=True).backward()  # type: ignore[no-untyped-call]

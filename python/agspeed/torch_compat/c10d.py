@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.distributed's core: how groups are made, what stands behind one, and the transports of torch's own.
+"""torch.distributed's core: how groups are created, their backends and stores, and torch's own transports.
 
-For ranks only: a torch that was built without torch.distributed has none of it. Without this part ranks do not tune,
-and agspeed does not take Gloo's place. All of it is there since torch 2.11. Threads: as torch.distributed's own.
+Only ranks use it: a torch that was built without torch.distributed has none of it. Without this part, ranks do not
+tune, and agspeed cannot replace Gloo. All needs exist since torch 2.11. Threads: as for torch.distributed itself.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ PART = Part(
 )
 
 
-# --- what stands behind a group ---------------------------------------------------------------------------------------
+# --- the backends and the store of a group ----------------------------------------------------------------------------
 
 
 def backends_of(group: Any) -> list[Any]:
-    """The backends of a group, by device; none of what is no group of torch's."""
+    """The backends of a group, one for each device type; an empty list for anything that is not a group of torch."""
     return [group._get_backend(device) for device in getattr(group, "_device_types", ())]
 
 
 def backend_for(group: Any, device: Any) -> Any:
-    """The group's backend for tensors on a device. Raises: RuntimeError where it has none."""
+    """The group's backend for tensors on a device. Raises: RuntimeError if it has none."""
     return group._get_backend(device)
 
 
@@ -63,19 +63,19 @@ def num_collectives(group: Any, device: Any) -> int:
 
 
 def timeout_of(group: Any) -> datetime.timedelta:
-    """The timeout of the group's collectives; torch's default where the backend gives none."""
+    """The timeout of the group's collectives; torch's default if the backend does not reveal it."""
     import torch
 
     for device in ("cpu", "cuda"):
         try:
             return group._get_backend(torch.device(device)).options._timeout  # type: ignore[no-any-return]
-        except Exception:  # no such device, or a backend that keeps its time to itself
+        except Exception:  # no such device, or a backend that does not reveal its timeout
             continue
     return torch.distributed.constants.default_pg_timeout
 
 
 def store_of(group: Any) -> Any:
-    """The store that a group was made with."""
+    """The store that a group was created with."""
     from torch.distributed import distributed_c10d as core
 
     return core._world.pg_map[group][1]
@@ -89,24 +89,24 @@ def default_store() -> Any:
 
 
 def room_in(store: Any, name: str) -> Any:
-    """A part of a store, in which keys are its own."""
+    """A part of a store with its own name space of keys."""
     from torch._C._distributed_c10d import PrefixStore
 
     return PrefixStore(name, store)
 
 
-# --- transports beside torch's groups ---------------------------------------------------------------------------------
+# --- transports without a group ---------------------------------------------------------------------------------------
 
 
 def gloo(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> Any:
-    """A backend of Gloo's that belongs to no group. Raises: ImportError where this torch has no Gloo."""
+    """Creates a Gloo backend that belongs to no group. Raises: ImportError if this torch has no Gloo."""
     from torch._C._distributed_c10d import ProcessGroupGloo
 
     return ProcessGroupGloo(store, rank, size, timeout)
 
 
 def backend_options(store: Any, rank: int, ranks: list[int], timeout: datetime.timedelta, name: str) -> Any:
-    """The options that torch hands to a backend that makes a group."""
+    """Creates the options that torch passes to a backend when it creates a group."""
     from torch._C._distributed_c10d import _DistributedBackendOptions
 
     options: Any = _DistributedBackendOptions()
@@ -117,7 +117,7 @@ def backend_options(store: Any, rank: int, ranks: list[int], timeout: datetime.t
 
 
 def all_gather(backend: Any, output: Any, mine: Any, timeout: datetime.timedelta) -> None:
-    """Puts the tensors of all ranks into `output`, one behind the other; returns when it is done."""
+    """Gathers the tensors of all ranks into `output`, in the order of the ranks; blocks until it is done."""
     from torch._C._distributed_c10d import AllgatherOptions
 
     options = AllgatherOptions()
@@ -125,25 +125,25 @@ def all_gather(backend: Any, output: Any, mine: Any, timeout: datetime.timedelta
     backend._allgather_base(output, mine, options).wait()
 
 
-# --- how groups are made ----------------------------------------------------------------------------------------------
+# --- creating groups --------------------------------------------------------------------------------------------------
 
 
 def maker() -> Callable[..., Any] | None:
-    """The one function that makes every group, or None where torch makes them in another way."""
+    """The function that creates every group, or None if this torch creates groups in another way."""
     from torch.distributed import distributed_c10d as core
 
     return getattr(core, "_new_process_group_helper", None)
 
 
 def set_maker(make: Callable[..., Any]) -> None:
-    """Has `make` make every group."""
+    """Makes torch create every group with `make`."""
     from torch.distributed import distributed_c10d as core
 
     core._new_process_group_helper = make
 
 
 def enter(group: Any, backend: Any, store: Any) -> None:
-    """Has torch's books say that a group was made with that backend."""
+    """Changes torch's records to say that a group was created with this backend and store."""
     from torch.distributed import distributed_c10d as core
 
     core._world.pg_map[group] = (backend, store)
@@ -151,24 +151,24 @@ def enter(group: Any, backend: Any, store: Any) -> None:
 
 
 def backends_by_device(backend: Any) -> dict[str, Any]:
-    """What "cpu:gloo,cuda:nccl" or "gloo" stands for on this machine. Raises: what torch raises for others."""
+    """The backends by device for a text like "cpu:gloo,cuda:nccl" or "gloo". Raises: torch's errors for other texts."""
     from torch.distributed import distributed_c10d as core
 
     return dict(core.BackendConfig(backend).get_device_backend_map())
 
 
 def backend_named(name: str) -> Any:
-    """A backend's name as torch's type for those."""
+    """Converts a backend's name to torch's type for such names."""
     from torch.distributed import distributed_c10d as core
 
     return core.Backend(name)
 
 
-# --- functions that know torch's own backends only --------------------------------------------------------------------
+# --- functions that serve torch's own backends only -------------------------------------------------------------------
 
 
 def wrap_timeout_setter(wrap: Callable[[Any], Any]) -> None:
-    """Puts `wrap` of `_set_pg_timeout` in its place, where it reaches Gloo and NCCL alone: before torch 2.14."""
+    """Replaces `_set_pg_timeout` by `wrap` of it, before torch 2.14. There the function reaches only Gloo and NCCL."""
     from torch.distributed import distributed_c10d as core
 
     if minor() < (2, 14) and hasattr(core, "_set_pg_timeout"):
@@ -176,7 +176,7 @@ def wrap_timeout_setter(wrap: Callable[[Any], Any]) -> None:
 
 
 def wrap_coalescing(wrap: Callable[[Any], Any]) -> None:
-    """Puts `wrap` of the coalescing manager in its place. It ends what it began only where nothing is raised in it."""
+    """Replaces the coalescing manager by `wrap` of it. torch's own does not end its scope if an exception is raised."""
     from torch import distributed
     from torch.distributed import distributed_c10d as core
 
@@ -186,8 +186,10 @@ def wrap_coalescing(wrap: Callable[[Any], Any]) -> None:
 
 
 def end_coalescing(group: Any, device: Any) -> None:
-    """Ends what the coalescing manager has begun for a group (None: the default one) and a device (None: in torch's
-    books alone). What was started goes on by itself."""
+    """Ends the scope that the coalescing manager has opened for a group (None: the default group).
+
+    device: the device whose backend also ends it; None: only torch's records change. Started operations continue.
+    """
     from torch.distributed import distributed_c10d as core
 
     whole = group or core._get_default_group()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpointed parts of a graph: how they run, and how AOTAutograd's partitioner knows them.
+"""Checkpointed parts of a graph: how they run, and how AOTAutograd's partitioner recognises them.
 
-Dynamo puts such a part into a graph as a call of the operator `tag_activation_checkpoint`. torch 2.11's operator runs
-the part once, and while it is traced it marks what the partitioner may compute again. Since 2.12 the operator
-checkpoints in eager calls, too: it runs the part again in the backward, with other random numbers and with a second
-update of buffers. `with_plain_parts` puts 2.11's behaviour in its place under every torch, so that a graph computes the
-same wherever it runs. Stateless; any thread.
+Dynamo puts a checkpointed part into a graph as a call of the operator `tag_activation_checkpoint`. torch 2.11's
+operator runs the part once; under tracing, it marks the results that the partitioner may compute again. Since 2.12, the
+operator also checkpoints in eager calls: the backward runs the part again, with other random numbers and a second
+update of buffers. `with_plain_parts` restores 2.11's behaviour under every torch, so that a graph computes the same
+everywhere. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PART = Part("checkpoint", __name__, needs=("torch._higher_order_ops.wrap.uid",))
 
 
 def run_part(body: fx.GraphModule, *args: Any, **_: Any) -> Any:
-    """Stands for `CHECKPOINT` in a graph. Where the call is traced, each operator of `body` says that the partitioner
-    may compute its result again."""
+    """Replaces `CHECKPOINT` in a graph. Under tracing, it marks the operators of `body`, so that the partitioner may
+    compute their results again."""
     if not has_preserved_node_meta():
         return body(*args)
     number = _next_number()
@@ -38,8 +38,10 @@ def run_part(body: fx.GraphModule, *args: Any, **_: Any) -> Any:
 
 
 def with_plain_parts(graph: fx.GraphModule) -> fx.GraphModule:
-    """`graph`, changed in place: `run_part` runs its checkpointed parts, and those within them. A selectively
-    checkpointed part stays torch's: its policy decides what is computed again."""
+    """Changes `graph` in place so that `run_part` runs its checkpointed parts, nested ones included.
+
+    A selectively checkpointed part keeps torch's operator, because its policy decides what is computed again.
+    """
     for module in graph.modules():
         if isinstance(module, fx.GraphModule) and (calls := _plain_calls(module)):
             for call in calls:
@@ -54,8 +56,10 @@ def _plain_calls(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def _next_number() -> int:
-    """A number by which the partitioner tells parts apart. Later parts have larger numbers. It is torch's own count,
-    since a graph may hold selectively checkpointed parts as well."""
+    """Returns a number that tells parts apart for the partitioner. Later parts have larger numbers.
+
+    It comes from torch's own counter, because a graph may also contain selectively checkpointed parts.
+    """
     from torch._higher_order_ops.wrap import uid
 
     return next(uid)

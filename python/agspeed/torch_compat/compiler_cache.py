@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch's compiler keeps its code: in a folder that only this user may write to.
+"""The cache folder of torch's compiler for agspeed's compiles: only this user may write to it.
 
-By itself it takes a folder in the temporary directory whose name anybody can foresee. Another user who makes that
-folder first has code and pickles of theirs loaded. Here it is `inductor` below agspeed's own cache, or the folder that
-the user chose by TORCHINDUCTOR_CACHE_DIR. Either has to belong to this user or root, and no other user may write to it.
+By default, torch's compiler uses a folder in the temporary directory with a predictable name. Another user can create
+that folder first, and the compiler then loads that user's code and pickles. agspeed uses the folder `inductor` below
+its own cache, or the folder that the user chose with TORCHINDUCTOR_CACHE_DIR. The folder must belong to this user or
+root, and no other user may write to it.
 
-Only agspeed's own compiles go there. Afterwards the variables and the compiler are as they were: other users of
-``torch.compile`` in the process keep the cache that they had. A compile by another thread meanwhile goes there, too.
+Only agspeed's own compiles use the folder. Afterwards, the variables and the compiler are as before, so other uses of
+``torch.compile`` in the process keep their cache. A compile of another thread at the same time also uses the folder.
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ _FOLDER = "inductor"
 
 
 def chosen(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables by which the user has chosen folders. Torch sets them, too, to what it takes by itself."""
+    """The variables with folders that the user has chosen. torch sets the variables to its default folders, too."""
     env = os.environ if environ is None else environ
     return {name: env[name] for name in (_INDUCTOR, _TRITON) if env.get(name) and not _is_torchs_own(env[name])}
 
 
 def folder_below(cache_dir: str | os.PathLike[str]) -> Path:
-    """Where compiles go that the user has chosen no folder for."""
+    """The folder for compiles if the user has chosen none."""
     return Path(cache_dir).absolute() / _FOLDER
 
 
 def variables(cache_dir: str | os.PathLike[str]) -> dict[str, str]:
-    """The environment by which another process takes the same folder; makes the folder. cache_dir: agspeed's cache, ""
-    for none. Where that cannot be used, it is one of this user's in the temporary directory.
+    """Creates the folder, and returns the environment variables that make another process use it, too.
 
-    Raises: UnsupportedError with the reason where no folder can be trusted.
+    cache_dir: agspeed's cache, "" for none. If it cannot be used, the folder is this user's in the temporary directory.
+
+    Raises: UnsupportedError with the reason if no folder can be trusted.
     """
     own = chosen()
     if _INDUCTOR in own:
@@ -63,7 +65,10 @@ def variables(cache_dir: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def handed_on(environ: Mapping[str, str], cache_dir: str | os.PathLike[str]) -> dict[str, str]:
-    """`environ` for another process, by which it takes the same folder; its compiles say where none can be trusted."""
+    """Returns `environ` with the variables that make another process use the same folder.
+
+    If no folder can be trusted, this raises no error; compiles in the other process do.
+    """
     others = {name: text for name, text in environ.items() if name not in (_INDUCTOR, _TRITON)}
     try:
         return others | variables(cache_dir)
@@ -73,7 +78,7 @@ def handed_on(environ: Mapping[str, str], cache_dir: str | os.PathLike[str]) -> 
 
 @contextlib.contextmanager
 def using(cache_dir: str | os.PathLike[str]) -> Iterator[str]:
-    """Inside the block the environment is that of `variables`; gives the folder. Raises: as `variables`."""
+    """Inside the block, the environment has the variables of `variables`. Yields the folder. Raises: as `variables`."""
     taken = variables(cache_dir)
     before = {name: os.environ.pop(name, None) for name in (_INDUCTOR, _TRITON)}
     os.environ.update(taken)
@@ -88,7 +93,8 @@ def using(cache_dir: str | os.PathLike[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def while_loading() -> Iterator[None]:
-    """As `using` the process's own cache, for imports of torch's compiler, which make its folder; they read nothing."""
+    """Like `using` with the process's own cache, for imports of torch's compiler. They create its folder, but read
+    nothing there."""
     from agspeed import config
 
     with contextlib.ExitStack() as block:
@@ -99,14 +105,14 @@ def while_loading() -> Iterator[None]:
 
 
 def _is_torchs_own(path: str) -> bool:
-    """Whether that is, or is below, what torch takes by itself."""
+    """Whether a path is torch's default folder, or below it."""
     parent = Path(tempfile.gettempdir()).absolute()
     place = Path(path).absolute()
     return parent in place.parents and place.relative_to(parent).parts[0].startswith("torchinductor_")
 
 
 def _why_unfit(folder: Path) -> str | None:
-    """Why no code is to be taken from a folder, as a part of a sentence, or None; it is made where it is not there."""
+    """Why code in a folder cannot be trusted, as a part of a sentence, or None. Creates the folder if it is missing."""
     try:
         files.make_folder(folder)
         info = folder.stat()

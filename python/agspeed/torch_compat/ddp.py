@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DistributedDataParallel and `replicate()`: who reduces the gradients of a module, in which buckets, and its clocks.
+"""DistributedDataParallel and `replicate()`: the wrapper that reduces a module's gradients, its buckets, its timings.
 
-For ranks only. Without this part a wrapped module runs eagerly. All of it is there since torch 2.11. Threads: the one
-that trains.
+Only ranks use it. Without this part, a wrapped module runs eagerly. All needs exist since torch 2.11. Threads: the
+training thread.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ PART = Part(
 )
 
 
-# --- who reduces ------------------------------------------------------------------------------------------------------
+# --- wrappers ---------------------------------------------------------------------------------------------------------
 
 
 def active() -> DistributedDataParallel | None:
@@ -64,14 +64,14 @@ def active() -> DistributedDataParallel | None:
 
 
 def is_replicated(module: nn.Module) -> bool:
-    """Whether `replicate()` was asked for a module."""
+    """Whether `replicate()` was applied to a module."""
     from torch.distributed._composable.contract import _get_registry
 
     return "replicate" in (_get_registry(module) or {})
 
 
 def wrapper_by_replicate(module: nn.Module) -> DistributedDataParallel | None:
-    """What `replicate()` has left on a module; None before the module's first call, where it does its work."""
+    """The wrapper that `replicate()` has attached to a module; None before the module's first call, which makes it."""
     from torch.distributed._composable.replicate import replicate
 
     reference = getattr(replicate.state(module), "_ddp_weakref", None)
@@ -79,7 +79,7 @@ def wrapper_by_replicate(module: nn.Module) -> DistributedDataParallel | None:
 
 
 def is_in_join(wrapper: Any) -> bool:
-    """Whether its ranks may have unequal numbers of steps."""
+    """Whether the wrapper is in a join, so that its ranks may have unequal numbers of steps."""
     return bool(wrapper._join_config.enable)
 
 
@@ -90,7 +90,7 @@ def tensors_in(output: Any) -> list[Tensor]:
     return list(_find_tensors(output))  # type: ignore[no-untyped-call]
 
 
-# --- its buckets ------------------------------------------------------------------------------------------------------
+# --- buckets and reducers ---------------------------------------------------------------------------------------------
 
 
 def missing_for_layouts(wrapper: Any) -> str | None:
@@ -106,7 +106,7 @@ def first_bucket_bytes() -> int:
 
 
 def hooks_of(wrapper: Any) -> list[tuple[Any, Any]]:
-    """Its communication hooks that are written in Python, each with its state."""
+    """The wrapper's communication hooks in Python, as pairs of hook and state."""
     return list(wrapper._comm_hooks)
 
 
@@ -119,18 +119,18 @@ def reduces_in_python(wrapper: Any) -> bool:
 
 
 def steps_in_backward(wrapper: Any) -> bool:
-    """Whether an optimizer steps where a gradient is ready; torch marks parameters of one by an attribute."""
+    """Whether an optimizer steps as soon as a gradient is ready. torch marks such parameters with an attribute."""
     return any(hasattr(parameter, "_in_backward_optimizers") for parameter in wrapper.parameters())
 
 
 def parameters_of(wrapper: Any) -> tuple[list[Tensor], list[bool]]:
-    """The parameters that it reduces, in its order, and whether each expects a sparse gradient."""
+    """The parameters that the wrapper reduces, in its order, and whether each one expects a sparse gradient."""
     parameters, expects_sparse = wrapper._build_params_for_reducer()
     return parameters, expects_sparse
 
 
 def renew_reducer(wrapper: Any) -> None:
-    """Gives a wrapper a new reducer, made as it makes its own, with the caps of its buckets as they are now."""
+    """Gives a wrapper a new reducer, made as the wrapper makes its own, with its current bucket caps."""
     import torch
 
     wrapper._remove_autograd_hooks()
@@ -141,23 +141,23 @@ def renew_reducer(wrapper: Any) -> None:
         wrapper.logger._set_comm_hook_name(hook.__qualname__)
         torch.distributed._register_comm_hook(wrapper.reducer, state, hook)  # type: ignore[attr-defined]
     if wrapper.static_graph:
-        # Else the first step with the new reducer would not be reduced, and ranks would drift apart.
+        # Without this, the first step with the new reducer is not reduced, and the replicas differ from then on.
         wrapper._static_graph_delay_allreduce_enqueued = False
         wrapper.reducer._set_static_graph()
         wrapper.logger._set_static_graph()
 
 
-# --- its clocks -------------------------------------------------------------------------------------------------------
+# --- timings ----------------------------------------------------------------------------------------------------------
 
 
 def logging_data(wrapper: Any) -> dict[str, Any]:
-    """What it tells of its latest timed step and of its settings."""
+    """The wrapper's logging data: times of its latest timed step, and its settings."""
     data: dict[str, Any] = wrapper._get_ddp_logging_data()
     return data
 
 
 def amend_logging_data(amend: Callable[[Callable[[Any], dict[str, Any]]], Callable[[Any], dict[str, Any]]]) -> None:
-    """Has every wrapper tell what `amend(original)` returns of it, from now on."""
+    """Replaces the method that returns the logging data of all wrappers by `amend(original)`."""
     from torch.nn.parallel import DistributedDataParallel
 
     original: Any = DistributedDataParallel._get_ddp_logging_data

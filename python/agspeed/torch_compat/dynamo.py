@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dynamo: capture, what it remembers of earlier conversions, its exceptions, its names for sources and for NumPy.
+"""Dynamo: capture, its memory of earlier conversions, its exceptions, its names for sources and for NumPy.
 
-Without this part nothing is captured: everything runs eagerly. All of it is there since torch 2.11; where a newer
-minor differs, the function says so. Threads: as Dynamo's own, under its compile lock where a function says so.
+Without this part, nothing is captured, so everything runs eagerly. All needs exist since torch 2.11; a function states
+how newer releases differ. Threads: as for Dynamo itself; a function states if it takes Dynamo's compile lock.
 """
 
 from __future__ import annotations
@@ -108,16 +108,16 @@ if not TYPE_CHECKING:
     __getattr__ = PART.load
 
 HOME = "torch._dynamo"
-"""The package that is Dynamo. It is imported when something is compiled first."""
+"""Dynamo's package. torch imports it at the first compile."""
 Sizes = defaultdict[Any, Any]
-"""What Dynamo has learned about the sizes that code was called with."""
+"""Dynamo's knowledge about the sizes that code was called with."""
 _REGIONS = (2, 13)
-"""From this release on each callable may have versions of its own (`isolate_recompiles`). Dynamo still counts the
-versions of all callables."""
+"""From this release on, each callable may have its own compiled versions (`isolate_recompiles`). Dynamo still counts
+the versions of all callables."""
 
 
 def load() -> None:
-    """Imports Dynamo; it takes a second. Raises: what that raises."""
+    """Imports Dynamo, which takes a second. Raises: any error of the import."""
     with compiler_cache.while_loading():
         importlib.import_module("torch._dynamo")
 
@@ -129,8 +129,10 @@ def is_compiled(module: Any) -> bool:
 
 
 def is_compiled_function(function: Any) -> bool:
-    """Whether ``torch.compile`` returned `function`: it marks that with the attribute `_torchdynamo_orig_callable`,
-    without which (torch may drop it) such a function is taken for a plain one and captured once more."""
+    """Whether ``torch.compile`` returned `function`. torch marks such functions with `_torchdynamo_orig_callable`.
+
+    If a torch drops that attribute, agspeed treats the function as a plain one and captures it once more.
+    """
     return hasattr(function, "_torchdynamo_orig_callable")
 
 
@@ -140,9 +142,11 @@ def is_compiled_function(function: Any) -> bool:
 def new_context(
     backend: Callable[..., Any], dynamic: bool | None, on_guard_failure: Callable[[Any], None]
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes of a function one whose frames Dynamo captures for `backend`; its attribute `callback` is Dynamo's own for
-    a frame. Compiled versions of code that others run as well are kept apart: since torch 2.13 by Dynamo, until then by
-    `own_versions`."""
+    """Returns a decorator: Dynamo captures the frames of the decorated function for `backend`.
+
+    The decorator's attribute `callback` is Dynamo's callback for a frame. Other callables may run the same code; their
+    compiled versions are kept apart: since torch 2.13 by Dynamo, before that by `own_versions`.
+    """
     import torch._dynamo
 
     apart = {"isolate_recompiles": True} if minor() >= _REGIONS else {}
@@ -150,16 +154,16 @@ def new_context(
 
 
 def overhear(callback: Any, listen: Callable[[Any], Any]) -> Any:
-    """Puts `listen(inner)` in place of the conversion within a context's `callback`, which swallows the reasons why a
-    frame is given up. Returns: what other callbacks name as `_torchdynamo_orig_backend` to share its versions. Needs
-    that attribute and `ConvertFrame._inner_convert`."""
+    """Replaces the conversion within a context's `callback` by `listen(inner)`, because the callback hides the reasons
+    why it gives up a frame. Returns: the object that other callbacks set as `_torchdynamo_orig_backend` to share its
+    versions. Needs that attribute and `ConvertFrame._inner_convert`."""
     convert_frame = callback._torchdynamo_orig_backend
     convert_frame._inner_convert = listen(convert_frame._inner_convert)
     return convert_frame
 
 
 def graph_breaks() -> dict[str, int]:
-    """The reasons why Dynamo has ended graphs early in this process, and how often each. They are texts of Dynamo's."""
+    """The number of graph breaks in this process, by Dynamo's text of the reason."""
     import torch._dynamo
 
     return dict(torch._dynamo.utils.counters["graph_break"])
@@ -167,8 +171,9 @@ def graph_breaks() -> dict[str, int]:
 
 @contextlib.contextmanager
 def settings(changed: dict[str, Any]) -> Iterator[None]:
-    """Inside the block Dynamo has these settings, and the parameters of modules are inputs of its graphs, so that
-    replacing one costs no recompile: a setting until torch 2.11, always so since 2.12, which warns of the setting."""
+    """Inside the block, Dynamo has these settings, and the parameters of modules are inputs of its graphs, so that
+    replacing one costs no recompile. torch 2.11 needs a setting for that. Since 2.12 it is always so, and torch warns
+    if the setting is used."""
     import torch._dynamo
 
     as_inputs = {"inline_inbuilt_nn_modules": True} if minor() < (2, 12) else {}
@@ -178,8 +183,8 @@ def settings(changed: dict[str, Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def left_out(functions: Iterable[Any]) -> Iterator[None]:
-    """Inside the block Dynamo calls these without looking into them, by an attribute that it asks each for. Where it
-    asks no longer, it looks into them: graphs are larger then, results are the same."""
+    """Inside the block, Dynamo calls these functions without tracing them. An attribute on each function asks for that.
+    If a torch ignores the attribute, Dynamo traces them: graphs are larger then, but results are the same."""
     for function in functions:
         function._torchdynamo_disable = True
     try:
@@ -191,9 +196,11 @@ def left_out(functions: Iterable[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering(is_compiling: Callable[[str], bool]) -> Iterator[None]:
-    """Inside the block code that Dynamo captures and that asks whether it is being compiled gets the answer of
-    `is_compiling`, called with the path of the file that asks. A helper whose name ends in "compiling" asks for its
-    caller. Without the block every one gets True."""
+    """Inside the block, captured code that asks whether it is being compiled gets the answer of `is_compiling`.
+
+    `is_compiling` gets the path of the file that asks. A helper whose name ends in "compiling" asks for its caller.
+    Without the block, the answer is always True.
+    """
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
@@ -217,7 +224,7 @@ def answering(is_compiling: Callable[[str], bool]) -> Iterator[None]:
 
 
 def _questions() -> tuple[Any, ...]:
-    """The functions by which code asks."""
+    """The functions that tell code whether it is being compiled."""
     import torch
     import torch._dynamo.external_utils
 
@@ -226,16 +233,18 @@ def _questions() -> tuple[Any, ...]:
 
 
 def preserve_rng_state() -> contextlib.AbstractContextManager[Any]:
-    """Inside the block tracing may draw: the generators are set back afterwards."""
+    """Inside the block, tracing may draw random numbers; the generators are reset afterwards."""
     import torch._dynamo.utils
 
     return torch._dynamo.utils.preserve_rng_state()
 
 
 def changed_objects() -> list[tuple[Any, bool]]:
-    """While a graph is handed to a backend: the objects that its frame changes and that were there before, as Dynamo
-    replays those changes behind the graph, each with whether it came by a local variable or an argument. A global
-    variable that is assigned counts as an object."""
+    """The existing objects that the current frame changes; call it while Dynamo passes a graph to a backend.
+
+    Dynamo replays these changes after the graph. Each object comes with whether a local variable or an argument holds
+    it. A global variable that is assigned counts as an object.
+    """
     from torch._dynamo.source import is_from_local_source
     from torch._dynamo.symbolic_convert import InstructionTranslator
     from torch._dynamo.variables.base import AttributeMutationExisting, ValueMutationExisting
@@ -251,19 +260,20 @@ def changed_objects() -> list[tuple[Any, bool]]:
 
 
 def specialize_float(symbol: str) -> None:
-    """The float of that symbol is to be a constant of the graph once the frame is captured again."""
+    """Makes the float with this symbol a constant of the graph when the frame is captured again."""
     from torch._dynamo.symbolic_convert import TensorifyState
 
     TensorifyState.specialize(symbol)
 
 
-# --- what Dynamo remembers --------------------------------------------------------------------------------------------
+# --- compiled versions and sizes --------------------------------------------------------------------------------------
 
 
 @dataclass
 class _Version:
-    """A compiled version of a frame, as a link of the chain that Dynamo's conversion reads. All links belong to one
-    target."""
+    """A compiled version of a frame, as a link of the chain that Dynamo's conversion reads.
+
+    All links of a chain belong to one target."""
 
     guard_manager: Any
     code: CodeType
@@ -272,15 +282,15 @@ class _Version:
 
 
 def versions_of(code: CodeType) -> list[Any]:
-    """All compiled versions of `code`; each has `backend`, the function that it was compiled for."""
+    """All compiled versions of `code`. Each has an attribute `backend`, the function that it was compiled for."""
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 
     return list(_debug_get_cache_entry_list(code))
 
 
 def own_versions(entry: Any, backend: Callable[..., Any]) -> Any:
-    """The versions for `backend` among the ones that Dynamo hands to a conversion. Until torch 2.12 that is a chain of
-    all versions, linked by `next`. Since 2.13 Dynamo itself finds the versions of the callable's own region."""
+    """The versions for `backend` among the versions that Dynamo passes to a conversion. Until torch 2.12, Dynamo passes
+    a chain of all versions, linked by `next`. Since 2.13, it passes only the versions of the callable's own region."""
     if minor() >= _REGIONS:
         return entry
     chain = []
@@ -295,8 +305,8 @@ def own_versions(entry: Any, backend: Callable[..., Any]) -> Any:
 
 
 def limits(code: CodeType, backend: Callable[..., Any]) -> dict[str, Any]:
-    """Settings by which the versions of others do not count as those for `backend`: since torch 2.13 Dynamo gives up
-    code once it has so many of them in all regions."""
+    """Settings that raise Dynamo's limit of versions by the number of versions for other backends. Since torch 2.13,
+    Dynamo gives up code when the versions of all regions together reach the limit."""
     if minor() < _REGIONS:
         return {}
     import torch._dynamo
@@ -306,7 +316,7 @@ def limits(code: CodeType, backend: Callable[..., Any]) -> dict[str, Any]:
 
 
 def try_again(code: CodeType) -> None:
-    """Has Dynamo convert code again that it leaves alone so far."""
+    """Makes Dynamo convert code again that it has given up."""
     from torch._C._dynamo.eval_frame import set_code_exec_strategy
     from torch._dynamo.types import FrameAction, FrameExecStrategy  # type: ignore[attr-defined]
 
@@ -314,8 +324,8 @@ def try_again(code: CodeType) -> None:
 
 
 def drop(version: Any, reason: str) -> None:
-    """Frees a compiled version whose code lives on, and what waits for its end: Dynamo's own clean-up waits for
-    compiled code that the tracebacks of later conversions keep. A version without `extra_state` stays."""
+    """Frees a compiled version and its clean-up entry, although its code object lives on. Dynamo's own clean-up would
+    wait for that code object, which the tracebacks of later conversions keep. A version without `extra_state` stays."""
     from torch._dynamo.guards import DeletedGuardManagerWrapper
     from torch._dynamo.utils import CleanupManager
 
@@ -329,7 +339,7 @@ def drop(version: Any, reason: str) -> None:
 
 
 def new_sizes() -> Sizes:
-    """The sizes that a process knows before its first capture: none."""
+    """Returns the empty knowledge of a process before its first capture."""
     from torch._dynamo import pgo
 
     return defaultdict(pgo.CodeState)
@@ -337,7 +347,7 @@ def new_sizes() -> Sizes:
 
 @contextlib.contextmanager
 def knowing(sizes: Sizes) -> Iterator[None]:
-    """Inside the block, under Dynamo's compile lock, it knows these sizes and learns into them."""
+    """Inside the block, Dynamo uses `sizes` as its knowledge and adds to it. The block holds Dynamo's compile lock."""
     from torch._dynamo import pgo
     from torch._dynamo.convert_frame import compile_lock
 
@@ -350,7 +360,7 @@ def knowing(sizes: Sizes) -> Iterator[None]:
 
 
 def expect_float(sizes: Sizes, code: CodeType, name: str) -> None:
-    """Has Dynamo take the local variable `name` of `code` for a number that differs from call to call."""
+    """Makes Dynamo treat the local variable `name` of `code` as a number that differs between calls."""
     from torch._dynamo import pgo
 
     seen = sizes[pgo.CodeId.make(code)].automatic_dynamic
@@ -361,24 +371,24 @@ def expect_float(sizes: Sizes, code: CodeType, name: str) -> None:
 
 
 def is_source(value: Any) -> bool:
-    """Whether `value` says where an input of a graph comes from."""
+    """Whether `value` is a source: Dynamo's record of where a graph's input comes from."""
     return dataclasses.is_dataclass(value) and type(value).__module__ == "torch._dynamo.source"
 
 
 def source_class(name: str) -> type | None:
-    """The kind of source, or the enumeration beside them, of that name."""
+    """The class of sources with this name, or the enumeration in the same module; None if there is none."""
     home = importlib.import_module("torch._dynamo.source")
     found = getattr(home, name, None)
     return found if isinstance(found, type) and found.__module__ == home.__name__ else None
 
 
 def is_numpy_wrapper(target: Any) -> bool:
-    """Whether a call in a graph is one of Dynamo's wrappers of torch's versions of NumPy's functions."""
+    """Whether the target of a call in a graph is one of Dynamo's wrappers of torch's NumPy functions."""
     return type(target).__module__ == "torch._dynamo.utils"
 
 
 def numpy_of_torch() -> ModuleType:
-    """NumPy as torch computes it."""
+    """torch's implementation of NumPy."""
     return importlib.import_module("torch._numpy")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`fully_shard` (FSDP2): what it keeps about the parameters of a unit.
+"""`fully_shard` (FSDP2): its records about a unit's parameters.
 
-For ranks only. Without this part a module with units runs eagerly. All of it is there since torch 2.11. Threads: the
-one that trains.
+Only ranks use it. Without this part, a module with units runs eagerly. All needs exist since torch 2.11. Threads: the
+training thread.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ def unit_class() -> Any:
 
 
 def states_of(units: Iterable[Any]) -> list[Any]:
-    """What FSDP keeps about units: one for those that were handed over as a list."""
+    """FSDP's states of units, each once. Units that were passed to `fully_shard` as one list share a state."""
     states = [unit._get_fsdp_state() for unit in units]
     return list({id(state): state for state in states}.values())
 
 
 def device_of(state: Any) -> Any:
-    """Where a unit computes."""
+    """The device on which a unit computes."""
     return state._device
 
 
 def groups_of(units: Iterable[Any]) -> list[Any]:
-    """What FSDP keeps about the parameters of those units that have some."""
+    """FSDP's parameter groups of units. Units without parameters have none."""
     return [state._fsdp_param_group for state in states_of(units) if state._fsdp_param_group is not None]

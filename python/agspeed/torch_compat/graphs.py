@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What FX and Dynamo keep on graphs and nodes beside their public parts.
+"""Private attributes that FX and Dynamo keep on graphs and nodes.
 
-Without this part a captured graph cannot be handed to another process or named in a traceback: everything runs
-eagerly. All of it is there since torch 2.11. Stateless; any thread.
+Without this part, a captured graph cannot be sent to another process or named in a traceback, so everything runs
+eagerly. All needs exist since torch 2.11. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ PART = Part(
 
 
 def source_of(node: fx.Node) -> Any:
-    """Where Dynamo found an input of its graph; None where it has not said so, and in graphs of others."""
+    """The source of a graph's input, as Dynamo recorded it; None if it did not, and in graphs of other tools."""
     return getattr(node, "_dynamo_source", None)
 
 
 def has_source(node: fx.Node) -> bool:
-    """Whether Dynamo has said where an input comes from."""
+    """Whether Dynamo has recorded the source of an input."""
     return hasattr(node, "_dynamo_source")
 
 
 def set_source(node: fx.Node, source: Any) -> None:
-    """Says of an input what Dynamo would have said; AOTAutograd reads it."""
+    """Records the source of an input as Dynamo would. AOTAutograd reads it."""
     node._dynamo_source = source
 
 
 def note_parameters(gm: fx.GraphModule, names: Iterable[str]) -> None:
-    """Attaches what Dynamo attaches to its modules: AOTAutograd reads there which attributes are parameters."""
+    """Marks attributes as parameters in the way Dynamo marks them on its modules. AOTAutograd reads the marks."""
     from torch._dynamo.source import ConstantSource
 
     gm._param_name_to_source = {name: ConstantSource(name) for name in names}  # type: ignore[assignment]
 
 
 def grad_switches(gm: fx.GraphModule) -> list[fx.Node]:
-    """Where a graph of Dynamo's switches gradients on or off, in order; the argument says which."""
+    """The nodes at which a graph of Dynamo switches gradients on or off, in order. A node's argument says which."""
     import torch
 
     return gm.graph.find_nodes(op="call_function", target=torch._C._set_grad_enabled)
 
 
 def rename(node: fx.Node, name: str) -> None:
-    """Gives a node a name that FX would not have chosen."""
+    """Gives a node any name, even one that FX would not choose."""
     node._rename(name)
 
 
 def node_index(gm: fx.GraphModule, line: int) -> int | None:
-    """The number of the node that a line of the module's generated code is of, or None."""
+    """The index of the node that produced a line of the module's generated code, or None."""
     index: int | None = gm._lineno_map.get(line - gm._prologue_start)
     return index

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TorchInductor: its compiler, its settings, the passes that it takes, and its questions to the machine.
+"""TorchInductor: its compiler, its settings, its custom passes, and its checks of the machine.
 
-Without this part the candidates of Inductor are lost, all else works. All of it is there since torch 2.11. Importing
-this module loads nothing; its functions load Inductor, which takes seconds. Threads: as Inductor's own.
+Without this part, Inductor's candidates are lost, and everything else works. All needs exist since torch 2.11.
+Importing this module loads nothing; its functions load Inductor, which takes seconds. Threads: as for Inductor itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _OVERLAPS = (2, 14)
 
 
 def load() -> None:
-    """Imports the compiler. Raises: what that raises; UnsupportedError where it is not as expected."""
+    """Imports the compiler. Raises: any error of the import; UnsupportedError if a need is missing."""
     importlib.import_module("torch._inductor.compile_fx")
     PART.require()
 
@@ -77,8 +77,10 @@ def load() -> None:
 def compile_both(
     gm: Any, inputs: Sequence[Any], inner_compile: Callable[..., Any], decompositions: Mapping[Any, Callable[..., Any]]
 ) -> Any:
-    """Traces a torch-level graph and hands the graph of each direction to `inner_compile`. decompositions: they go
-    before Inductor's own."""
+    """Traces a torch-level graph and passes the graph of each direction to `inner_compile`.
+
+    decompositions: they take precedence over Inductor's own.
+    """
     from torch._inductor import compile_fx
     from torch._inductor.decomposition import select_decomp_table
 
@@ -94,7 +96,7 @@ def compile_graph(graph: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
 
 
 def settings(changed: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
-    """Inside the block Inductor has these settings."""
+    """Inside the block, Inductor has these settings."""
     from torch._inductor import config
 
     patch: contextlib.AbstractContextManager[Any] = config.patch(changed)
@@ -102,26 +104,33 @@ def settings(changed: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
 
 
 def before_fusion(scheduling: CustomGraphPass) -> dict[str, Any]:
-    """The setting by which Inductor's scheduler has its nodes rearranged before it fuses them."""
+    """The setting that makes Inductor's scheduler call a pass that reorders its nodes before it fuses them."""
     return {"_pre_fusion_custom_pass": scheduling}
 
 
 def collectives_in_place() -> dict[str, Any]:
-    """The settings by which collectives stay where a graph has them. Since torch 2.14 Inductor moves them away from
-    their waits by default, to compute meanwhile; ranks that run a region by another candidate do not."""
+    """The settings that keep collectives at their place in a graph.
+
+    Since torch 2.14, Inductor by default moves a collective away from its wait, to compute meanwhile. Ranks that run
+    the region with another candidate do not move it.
+    """
     return {"aten_distributed_optimizations.enable_simple_overlap": False} if minor() >= _OVERLAPS else {}
 
 
 def has_broken_pool_gradients() -> bool:
-    """Whether Inductor reads the gradient of average pooling of channels-last feature maps before it has written it:
-    torch 2.11 does."""
+    """Whether Inductor reads the gradient of average pooling before it has written it, for channels-last feature maps.
+
+    torch 2.11 does.
+    """
     return minor() < (2, 12)
 
 
 @contextlib.contextmanager
 def keeping_code_below(cache_dir: str) -> Iterator[None]:
-    """Inside the block Inductor, which is loaded, keeps all of its code in the folder of `compiler_cache.using`: also
-    what it keeps in a folder of its own whatever the variable says (precompiled headers). It remembers no other folder.
+    """Inside the block, Inductor keeps all of its code in the folder of `compiler_cache.using`.
+
+    This includes precompiled headers, for which Inductor ignores the variable and uses another folder. It also forgets
+    the paths of other folders. Requires: Inductor is loaded.
     """
     from torch._inductor import codecache
     from torch._inductor.runtime import runtime_utils
@@ -144,7 +153,7 @@ def keeping_code_below(cache_dir: str) -> Iterator[None]:
 
 @functools.cache
 def _precompiling(_folder: str) -> Callable[..., str]:
-    """Inductor's function, which remembers the headers of one folder."""
+    """Inductor's function with a cache of its own, which holds the headers of one folder."""
     from torch._inductor import codecache
 
     function: Any = codecache._precompile_header
@@ -159,15 +168,18 @@ def compilers() -> list[str]:
 
 
 def pick_vector_isa() -> None:
-    """Has Inductor ask which vector instructions it may use; `asking` says whom."""
+    """Makes Inductor find out which vector instructions it may use. `asking` sets who answers."""
     from torch._inductor import cpu_vec_isa
 
     cpu_vec_isa.pick_vec_isa()
 
 
 def asking(answer: Callable[[Any, str], bool], load_code: str) -> contextlib.AbstractContextManager[Any]:
-    """Inside the block Inductor asks `answer(isa, code)` whether code compiles and loads with vector instructions; its
-    own method `VecISA.check_build` loads it by `load_code`, a program, where it is asked."""
+    """Inside the block, Inductor calls `answer(isa, code)` to check whether code with vector instructions works.
+
+    "Works" means that it compiles and loads. `load_code` is the program by which Inductor's own `VecISA.check_build`
+    loads the code, if `answer` calls it.
+    """
     from torch._inductor.cpu_vec_isa import VecISA
 
     return mock.patch.multiple(VecISA, check_build=answer, _avx_py_load=load_code)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store by which the ranks of a job find each other, where rank 0 serves it: on which interface it listens.
+"""The store through which the ranks of a job find each other: the interface on which rank 0's server listens.
 
-torch's listens on all of them, and knows no key. All of this is there since torch 2.11. Threads: as torch's own.
+torch's store listens on all interfaces and has no key. All needs exist since torch 2.11. Threads: as for torch itself.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ PART = Part(
 
 
 def keep_local() -> None:
-    """From now on a store that rank 0 serves at an address of loopback listens there alone: its ranks are on this host.
-    Repeated calls change nothing.
+    """From now on, a store that rank 0 serves at a loopback address listens only there.
+
+    With a loopback address, all ranks are on this host. Repeated calls change nothing.
     """
     rendezvous: Any = importlib.import_module(_RENDEZVOUS)
     if PART.misfit(may_import=True) is None and not hasattr(rendezvous._create_c10d_store, "keeps_local"):
@@ -38,9 +39,9 @@ def keep_local() -> None:
 
 
 def serve(host: str, port: int, **options: Any) -> Any:
-    """torch's TCPStore with its server in this process, on loopback alone where `host` is loopback's.
+    """Creates torch's TCPStore with its server in this process. It listens only on loopback if `host` is loopback.
 
-    Raises: OSError, RuntimeError where it cannot listen there.
+    Raises: OSError or RuntimeError if it cannot listen there.
     """
     from torch import distributed
 
@@ -51,7 +52,7 @@ def serve(host: str, port: int, **options: Any) -> Any:
     with socket.create_server(address, backlog=socket.SOMAXCONN) as made:
         port = made.getsockname()[1]
         store = make(host, port, is_master=True, master_listen_fd=made.fileno(), **options)
-        made.detach()  # it is the server's
+        made.detach()  # the store's server owns the descriptor
     return store
 
 
@@ -62,7 +63,7 @@ def _keeping_local(rendezvous: Any) -> Callable[..., Any]:
     def create(hostname: str, port: int, rank: int, world_size: int, timeout: Any, use_libuv: bool = True) -> Any:
         if rank == 0 and _is_loopback(hostname) and not rendezvous._torchelastic_use_agent_store():
             options = {"world_size": world_size, "timeout": timeout, "multi_tenant": True, "use_libuv": use_libuv}
-            with contextlib.suppress(OSError):  # this process serves one there already, which torch finds
+            with contextlib.suppress(OSError):  # this process already serves a store there, which torch then finds
                 return serve(hostname, port, **options)
         return make(hostname, port, rank, world_size, timeout, use_libuv)
 
@@ -71,7 +72,7 @@ def _keeping_local(rendezvous: Any) -> Callable[..., Any]:
 
 
 def _is_loopback(host: str) -> bool:
-    """Whether that is loopback's for all ranks: the name of this host may have another address elsewhere."""
+    """Whether all ranks see `host` as loopback. A host's name does not count: it may have another address elsewhere."""
     try:
         return host == "localhost" or ipaddress.IPv4Address(host).is_loopback
     except ValueError:

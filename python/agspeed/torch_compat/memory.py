@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory on devices: what CUDA graphs need of it, and how much is in use.
+"""Memory on devices: functions for CUDA graphs, and statistics.
 
-Without this part the candidates that are one CUDA graph are lost. All of it is there since torch 2.11. Stateless.
+Without this part, the candidates that run as one CUDA graph are lost. All needs exist since torch 2.11. Stateless.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if not TYPE_CHECKING:
 
 
 def with_own_storage(tensor: Tensor) -> Tensor:
-    """The same memory behind a storage of its own."""
+    """Returns a tensor with the same memory and a storage object of its own."""
     import torch
     from torch.utils import dlpack
 
@@ -38,7 +38,7 @@ def with_own_storage(tensor: Tensor) -> Tensor:
 def device_stats(index: int) -> dict[str, Any]:
     """The statistics of an accelerator's allocator: nested dictionaries.
 
-    Raises: RuntimeError where it counts nothing.
+    Raises: RuntimeError if the allocator keeps no statistics.
     """
     import torch
 

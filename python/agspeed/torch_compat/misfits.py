@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost because this torch, or what was built for it, is not as expected: said once, and never in silence.
+"""Reports the features that are lost because this torch, or the native extension, does not fit. It warns once.
 
-Each function gives a sentence for the warning, the status and the report, which are to say the same; with
-``strict=True`` it is an error. What is lost is decided by what is missing, never by torch's number alone
-(`probe.py`); only the native extension is made for one minor each.
+Each function returns a sentence. The warning, the status and the report all use that sentence; with ``strict=True`` it
+becomes an error. The missing parts decide which features are lost, never torch's version number alone (`probe.py`).
+Only the native extension is built for a single minor release.
 
-Any thread; the warning comes once per sentence and process.
+Any thread. Each sentence is logged once per process.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from agspeed.torch_compat.release import version
 
 
 def of_extension() -> str | None:
-    """Why nothing can be tuned here for want of a native extension, whose file is looked for; it is not loaded."""
+    """Why nothing can be tuned because the native extension is missing, or None. It does not load the extension."""
     extension, why_not = extension_for(version())
     return None if extension is not None else f"nothing is tuned, models train eagerly: {why_not}"
 
 
 def of_candidates(backends: Sequence[str] | None, device: str) -> str:
-    """What the candidates among `backends` (None: all) cannot do on a type of device; "" where they can do all."""
+    """The features that the candidates of `backends` (None: all) lack on a type of device; "" if they lack none."""
     of_use = {"inductor": "inductor", **({"memory": "cudagraph"} if device == "cuda" else {})}
     wanted = [part for part, word in of_use.items() if backends is None or any(word in name for name in backends)]
     return _of(wanted) or ""
 
 
 def of_shards() -> str | None:
-    """Why a module that `fully_shard` was called for runs eagerly, or None."""
+    """Why a module with units of `fully_shard` runs eagerly, or None."""
     return _of(("fsdp",))
 
 
 def of_ranks() -> str | None:
-    """Why a model of one of several ranks runs eagerly; None in a process that has no group."""
+    """Why a model runs eagerly in a job of several ranks, or None. Always None in a process without a group."""
     import torch
 
     is_used = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -47,7 +47,7 @@ def of_ranks() -> str | None:
 
 
 def tell(name: str, reason: str, *, strict: bool, plan: str = "eager") -> None:
-    """Warns that the target `name` runs with less than it could. Raises: UnsupportedError where `strict` is set."""
+    """Warns that the target `name` runs without some features. Raises: UnsupportedError if `strict` is set."""
     if strict:
         raise UnsupportedError(f"{name}: {reason} (raised because strict is set)")
     warn_once(("misfit", reason), f"{name}: {plan} ({reason})")

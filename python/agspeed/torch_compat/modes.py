@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes that see each operator, trees of tensors, and tensors that wrap others.
+"""Modes that intercept each operator, trees of tensors, and tensors that wrap others.
 
-Without this part no candidate can be checked against eager: everything runs eagerly. All of it is there since torch
+Without this part, no candidate can be checked against eager, so everything runs eagerly. All needs exist since torch
 2.11. A mode belongs to the thread that enters it.
 """
 
@@ -59,8 +59,10 @@ if not TYPE_CHECKING:
 
 
 def is_watched() -> bool:
-    """Whether a mode or a transform of torch.func is in force that sees or changes each operator. The mode behind
-    ``torch.set_default_device`` is none: a graph has what it does inside."""
+    """Whether a mode or a transform of torch.func is active that intercepts each operator.
+
+    The mode of ``torch.set_default_device`` does not count, because a captured graph contains its effects.
+    """
     import torch
 
     if torch._C._len_torch_dispatch_stack() > 0 or torch._C._functorch.peek_interpreter_stack() is not None:
@@ -69,8 +71,10 @@ def is_watched() -> bool:
 
 
 def reader() -> Callable[[], bool]:
-    """A function that returns whether the code that runs is traced (`modules.is_traced`) or watched (`is_watched`). It
-    is one line of Python, for use in every call."""
+    """Returns a function that tells whether the running code is traced (`modules.is_traced`) or watched (`is_watched`).
+
+    The function is one line of Python, so that it is cheap enough for every call.
+    """
     import torch
 
     tracing, dispatch, functions = (
@@ -89,7 +93,7 @@ def reader() -> Callable[[], bool]:
 
 
 def watchers() -> str:
-    """The names of the modes and transforms that `is_watched` sees."""
+    """The names of the modes and transforms that make `is_watched` true."""
     import torch
 
     modes = [torch._C._get_dispatch_stack_at(index) for index in range(torch._C._len_torch_dispatch_stack())]
@@ -98,7 +102,7 @@ def watchers() -> str:
 
 
 def hidden_function_modes() -> AbstractContextManager[object]:
-    """Hides the modes that see functions of torch while a captured graph runs, which has what they do inside."""
+    """Hides modes that intercept functions of torch while a captured graph runs, because it contains their effects."""
     import torch
 
     return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() > 0 else nullcontext()

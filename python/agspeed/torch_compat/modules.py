@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private members of modules and tensors: the slot that calls of a module go to, and its memory.
+"""Private members of modules and tensors: the slot that receives the calls of a module, and the memory of tensors.
 
-The slot `_compiled_call_impl` is the one that ``nn.Module.compile`` fills. Without this part no module can be patched:
-everything runs eagerly. All of it is there since torch 2.11. Threads: a slot is filled between two calls.
+The slot `_compiled_call_impl` is the one that ``nn.Module.compile`` fills. Without this part, no module can be patched,
+so everything runs eagerly. All needs exist since torch 2.11. Threads: fill a slot only between two calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if not TYPE_CHECKING:
 
 
 SLOT = "_compiled_call_impl"
-"""The attribute."""
+"""The slot's attribute name."""
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
@@ -53,22 +53,22 @@ def has_backward_hooks(module: nn.Module) -> bool:
 
 
 def eager_call(module: nn.Module) -> Callable[..., Any]:
-    """Calls a module, with its hooks, past its slot."""
+    """Returns the function that calls a module with its hooks and bypasses its slot."""
     return module._call_impl
 
 
 def entry(module: nn.Module) -> Any:
-    """What is in a module's slot, or None; also where modules have no such slot."""
+    """The content of a module's slot; None if it is empty, or if modules have no such slot."""
     return getattr(module, "_compiled_call_impl", None)
 
 
 def set_entry(module: nn.Module, call: Callable[..., Any]) -> None:
-    """Has all calls of a module go to `call`."""
+    """Makes all calls of a module go to `call`."""
     module._compiled_call_impl = call
 
 
 def drop_entry(module: nn.Module) -> None:
-    """Has calls of a module go to its own code, as if its slot had never been filled."""
+    """Makes calls of a module go to its own code, as if its slot had never been filled."""
     vars(module).pop("_compiled_call_impl", None)
 
 
@@ -78,17 +78,17 @@ def unsaved_buffers(module: nn.Module) -> Collection[str]:
 
 
 def is_traced() -> bool:
-    """Somebody else is reading the code that runs: torch.compile, torch.export, torch.fx or torch.jit.trace."""
+    """Whether another tool traces the running code: torch.compile, torch.export, torch.fx or torch.jit.trace."""
     import torch
 
     return torch.compiler.is_compiling() or torch._C._is_tracing() or torch.fx._symbolic_trace.is_fx_symbolic_tracing()
 
 
 def storage_of(tensor: Tensor) -> int:
-    """A number that tensors share which share memory, while one of them lives."""
+    """A number that identifies a tensor's memory while the memory lives. Tensors that share memory share the number."""
     return int(tensor.untyped_storage()._cdata)
 
 
 def version_of(tensor: Any) -> int:
-    """How often a tensor was changed in place; 0 for what is no tensor."""
+    """The number of changes in place of a tensor; 0 for anything that is not a tensor."""
     return getattr(tensor, "_version", 0)

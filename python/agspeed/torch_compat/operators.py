@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators: their types and schemas, what they consist of, who registered them, and updates of lists of tensors.
+"""Operators: their types and schemas, their kernels, the code that registered them, and updates of lists of tensors.
 
-Without this part no graph can be read: everything runs eagerly. All of it is there since torch 2.11. Stateless; any
+Without this part, no graph can be read, so everything runs eagerly. All needs exist since torch 2.11. Stateless; any
 thread.
 """
 
@@ -76,7 +76,7 @@ if not TYPE_CHECKING:
 _REGISTERED_AT = re.compile(r"registered at (.+\.py|<.+>):\d+")
 
 
-# --- what an operator is ----------------------------------------------------------------------------------------------
+# --- properties -------------------------------------------------------------------------------------------------------
 
 
 def schema_of(operator: Any) -> Any:
@@ -85,7 +85,7 @@ def schema_of(operator: Any) -> Any:
 
 
 def name_of(target: Any) -> str | None:
-    """ "library::operator" of an operator, in one of its overloads or in all; None for what is none."""
+    """The name "library::operator" of an operator or of one of its overloads; None for anything else."""
     from torch._ops import OpOverload, OpOverloadPacket
 
     if isinstance(target, OpOverload):
@@ -94,7 +94,7 @@ def name_of(target: Any) -> str | None:
 
 
 def is_composite(operator: Any) -> bool:
-    """Whether it has no kernel for a device, but one that calls other operators."""
+    """Whether an operator has a kernel that calls other operators, and no kernel for a device."""
     import torch
 
     has_kernel = functools.partial(torch._C._dispatch_has_kernel_for_dispatch_key, operator.name())
@@ -102,15 +102,17 @@ def is_composite(operator: Any) -> bool:
 
 
 def composite_kernel(operator: Any) -> Callable[..., Any]:
-    """The kernel of a composite operator, written in C++ as a rule: forms in Python, which `decompose` prefers, find
-    pixels by arithmetic on floats."""
+    """The kernel of a composite operator, usually written in C++.
+
+    An operator's `decompose` prefers forms in Python, which compute pixel positions with floating-point arithmetic.
+    """
     import torch
 
     return functools.partial(operator._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def pools() -> tuple[Any, ...]:
-    """The functions by which graphs name average pooling of feature maps to a given size."""
+    """The functions that graphs call for average pooling of feature maps to a given size."""
     import torch
 
     return torch.nn.functional.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d
@@ -123,7 +125,7 @@ def load_higher_order() -> None:
 
 @functools.cache
 def homes() -> tuple[tuple[Any, str], ...]:
-    """Where the functions are that graphs call, beside torch's public modules, and the names of these places."""
+    """The objects outside torch's public modules that hold functions that graphs call, each with its name."""
     import torch
 
     before = ((getattr(torch._C, name), f"torch._C.{name}") for name in _HOMES)
@@ -131,18 +133,18 @@ def homes() -> tuple[tuple[Any, str], ...]:
     return (*before, (torch.Tensor, "torch.Tensor"), (torch._C, "torch._C"), *after)
 
 
-# --- who registered it ------------------------------------------------------------------------------------------------
+# --- registration -----------------------------------------------------------------------------------------------------
 
 
 def defining_module(name: str) -> str | None:
-    """The module whose function `torch.library.custom_op` made into the operator "library::operator", or None."""
+    """The module with the function that `torch.library.custom_op` made the operator "library::operator" of, or None."""
     from torch._library.custom_ops import OPDEFS
 
     return str(OPDEFS[name]._init_fn.__module__) if name in OPDEFS else None
 
 
 def announced_module(name: str) -> str | None:
-    """The module that a library in C++ has named as the home of the operator's shape function, or None."""
+    """The module that a C++ library has registered for the operator's shape function, or None."""
     import torch
 
     stub: Any = None
@@ -152,7 +154,7 @@ def announced_module(name: str) -> str | None:
 
 
 def registering_files(name: str) -> Iterator[str]:
-    """The files that registered kernels or a shape function of the operator, as far as torch remembers them."""
+    """The files that registered kernels or a shape function of the operator, if torch has recorded them."""
     import torch
     from torch._library.simple_registry import singleton
 
@@ -167,28 +169,28 @@ def registering_files(name: str) -> Iterator[str]:
 
 
 def multiplied(tensors: list[Tensor], factors: list[float]) -> tuple[Tensor, ...]:
-    """Each times its factor, in one call."""
+    """Each tensor times its factor, in one call."""
     import torch
 
     return torch._foreach_mul(tensors, factors)
 
 
 def differences(tensors: list[Tensor], others: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Each less the other, in one call."""
+    """Each tensor minus the other one, in one call."""
     import torch
 
     return torch._foreach_sub(tensors, others)
 
 
 def multiply(tensors: list[Tensor], factors: list[float]) -> None:
-    """`multiplied`, in place."""
+    """Multiplies each tensor by its factor, in place, in one call."""
     import torch
 
     torch._foreach_mul_(tensors, factors)
 
 
 def add(tensors: list[Tensor], others: Any) -> None:
-    """To each the other tensor or number, in place, in one call."""
+    """Adds to each tensor its other tensor, or one number, in place, in one call."""
     import torch
 
     torch._foreach_add_(tensors, others)

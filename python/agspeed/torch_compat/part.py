@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part: what a module of torch_compat takes from torch, as one table by which its names are loaded and probed.
+"""Part: the names that a module of torch_compat takes from torch, as one table that loads and checks them.
 
-A need is a dotted name, "torch._dynamo.pgo._CODE_STATE" say. Behind a class it may be an attribute that the class, its
-annotations or its methods give to each object; with parameters behind it, "torch._dynamo.optimize(dynamic)", it is
-something that takes them. Stateless; any thread.
+A need is a dotted name, e.g. "torch._dynamo.pgo._CODE_STATE". The last word may be an attribute of a class's objects,
+which the class, its annotations or its methods define. A need with parameters, e.g. "torch._dynamo.optimize(dynamic)",
+is a function that accepts them. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from agspeed.torch_compat.release import version
 
 @dataclass(frozen=True)
 class Part:
-    """See the module's text."""
+    """The table of one module (see the module's docstring)."""
 
     name: str
     module: str
-    """The module of torch_compat, its `__name__`."""
+    """The `__name__` of the module of torch_compat."""
     exports: tuple[str, ...] = ()
-    """Dotted names; the module offers each under its last word, and `load` finds it."""
+    """Dotted names. The module offers each one under its last word; `load` finds it."""
     needs: tuple[str, ...] = ()
-    """Dotted names that the module's functions use as well."""
+    """More dotted names, which the module's functions use."""
     lost: str = "nothing is tuned, models train eagerly"
-    """Without the part, as a sentence."""
+    """A sentence that says what is lost without the part."""
 
     def load(self, name: str) -> Any:
-        """The module's `__getattr__`: an export, imported when it is asked for first.
+        """The module's `__getattr__`: returns an export, and imports it at its first use.
 
-        Raises: UnsupportedError where this torch does not have it, AttributeError for what is no export, and what an
-        import of torch's raises.
+        Raises: UnsupportedError if this torch does not have the export, AttributeError if `name` is not an export, and
+        any error of the import.
         """
         path = next((path for path in self.exports if path.rpartition(".")[2] == name), None)
         if path is None:
@@ -54,29 +54,31 @@ class Part:
         return found
 
     def misfit(self, *, may_import: bool) -> str | None:
-        """The first need that this torch does not meet, as a sentence, or None. Modules that are not loaded are
-        loaded if `may_import`, else their text is looked at."""
+        """The first need that this torch does not meet, as a sentence, or None.
+
+        With `may_import`, it loads modules that are not loaded; otherwise it reads their text.
+        """
         for path in (*self.exports, *self.needs):
             try:
                 missing = first_missing(path, may_import=may_import)
-            except Exception as error:  # a module of torch that does not load
+            except Exception as error:  # a module of torch fails to load
                 missing = f"{path} that loads ({type(error).__name__}: {error})"
             if missing is not None:
                 return self.sentence(missing)
         return None
 
     def require(self) -> None:
-        """Raises: UnsupportedError for the first need that this torch does not meet. Loads what the part needs."""
+        """Loads all names of the part. Raises: UnsupportedError for the first need that this torch does not meet."""
         if (reason := self.misfit(may_import=True)) is not None:
             raise UnsupportedError(reason)
 
     def sentence(self, missing: str) -> str:
-        """What is said of a name that is not there."""
+        """The sentence for a missing name."""
         return f"part `{self.name}`: torch {version()} has no {missing}; {self.lost}"
 
 
 def first_missing(need: str, *, may_import: bool) -> str | None:
-    """The shortest beginning of a dotted name that torch does not have, or None. Raises: what an import raises."""
+    """The shortest prefix of a dotted name that torch does not have, or None. Raises: any error of an import."""
     path, _, parameters = need.rstrip(")").partition("(")
     words = path.split(".")
     found: Any = importlib.import_module(words[0])
@@ -100,7 +102,7 @@ def first_missing(need: str, *, may_import: bool) -> str | None:
 
 
 def has(owner: Any, name: str) -> bool:
-    """Whether a module or an object has an attribute, or the objects of a class do."""
+    """Whether a module or an object has an attribute, or, for a class, whether its objects have it."""
     if hasattr(owner, name):
         return True
     if not isinstance(owner, type):
@@ -114,7 +116,7 @@ def has(owner: Any, name: str) -> bool:
 
 
 def _sets(method: Any, name: str) -> bool:
-    """Whether a method, whatever wraps it, gives some object the attribute `name`."""
+    """Whether a method, wrapped or not, assigns to an attribute `name` of some object."""
     code = getattr(getattr(method, "__wrapped__", method), "__code__", None)
     if code is None or name not in code.co_names:
         return False
@@ -139,11 +141,11 @@ def _spec_of(package: ModuleType, name: str) -> Any:
 
 
 def _missing_in_text(origin: str | None, module: str, words: list[str]) -> str | None:
-    """The name that a module which is not loaded does not define, as far as its text tells."""
+    """Returns the first of `words` if the text of a module that is not loaded does not define it, else None."""
     if not words or origin is None or not origin.endswith(".py") or origin.endswith("__init__.py"):
         return None
     word = words[0]
-    if word == "patch":  # of a module of settings, which gets it when it is loaded
+    if word == "patch":  # a module of settings gets this attribute when it is loaded
         return None
     with open(origin, encoding="utf-8") as file:
         lines = [line for line in file if word in line]
@@ -154,7 +156,7 @@ def _missing_in_text(origin: str | None, module: str, words: list[str]) -> str |
 
 
 def _found(path: str) -> Any:
-    """The object that a dotted name stands for, among loaded modules."""
+    """The object with a dotted name, in loaded modules."""
     if path in sys.modules:
         return sys.modules[path]
     home, _, leaf = path.rpartition(".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AOTAutograd's partitioner: what it writes where it fails. All of it is there since torch 2.11. Any thread."""
+"""AOTAutograd's partitioner: the files that it writes if it fails. All needs exist since torch 2.11. Any thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PART = Part(
 
 
 def without_dumps() -> contextlib.AbstractContextManager[Any]:
-    """Inside the block a graph that cannot be partitioned leaves no files in the working directory."""
+    """Inside the block, a graph that cannot be partitioned leaves no files in the working directory."""
     if PART.misfit(may_import=True) is not None:
         return contextlib.nullcontext()
     from torch._functorch import partitioners

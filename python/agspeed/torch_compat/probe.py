@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which parts of this torch are as agspeed expects them, and what is lost where one is not.
+"""Checks which parts of this torch fit agspeed, and says which features are lost if one does not.
 
-A torch is judged by its parts, never by its number: a newer minor is used with what fits. Asking has no side effects:
-nothing is compiled, no setting is changed, and nothing is imported unless the caller says so. Any thread.
+A torch is judged by its parts, never by its number: agspeed uses all parts of a newer minor release that fit. The check
+has no side effects: it compiles nothing, changes no setting, and imports nothing unless the caller permits it. Any
+thread.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from agspeed.torch_compat.part import Part
 from agspeed.torch_compat.release import minor, version
 
 OLDEST, NEWEST = (2, 11), (2, 15)
-"""The minors that agspeed is tested with."""
+"""The oldest and the newest minor release that agspeed is tested with."""
 NEEDED_BY_ALL = (
     "aot_autograd",
     "autograd",
@@ -34,7 +35,7 @@ PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, *_OTHERS)))
 
 
 def probe(parts: Iterable[str] = PARTS, *, may_import: bool = False) -> dict[str, str]:
-    """By part, the sentence that says what of torch is missing and what is lost; "" where the part fits.
+    """Returns, by part, a sentence with the missing name and the lost features; "" if the part fits.
 
     may_import: the probe loads modules of torch that are not loaded yet, which takes seconds. Otherwise it reads their
     text, which takes some milliseconds.
@@ -44,20 +45,20 @@ def probe(parts: Iterable[str] = PARTS, *, may_import: bool = False) -> dict[str
 
 
 def misfit(parts: Iterable[str]) -> str | None:
-    """The sentences of the parts that do not fit, as one, or None. Asked again it costs nothing, until modules of torch
+    """The sentences of all parts that do not fit, joined, or None. Repeated calls cost nothing, unless modules of torch
     were loaded in between."""
     found = [sentence for sentence in probe(parts).values() if sentence]
     return "; ".join(found) or None
 
 
 def remedy() -> str:
-    """The commands that mend a misfit, as a part of a sentence."""
+    """The commands that fix a misfit, as a part of a sentence."""
     tested = f"{NEWEST[0]}.{NEWEST[1]}"
     return f'`pip install --upgrade agspeed` or `pip install "torch=={tested}.*"` mends it'
 
 
 def to_json() -> dict[str, str]:
-    """`probe` for `agspeed doctor`: all parts, by what is there to load."""
+    """The result of `probe` for `agspeed doctor`: checks all parts, and loads modules for that."""
     return probe(may_import=True)
 
 

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of torch.compile's backends. Importing this module loads nothing, `import agspeed` does it."""
+"""The list of torch.compile's backends. `import agspeed` imports this module, which loads nothing."""
 
 from __future__ import annotations
 
 HOME = "torch._dynamo.backends.registry"
-"""The module that has the list, loaded with Dynamo."""
+"""The module that has the list. Dynamo loads it."""
 
 
 def add_backend(name: str, value: str) -> None:
-    """Does what an entry point in the group "torch_dynamo_backends" does, also where none is installed: the backend
-    is loaded once it is asked for. Needs `_BACKENDS`, whose values may be entry points, of the module HOME, which is
-    loaded: torch 2.11 and newer. Without it ``torch.compile(backend="agspeed")`` needs the installed wheel."""
+    """Registers a backend as an entry point in the group "torch_dynamo_backends" would, without an installed wheel.
+
+    torch loads the backend at its first use. The function needs `_BACKENDS` of the loaded module HOME, whose values may
+    be entry points: torch 2.11 and newer. Without it, ``torch.compile(backend="agspeed")`` needs the installed wheel.
+    """
     import sys
     from importlib.metadata import EntryPoint
 

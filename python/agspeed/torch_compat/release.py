@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which torch this is. Stateless; any thread."""
+"""The version of this torch. Stateless; any thread."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 
 
 def version() -> str:
-    """As torch writes it, "2.15.0+cpu" say."""
+    """The version as torch writes it, e.g. "2.15.0+cpu"."""
     import torch
 
     return str(torch.__version__)
@@ -16,6 +16,6 @@ def version() -> str:
 
 @functools.cache
 def minor() -> tuple[int, int]:
-    """(2, 15) of "2.15.0+cpu" and of "2.15.0a0+git1234"; (0, 0) of what is no version."""
+    """(2, 15) for "2.15.0+cpu" and "2.15.0a0+git1234"; (0, 0) for a text that is not a version."""
     found = re.match(r"(\d+)\.(\d+)", version())
     return (int(found[1]), int(found[2])) if found else (0, 0)

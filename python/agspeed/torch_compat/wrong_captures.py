@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of code that Dynamo captures wrongly, by release of torch, and how they are recognised.
+"""Kinds of code that Dynamo captures wrongly, by release of torch, and functions that recognise them.
 
-Code of such a kind runs eagerly, with the reason. Other wrong captures are found by comparing each captured graph with
-the module itself (`agspeed/frontend/shadow`). That needs a step that shows the difference, and leaves the whole model
-to eager, not one frame of it. `tests/python/torch_compat/test_wrong_captures.py` fails on a release that captures one
-of these kinds right.
+Code of such a kind runs eagerly, and agspeed reports the reason. Comparisons of each captured graph with the module
+itself find other wrong captures (`agspeed/frontend/shadow`). But a comparison needs a step that shows the difference,
+and then the whole model runs eagerly, not only one frame. `tests/python/torch_compat/test_wrong_captures.py` fails on a
+release that captures one of these kinds correctly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Release = tuple[int, int]
 
 @dataclass(frozen=True)
 class WrongCapture:
-    """Captured wrongly since the first release that agspeed supports and until before `until`; None: until today."""
+    """A kind of code that all supported releases before `until` capture wrongly; None: every release does."""
 
     name: str
     until: Release | None
@@ -60,14 +60,14 @@ ALL = (FULL_DEQUE, ORDER, MISSING_GRADIENTS, CLASS_CONSTANTS, FUNCTION_IN_PLACE)
 
 
 def of_changed(value: object) -> str | None:
-    """Why code that changes `value` is not captured, or None."""
+    """Why code that changes `value` must not be captured, or None."""
     if isinstance(value, deque) and value.maxlen is not None and FULL_DEQUE.applies:
         return FULL_DEQUE.reason
     return ORDER.reason if isinstance(value, OrderedDict) and ORDER.applies else None
 
 
 def of_graph(gm: fx.GraphModule) -> str | None:
-    """Why a captured graph is not used, or None."""
+    """Why a captured graph must not be used, or None."""
     if not FUNCTION_IN_PLACE.applies:
         return None
     from torch import fx
@@ -82,7 +82,7 @@ def of_graph(gm: fx.GraphModule) -> str | None:
 
 
 def left_out() -> tuple[Callable[..., Any], ...]:
-    """Functions that Dynamo must not look into: what calls them inside a custom function runs that eagerly."""
+    """Functions that Dynamo must not trace. A custom autograd function that calls one of them then runs eagerly."""
     from torch.autograd.function import FunctionCtx
 
     return (FunctionCtx.set_materialize_grads,) if MISSING_GRADIENTS.applies else ()
@@ -90,7 +90,7 @@ def left_out() -> tuple[Callable[..., Any], ...]:
 
 @contextlib.contextmanager
 def guarding_classes() -> Iterator[None]:
-    """Inside the block Dynamo guards the class attributes that it takes for constants."""
+    """Inside the block, Dynamo guards the class attributes that it treats as constants."""
     if not CLASS_CONSTANTS.applies:
         yield
         return

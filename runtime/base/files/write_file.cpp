@@ -12,7 +12,7 @@
 namespace agspeed {
 namespace {
 
-/// A file of our own beside `path`: its descriptor, and its name in `temporary`.
+/// Makes a new file beside `path`. Returns its descriptor; `temporary` becomes its name.
 StatusOr<int> newFile(const std::string& path, std::string& temporary) {
   struct stat info = {};
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {

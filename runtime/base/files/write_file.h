@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a file is written: under a name of its own beside its place, and put there whole.
+// Writes a file under a temporary name beside its destination, and then moves it there as a whole.
 //
-// In a folder where others may write, a name that can be foreseen may be taken already, by a link to somebody's file
-// say. So a file is made under a random name that did not exist, with mode 0600, and takes its place by a rename, which
-// follows no link. POSIX calls only; no state, safe from any thread.
+// In a folder that others may write to, a predictable name may already exist, for example as a link to another user's
+// file. So a file is created under a random new name with mode 0600. A rename, which follows no link, moves it to its
+// place. POSIX calls only; no state, safe from any thread.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@
 
 namespace agspeed {
 
-/// Puts a file of this content in place of what has that name.
-/// Returns: unavailable with the reason, also where something is there that is no regular file; nothing is left behind.
+/// Writes a file with this content, and replaces an existing one of that name. Returns: unavailable with the reason,
+/// also if the name is taken by something that is not a regular file. A failed call leaves nothing behind.
 Status writeFile(const std::string& path, std::string_view content);
 
-/// An empty file in place of what has that name, for content that others may read while it is written.
+/// Makes an empty file and replaces an existing one of that name. Others may read the content while it is written.
 /// Returns: its descriptor, which the caller closes; unavailable as above.
 StatusOr<int> createFile(const std::string& path);
 

@@ -15,7 +15,7 @@ constexpr int kMinor = 76;                   // ..._MINOR
 constexpr int kLocalBytes = 3;               // CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES
 constexpr int kRegisters = 4;                // CU_FUNC_ATTRIBUTE_NUM_REGS
 constexpr int kDynamicShared = 8;            // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-constexpr uint32_t kPlainShared = 48 << 10;  // more has to be asked for
+constexpr uint32_t kPlainShared = 48 << 10;  // a kernel has to request more
 
 }  // namespace
 
@@ -59,7 +59,7 @@ StatusOr<std::shared_ptr<const CudaModule>> CudaDevice::load(std::string image) 
 
 CudaModule::~CudaModule() {
   const CudaDriver& cuda = device_->driver();
-  const Status current = device_->makeCurrent();  // where the context is lost, its memory is given back all the same
+  const Status current = device_->makeCurrent();  // if the context is lost, its memory is freed anyway
   const Status status = cuda.statusOf(cuda.cuModuleUnload(module_), "unloading code");
   if (!status.isOk() || !current.isOk()) AG_LOG(kInfo, "{}", status.message());
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDevice and CudaModule: one GPU through its primary context, which is torch's too, and code loaded there.
+// CudaDevice and CudaModule: one GPU through its primary context, which torch also uses, and code loaded there.
 //
 //   auto device = CudaDevice::open(driver, 0).value();
 //   auto module = device->load(ptx).value();
 //   auto kernel = module->kernel("scale").value();
 //   module->launch(kernel, {.grid = {blocks, 1, 1}, .block = {128, 1, 1}}, stream, arguments);
 //
-// Nothing here waits, allocates or makes a stream: memory is torch's, the stream is the caller's, so that launches keep
-// torch's order and become part of a capture that the caller has begun.
-// Thread-safety: launch() and kernel() from any thread, each of which makes the context current for itself; a module
-// must outlive the work that was launched from it.
+// Nothing here waits, allocates memory or makes a stream. Memory is torch's and the stream is the caller's. So launches
+// keep torch's order, and become part of a capture that the caller has begun.
+// Thread-safety: launch() and kernel() from any thread; both make the context current for the thread. A module must
+// outlive the work that was launched from it.
 // API: CUDA Driver API, "Primary Context Management", "Module Management", "Execution Control".
 #pragma once
 
@@ -32,17 +32,17 @@ class CudaModule;
 
 class CudaDevice : public std::enable_shared_from_this<CudaDevice> {
  public:
-  /// Errors: kUnavailable where the device is not there, or its compute mode admits no further process; kUnsupported
-  /// for one below kOldestCapability.
+  /// Errors: kUnavailable if the device does not exist or its compute mode admits no further process; kUnsupported if
+  /// its capability is below kOldestCapability.
   static StatusOr<std::shared_ptr<const CudaDevice>> open(std::shared_ptr<const CudaDriver> driver, int index);
   CudaDevice(const CudaDevice&) = delete;
   CudaDevice& operator=(const CudaDevice&) = delete;
   ~CudaDevice();
 
-  /// Loads PTX or a cubin (PTX ends with a zero byte). Errors: kUnsupported with the driver's words for code it does
-  /// not take, kResourceExhausted without memory.
+  /// Loads PTX (which ends with a zero byte) or a cubin. Errors: kUnsupported with the driver's text for code that it
+  /// rejects, kResourceExhausted without memory.
   StatusOr<std::shared_ptr<const CudaModule>> load(std::string image) const;
-  /// As 90 for sm_90.
+  /// For example 90 for sm_90.
   int capability() const { return capability_; }
   const CudaDriver& driver() const { return *driver_; }
 
@@ -64,7 +64,7 @@ struct LaunchShape {
   uint32_t sharedBytes = 0;
 };
 
-/// A kernel of a module, with what the driver says of it. spilledBytes: of local memory for each thread.
+/// A kernel of a module, with the driver's figures. spilledBytes: local memory per thread.
 struct CudaKernel {
   void* function = nullptr;
   std::string name;
@@ -78,10 +78,10 @@ class CudaModule {
   CudaModule& operator=(const CudaModule&) = delete;
   ~CudaModule();
 
-  /// Errors: kUnsupported where the module has no such kernel.
+  /// Errors: kUnsupported if the module has no such kernel.
   StatusOr<CudaKernel> kernel(const std::string& name) const;
-  /// Queues a launch on `stream` (a CUstream, as torch's guards give it). An empty grid launches nothing.
-  /// arguments: the address of each argument's value; copied before this returns.
+  /// Queues a launch on `stream` (a CUstream, as torch's guards return it). An empty grid launches nothing.
+  /// `arguments`: the address of each argument's value; the values are copied before this returns.
   Status launch(const CudaKernel& kernel, const LaunchShape& shape, void* stream,
                 std::span<void* const> arguments) const;
 

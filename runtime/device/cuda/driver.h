@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CudaDriver: NVIDIA's driver library, opened at run time, so that nothing is linked to CUDA.
+// CudaDriver: NVIDIA's driver library, opened at run time, so that no binary links to CUDA.
 //
-// What a CUresult means to callers is decided here, once: see statusOf(). Thread-safety: immutable after open(); the
+// statusOf() is the only place that translates a CUresult for callers. Thread-safety: immutable after open(); the
 // driver's own functions may be called from any thread.
 // API: CUDA Driver API 12 and 13, "Initialization", "Error Handling".
 #pragma once
@@ -19,7 +19,7 @@ namespace agspeed::runtime::device::cuda {
 
 inline constexpr const char* kDriverLibrary = "libcuda.so.1";
 
-/// Results that somebody acts on. The values are the driver's.
+/// Results that our code handles. The values are the driver's.
 enum Result : int {
   kSuccess = 0,
   kInvalidValue = 1,
@@ -48,7 +48,7 @@ enum Result : int {
   kStreamCaptureInvalidated = 901,
 };
 
-/// True for results after which the context serves no call any more.
+/// Whether the context is unusable after this result.
 bool isSticky(int result);
 
 class CudaDriver {
@@ -64,10 +64,10 @@ class CudaDriver {
 #include "runtime/device/cuda/driver_entries.def"
 #undef AG_CUDA_ENTRY
 
-  /// OK, or what `result` of doing `what` means: kResourceExhausted (no memory), kUnsupported (this code, here),
-  /// kUnavailable (no device for this process), kInternal (everything else; "the context is lost" where it is).
+  /// OK, or an error that says what failed: kResourceExhausted (no memory), kUnsupported (this code on this device),
+  /// kUnavailable (no device for this process), kInternal (all others; the text says "the context is lost" if it is).
   Status statusOf(int result, std::string_view what) const;
-  /// The CUDA version that the driver serves, as 13000.
+  /// The CUDA version that the driver supports, for example 13000.
   int version() const { return version_; }
   int numDevices() const { return numDevices_; }
 

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Comparison: pairs of runs of two arms, and what they say about the ratio of their step times.
-// AbbaSchedule: which of the two arms runs next, and which of the finished steps count.
+// Comparison: pairs of runs of two arms, and the ratio of their step times.
+// AbbaSchedule: chooses which of the two arms runs next, and which of the finished steps count.
 //
 // One block is A B B A: A = reference (eager, or the best arm so far), B = the arm under test. A *run* is one letter:
-// `k` steps, k chosen so that a run lasts milliseconds. A slow linear drift adds +d to the ratio of the pair (A1, B1)
-// and -d to that of (B2, A2), so it cancels. Steps right after a switch are run but not counted:
+// `k` steps, with k chosen so that a run lasts milliseconds. A slow linear drift adds +d to the ratio of the pair (A1,
+// B1) and -d to that of (B2, A2), so it cancels. Steps right after a switch are run but not counted:
 //
 //     A  | . B B | . A  A | . B B | . A        '.' = dropped step after a switch, k = 1, '|' = switch
 //     a1     b1 b2   a2 a3    b3 b4   a4       pairs: (a1,b1) (a2,b2) (a3,b3) (a4,b4)
 //
 // With changing shapes a run is split by shape class, and only runs of the same class pair up.
 //
-// Pairs of an earlier process count like own ones, as each of them was formed within one process: what differs from one
-// process to the next (where memory lies, what else runs) changes both sides of a pair. It may change the ratio, too:
-// that is why they count only as long as own pairs do not contradict them, and never alone (tuner_judge.cpp).
-// Not thread-safe; owned by the Tuner.
+// Pairs of an earlier process count like new ones, because each pair was formed within one process: differences between
+// processes (memory placement, other load) change both sides of a pair. They may also change the ratio. So earlier
+// pairs count only as long as new pairs do not contradict them, and never alone (tuner_judge.cpp). Not thread-safe;
+// owned by the Tuner.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ namespace agspeed::runtime::tune {
 
 enum class Side { kReference, kArm };
 
-/// A run of each side, close in time: seconds of a step.
+/// A run of each side, close in time; all values are seconds per step.
 struct RunPair {
   double reference = 0;
   double arm = 0;
@@ -45,11 +45,11 @@ class Comparison {
   /// Keeps the newest `maxPairs` pairs (a sliding window for the drift guard).
   explicit Comparison(size_t maxPairs = 100000) : maxPairs_(maxPairs) {}
 
-  /// One run: seconds of its steps by shape class.
+  /// Adds one run: seconds of its steps by shape class.
   void addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape);
-  /// Pairs that an earlier process measured. Requires: numPairs() == 0.
+  /// Adds pairs that an earlier process measured. Requires: numPairs() == 0.
   void addEarlier(const std::vector<RunPair>& pairs);
-  /// Forgets the pairs of an earlier process where own ones show another ratio: four or more of them all lie beyond the
+  /// Forgets the pairs of an earlier process if new ones show another ratio: four or more new ones all lie beyond the
   /// middle 80 % of the earlier ones, or the 95 % intervals are disjoint. Returns whether it did.
   bool dropContradicted();
   void clear();
@@ -57,22 +57,22 @@ class Comparison {
   int32_t numPairs() const { return static_cast<int32_t>(pairs_.size()); }
   int32_t numEarlier() const { return numEarlier_; }
   int32_t numOwn() const { return numPairs() - numEarlier_; }
-  /// Oldest first; those of an earlier process come before all others.
+  /// Oldest first; pairs of an earlier process come before all others.
   const std::deque<RunPair>& pairs() const { return pairs_; }
-  /// Step time of the arm over that of the reference: median of pair ratios. Below 1 = the arm is faster.
+  /// Step time of the arm divided by the reference's: the median of pair ratios. Below 1: the arm is faster.
   Interval ratio(double confidence) const;
   /// Quantile of the pair ratios. Requires: numPairs() > 0.
   double ratioQuantile(double fraction) const;
-  /// That the median ratio lies below `limit`, and above it: see signEvidence().
+  /// Evidence that the median ratio lies below, or above, `limit`: see signEvidence().
   double evidenceBelow(double limit) const;
   double evidenceAbove(double limit) const;
-  /// The same as ratio() from summed times, which rare slow steps move.
+  /// Like ratio(), but from summed times, which rare slow steps change.
   Interval sumRatio(double confidence) const;
 
  private:
   struct Run {
     Side side;
-    double typical;  ///< p25 of four or more steps, else their median: microsecond steps are noisy upwards only
+    double typical;  ///< p25 of four or more steps, else their median; noise only makes steps longer
     double mean;
     int64_t order;
   };
@@ -87,25 +87,24 @@ class Comparison {
   int32_t numEarlier_ = 0;
 };
 
-/// A ratio of step times as users read it: how many times `whose` speed it is, its interval and its pairs.
+/// A ratio of step times for users: how many times `whose` speed it is, its interval and its pairs.
 std::string describeSpeed(const Interval& ratio, std::string_view whose = "eager's");
 
 class AbbaSchedule {
  public:
-  /// `current`: side the process is running now (no switch is needed to stay there). Starts with A.
+  /// `current`: the side that the process runs now, to which no switch is needed. Starts with A.
   AbbaSchedule(int32_t runSteps, Side current);
 
-  /// The side that should run the next step.
+  /// The side that has to run the next step.
   Side next() const;
-  /// A step finished. `counts` is false for disturbed steps; `settled` is how many more steps to drop after a switch to
-  /// this side (1, more when the arm is new). Completed runs go to `comparison`.
+  /// A step finished. `counts`: false for disturbed steps. Completed runs are added to `comparison`.
   void addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison);
-  /// More steps are dropped before the next run counts.
+  /// Drops at least `steps` more steps before the next step counts.
   void settle(int32_t steps);
 
   bool isBlockDone() const { return position_ == kBlockRuns; }
   int32_t runSteps() const { return runSteps_; }
-  /// Steps whose arm was not the one asked for, in a row.
+  /// How many steps in a row ran another arm than the requested one.
   int32_t numMissed() const { return numMissed_; }
 
  private:
@@ -114,13 +113,13 @@ class AbbaSchedule {
 
   int32_t runSteps_;
   int32_t position_ = 0;
-  int32_t numDropped_;  ///< still to drop before steps count
+  int32_t numDropped_;  ///< steps still to drop before steps count
   int32_t numMissed_ = 0;
   int32_t numCollected_ = 0;
   std::map<int32_t, std::vector<double>> collected_;  ///< of the current run, by shape
 };
 
-/// Steps per run so that a run lasts `minRunSeconds`: 1 for slow steps, up to `maxRunSteps` for microsecond ones.
+/// Steps per run, so that a run lasts `minRunSeconds`: 1 for slow steps, up to `maxRunSteps` for microsecond ones.
 int32_t chooseRunSteps(double stepSeconds, double minRunSeconds, int32_t maxRunSteps);
 
 }  // namespace agspeed::runtime::tune

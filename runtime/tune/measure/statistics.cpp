@@ -12,7 +12,7 @@ namespace {
 constexpr int kNumResamples = 400;
 constexpr int kMinBootstrapPairs = 8;
 
-/// SplitMix64: four lines, the same numbers on every platform and library.
+/// SplitMix64: short, with the same numbers on every platform and library.
 class FixedRandom {
  public:
   size_t below(size_t bound) {
@@ -45,7 +45,7 @@ double quantile(std::vector<double> values, double fraction) {
 double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
 
 double twoSidedNormalQuantile(double confidence) {
-  // Bisection on erf: exact enough, no table, called a few times per block.
+  // Bisection on erf: exact enough, needs no table, and runs a few times per block.
   double low = 0;
   double high = 10;
   for (int i = 0; i < 60; ++i) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few statistics the tuner believes in. Step times have heavy tails, bursts and two modes, so nothing here assumes
-// a distribution: medians, quantiles, order-statistic intervals, and one bootstrap with a fixed seed.
+// The statistics that the tuner uses. Step times have heavy tails, bursts and two modes. So nothing here assumes a
+// distribution: there are medians, quantiles, order-statistic intervals, and one bootstrap with a fixed seed.
 //
 // Pure functions and small values; no global state, safe from any thread.
 #pragma once
@@ -13,18 +13,18 @@
 
 namespace agspeed::runtime::tune {
 
-/// Requires: values not empty, 0 <= fraction <= 1. Linear between order statistics.
+/// Interpolates linearly between order statistics. Requires: values not empty, 0 <= fraction <= 1.
 double quantile(std::vector<double> values, double fraction);
 double median(std::vector<double> values);
 
-/// An estimate with the range that holds the true value with the confidence asked for.
+/// An estimate with a range that contains the true value with the requested confidence.
 struct Interval {
   double low = -std::numeric_limits<double>::infinity();
   double estimate = std::numeric_limits<double>::quiet_NaN();
   double high = std::numeric_limits<double>::infinity();
   int32_t count = 0;
 
-  /// Infinite while there are too few values.
+  /// Infinite if there are too few values.
   double halfWidth() const { return (high - low) / 2; }
   bool isBounded() const { return halfWidth() < std::numeric_limits<double>::infinity(); }
 };
@@ -32,21 +32,21 @@ struct Interval {
 /// The quantile z with P(|Z| <= z) = confidence for a standard normal Z.
 double twoSidedNormalQuantile(double confidence);
 
-/// Median with the interval [x(l), x(n+1-l)], l = floor((n - z sqrt(n)) / 2): the sign test turned round, valid for any
-/// distribution. Unbounded while l < 1 (below 11 values at 99 %).
+/// Median with the interval [x(l), x(n+1-l)], l = floor((n - z sqrt(n)) / 2). This inverts the sign test and is valid
+/// for any distribution. Unbounded while l < 1 (below 11 values at 99 %).
 Interval medianInterval(std::vector<double> values, double confidence);
 
-/// Lower end of a - b at the confidence of the two: their distances to the estimates add up in squares (method of
+/// Lower end of a - b at the confidence of a and b. The squares of their distances to the estimates add up (method of
 /// variance estimates recovery). Requires: measured independently. Minus infinity while either end is unbounded.
 double differenceLow(const Interval& a, const Interval& b);
 
-/// How much likelier `numFor` of the signs and `numAgainst` are where 19 of 20 are for than where half of them are.
-/// Where at least half are against, this exceeds x at any time with a probability of 1/x at most, however often it is
-/// looked at (a test martingale; Ville's inequality): ten signs in a row, or fifteen with one exception, make 500.
+/// Likelihood ratio of these signs: under "19 of 20 signs are for" over "half of them are for". If at least half of all
+/// signs are against, it ever exceeds x with a probability of at most 1/x, however often it is checked (a test
+/// martingale; Ville's inequality). For example, ten signs in a row, or fifteen with one exception, give 500.
 double signEvidence(int32_t numFor, int32_t numAgainst);
 
-/// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers do move, with a percentile
-/// bootstrap interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
+/// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers change, with a percentile bootstrap
+/// interval over pairs. Deterministic: the resampling seed is fixed. Unbounded below 8 pairs.
 Interval sumRatioInterval(const std::vector<std::pair<double, double>>& pairs, double confidence);
 
 /// The last `capacity` values and their median. Cost: add O(1), median O(capacity).

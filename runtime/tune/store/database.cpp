@@ -30,7 +30,7 @@ Json parseObject(std::string_view text, size_t maxBytes) {
   return json.is_object() ? json : Json(Json::value_t::discarded);
 }
 
-/// Of a tuning that has not decided yet.
+/// Whether it belongs to a tuning that has not decided yet.
 bool isUnfinished(const std::string& record) {
   const Json json = parseObject(record, kMaxRecordBytes);
   return json.is_object() && json.value("arm", Json()) == "";
@@ -64,7 +64,7 @@ DatabaseRow readRow(sqlite3_stmt* statement) {
 
 constexpr int64_t kUnreadable = -1;
 
-/// Returns: kUnreadable when the file is locked or no database.
+/// Returns: kUnreadable if the file is locked or not a database.
 int64_t readPragma(sqlite3* connection, const char* sql) {
   int64_t value = kUnreadable;
   sqlite3_stmt* statement = nullptr;
@@ -76,7 +76,7 @@ int64_t readPragma(sqlite3* connection, const char* sql) {
   return value;
 }
 
-/// Somebody else holds the lock: worth another try later.
+/// Whether another process holds the lock, so that a later try may succeed.
 bool isBusy(int code) { return (code & 0xff) == SQLITE_BUSY || (code & 0xff) == SQLITE_LOCKED; }
 
 }  // namespace
@@ -122,7 +122,7 @@ void TuningDatabase::open() {
   connection_.reset(connection);
   if (code != SQLITE_OK) return ignore(sqlite3_errstr(code));
   sqlite3_busy_timeout(connection, kBusyTimeoutMs);
-  // Triggers and views of a tampered schema must not run code paths we did not write.
+  // Triggers and views of a tampered schema must not run code.
   sqlite3_db_config(connection, SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
   sqlite3_db_config(connection, SQLITE_DBCONFIG_ENABLE_TRIGGER, 0, nullptr);
@@ -149,7 +149,7 @@ void TuningDatabase::open() {
   if (isUsable() && check != "ok") ignore("it is corrupted (" + check + ")");
 }
 
-/// Runs statements without results. A lock that cannot be had is no reason to give the file up; anything else is.
+/// Runs statements without results. A lock that cannot be obtained is ignored; any other failure gives the file up.
 bool TuningDatabase::execute(const char* sql) {
   if (!isUsable()) return false;
   const int code = sqlite3_exec(connection_.get(), sql, nullptr, nullptr, nullptr);
@@ -193,7 +193,7 @@ StatusOr<std::optional<std::string>> TuningDatabase::find(std::string_view key, 
     if (warning_.empty()) warning_ = "tuning database " + path_ + ": a damaged row was ignored";
     return std::optional<std::string>();
   }
-  // One write per hour at most: a hit must not cost a disk flush.
+  // At most one write per hour, because a hit must not cost a disk flush.
   query(
       "UPDATE decisions SET used = ?2, uses = uses + 1 WHERE key = ?1 AND used <= ?2 - 3600",
       [&](sqlite3_stmt* statement) {
@@ -309,7 +309,7 @@ StatusOr<int64_t> TuningDatabase::importText(std::string_view text, int64_t now)
     if (!created.is_number_integer() || created < 0 || created > kLatestTime) {
       return invalidArgument(where + "\"created\" is no time in seconds since 1970");
     }
-    // A time to come would keep every later decision out.
+    // A time in the future would block every later decision.
     rows.push_back({*key, dump(record), std::min(created.get<int64_t>(), now), now, 0, true});
   }
   if (numLines == 0) return invalidArgument("tuning database import: the text is empty");

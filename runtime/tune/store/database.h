@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TuningDatabase: decisions of earlier processes, in one SQLite file. Format and trust rules: database_format.md.
 //
-// It never stands in the way of training: a file that is corrupted, foreign, writable by others, read-only or of
-// another version is ignored; warning() then holds one sentence, lookups miss and stores do nothing. Thread-safety:
-// none. Processes may share the file. Owns its connection; closed by the destructor.
+// It never blocks training. A file that is corrupted, foreign, writable by others, read-only or of another version is
+// ignored. warning() then holds one sentence, lookups miss and stores do nothing. Thread-safety: none. Processes may
+// share the file. Owns its connection; the destructor closes it.
 #pragma once
 
 #include <cstdint>
@@ -31,35 +31,36 @@ struct DatabaseRow {
 
 class TuningDatabase {
  public:
-  /// Opens or creates the file. Never fails: look at isUsable() and warning().
+  /// Opens or creates the file. Never fails: check isUsable() and warning().
   explicit TuningDatabase(std::string path);
   ~TuningDatabase();
   TuningDatabase(TuningDatabase&&) noexcept;
   TuningDatabase& operator=(TuningDatabase&&) noexcept;
 
   bool isUsable() const { return connection_ != nullptr; }
-  /// Why the file is ignored, wholly or in part; empty when all is well. The first reason is kept.
+  /// Why the file is ignored, wholly or in part; empty if it is not. The first reason is kept.
   const std::string& warning() const { return warning_; }
   const std::string& path() const { return path_; }
 
-  /// Returns: the record (JSON text) stored under the key (JSON object text, any member order), or nothing.
-  /// `now` (seconds since 1970) marks the hit. Invalid argument: the key is no object or lacks a required member.
+  /// Returns: the record (JSON text) stored under the key (JSON object text, any member order), or nothing. `now`
+  /// (seconds since 1970) is recorded as the last use. Invalid argument: the key is not an object or lacks a required
+  /// member.
   StatusOr<std::optional<std::string>> find(std::string_view key, int64_t now);
-  /// Stores or replaces. Invalid argument: key as above, or the record is no object with a text member "arm".
+  /// Stores or replaces. Invalid argument: key as above, or the record is not an object with a text member "arm".
   Status store(std::string_view key, std::string_view record, int64_t now);
-  /// Stores or replaces the record of a tuning that has not decided yet: its "arm" is empty. A decision, as another
-  /// process may have stored, stays; training does not wait for a locked file.
+  /// Stores or replaces the record of a tuning that has not decided yet; its "arm" is empty. It never replaces a
+  /// decision, which another process may have stored, and it does not wait for a locked file.
   /// Returns: whether it is stored. Invalid argument: as above, or "arm" is not empty.
   StatusOr<bool> storeUnfinished(std::string_view key, std::string_view record, int64_t now);
 
   std::vector<DatabaseRow> list();
-  /// Deletes broken rows, rows last used before `usedBefore`, and the least recently used beyond `maxRows`.
-  /// Returns: rows deleted.
+  /// Deletes broken rows, rows last used before `usedBefore`, and the least recently used rows beyond `maxRows`.
+  /// Returns: how many rows it deleted.
   int64_t prune(int64_t usedBefore, int64_t maxRows);
   /// JSON lines of all intact rows.
   std::string exportText();
-  /// Merges exported text. Returns: rows taken over; invalid argument names the first line that is no row, and nothing
-  /// is taken over then.
+  /// Merges exported text. Returns: how many rows were taken. Invalid argument names the first invalid line; nothing is
+  /// taken then.
   StatusOr<int64_t> importText(std::string_view text, int64_t now);
 
  private:

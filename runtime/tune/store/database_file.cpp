@@ -39,7 +39,7 @@ Status checkFile(const std::string& path) {
   return {};
 }
 
-/// Creates every missing folder privately, outermost first.
+/// Creates all missing folders as private ones, outermost first.
 Status createFolders(const std::filesystem::path& folder) {
   std::error_code error;
   if (folder.empty() || std::filesystem::exists(folder, error)) return {};
@@ -62,7 +62,7 @@ Status prepareTrustedFile(const std::string& path) {
     return unavailable(quoted(path) + " cannot be created: " + std::strerror(errno));
   }
   AG_RETURN_IF_ERROR(checkFile(path));
-  // A journal left behind is replayed on opening: it must be as trustworthy as the file.
+  // SQLite replays a journal when it opens the file, so the journal must be as trustworthy as the file.
   const std::string journal = path + "-journal";
   if (struct stat info{}; lstat(journal.c_str(), &info) == 0) AG_RETURN_IF_ERROR(checkFile(journal));
   return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a cache file may be trusted. POSIX calls only; no state, safe from any thread.
+// Checks whether a cache file may be trusted. POSIX calls only; no state, safe from any thread.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace agspeed::runtime::tune {
 
 /// Creates missing folders (mode 0700) and the file (mode 0600, empty).
-/// Returns: ok when the file is the caller's own, private and writable; else a sentence why it must be ignored.
+/// Returns: ok if the file is the user's own, private and writable; else a sentence why it must be ignored.
 Status prepareTrustedFile(const std::string& path);
 
 }  // namespace agspeed::runtime::tune

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Constants of the file tuning.sqlite, shared by the reader and the writer. The format is described in
-// database_format.md; python/agspeed/cli reads it with Python's sqlite3 alone.
+// Constants of the file tuning.sqlite, shared by the reader and the writer. database_format.md describes the format;
+// python/agspeed/cli reads it with Python's sqlite3 alone.
 #pragma once
 
 #include <cstddef>

@@ -7,9 +7,9 @@
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Start it by `agspeed run -np 4 python train.py`, torchrun, mpirun or srun. Names, arguments, defaults and error texts
-are Horovod's; beside them there is bfloat16, and connections are authenticated where there is a job key, which
-`agspeed run` always makes.
+Start the script with `agspeed run -np 4 python train.py`, torchrun, mpirun or srun. Names, arguments, defaults and
+error texts are Horovod's. In addition, bfloat16 can be reduced, and connections are authenticated if there is a job
+key. `agspeed run` always provides a key.
 """
 
 from __future__ import annotations

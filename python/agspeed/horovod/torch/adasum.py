@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adasum: a sum that adds what points in different directions and averages what points in one (arXiv 2006.02924).
+"""Adasum: adds orthogonal gradients and averages parallel ones (arXiv 2006.02924).
 
-Ranks are joined in pairs, and pairs in pairs, so their number is a power of two. Every rank gets the tensors of all and
-joins them by itself: results are equal everywhere, and a tensor takes its size times the ranks for a moment.
+Tensors are combined in pairs, then the results in pairs, so the number of ranks must be a power of two. Every rank
+gathers the tensors of all ranks and combines them itself. Results are therefore equal at all ranks; a tensor briefly
+takes its size times the number of ranks.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["AdasumSteps", "combine", "start_adasum"]
 
 
 def combine(rows: torch.Tensor) -> torch.Tensor:
-    """The Adasum of the rows, a power of two of them; computed in float64."""
+    """The Adasum of the rows, computed in float64. The number of rows must be a power of two."""
     vectors = list(rows.double())
     while len(vectors) > 1:
         vectors = [_join(left, right) for left, right in zip(vectors[::2], vectors[1::2], strict=True)]
@@ -36,7 +37,10 @@ def _join(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _dot(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Summed up in an order that depends on the length alone: torch.dot's depends on a rank's processor and threads."""
+    """A dot product whose order of summation depends on the length alone.
+
+    The order of torch.dot depends on the processor and the number of threads, which may differ between ranks.
+    """
     sums = left * right
     while len(sums) > 1:
         half = len(sums) // 2
@@ -52,10 +56,10 @@ def start_adasum(
     factors: tuple[float, float],
     is_list: bool = False,
 ) -> int:
-    """Starts the Adasum of each tensor into its output; `factors` scale before and after. Returns: a handle, whose
-    result is the outputs, or the only one unless `is_list`.
+    """Starts the Adasum of each tensor into its output. factors: scale the tensors before and after it.
 
-    Raises: ValueError for other than floats, a number of ranks that is no power of two, or a process set.
+    Returns: a handle, whose result is the list of outputs if `is_list`, else the only output.
+    Raises: ValueError for tensors that are not floats, a number of ranks that is not a power of two, or a process set.
     """
     size = process_set.size()
     if process_set.process_set_id != global_process_set.process_set_id:
@@ -76,25 +80,23 @@ def start_adasum(
 
 
 class AdasumSteps(Wrapped):
-    """What DistributedOptimizer puts before the user's class for Adasum: not gradients are reduced but what a step of
-    this rank changes.
-    """
+    """The class in front of the user's class for op=Adasum. It reduces the changes that a step makes, not gradients."""
 
     _adasum_compression: Any
 
     def synchronize(self) -> None:
-        """Nothing is under way between two steps."""
+        """Does nothing, because no operation is in flight between two steps."""
 
     def skip_synchronize(self) -> None:
-        """Raises: AssertionError."""
+        """Not supported with Adasum. Raises: AssertionError."""
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Gradients are summed up until step() is called, however many backwards there were."""
+        """Does nothing, because gradients are summed over all backwards until step() is called."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """A step of this rank, and the Adasum of all ranks' steps."""
+        """Takes a step at this rank, and replaces its changes by the Adasum of all ranks' changes."""
         names, compression = self._parameter_names, self._adasum_compression
         parameters = parameters_of(self)
         names.follow(parameters)

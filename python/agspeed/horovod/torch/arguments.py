@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operations check of their arguments before anything starts, in Horovod's words."""
+"""Checks the arguments of operations before anything starts. Error texts are Horovod's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MOVED = {*_REDUCED, torch.uint8, torch.int8, torch.int16, torch.bool}
 
 
 def reduction_of(op: int | None, average: bool | None) -> int:
-    """One of the constants. Raises: ValueError where both are given."""
+    """Returns one of the constants. Raises: ValueError if both arguments are given."""
     if op is not None and average is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
     if average is not None:
@@ -45,14 +45,14 @@ def reduction_of(op: int | None, average: bool | None) -> int:
 
 
 def name_of(op: int) -> str:
-    """What the engine calls it. Raises: ValueError for what is no reduction of its own."""
+    """Returns the engine's name of a reduction. Raises: ValueError for a reduction that the engine does not have."""
     if op not in _NAMES:
         raise ValueError(f"op={op!r} is no reduction here: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product.")
     return _NAMES[op]
 
 
 def check_tensors(tensors: Sequence[torch.Tensor], is_reduction: bool) -> None:
-    """Raises: ValueError for tensors that cannot be sent, or none at all; TypeError for what is no tensor."""
+    """Raises: ValueError for tensors that cannot be sent, or for an empty list; TypeError for anything but tensors."""
     if not tensors:
         raise ValueError("there is no tensor: a grouped operation needs at least one.")
     for tensor in tensors:
@@ -65,7 +65,7 @@ def check_tensors(tensors: Sequence[torch.Tensor], is_reduction: bool) -> None:
 
 
 def check_rows(operation: str, tensors: Sequence[torch.Tensor]) -> None:
-    """Raises: ValueError for a tensor of no dimensions."""
+    """Raises: ValueError for a tensor without dimensions."""
     if any(tensor.dim() == 0 for tensor in tensors):
         raise ValueError(
             f"{operation} of a tensor of no dimensions, which has no rows to share out: call reshape(1) first."
@@ -73,9 +73,9 @@ def check_rows(operation: str, tensors: Sequence[torch.Tensor]) -> None:
 
 
 def rows_per_rank(splits: Any, num_rows: int, num_ranks: int) -> list[int]:
-    """What alltoall's `splits` come to: without any, or with none in it, as many rows for each rank.
+    """The number of rows that alltoall sends to each rank. If `splits` is None or empty, all ranks get equally many.
 
-    Raises: ValueError for splits that are no 32-bit integers, one for each rank, which add up to the rows.
+    Raises: ValueError unless splits are 32-bit integers, one for each rank, that add up to the rows.
     """
     given = torch.empty(0, dtype=torch.int32, device="cpu") if splits is None else splits
     if not isinstance(given, torch.Tensor):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that return at once: each gives a handle, which poll() and synchronize() take (handles.py).
+"""The operations that return at once: each returns a handle for poll() and synchronize() (handles.py).
 
-Those that end in `_` write into their tensors. A name says which calls of the ranks belong together; without one they
-are matched in the order of the calls of that kind.
+Functions that end in `_` write into their tensors. Calls with the same name at all ranks belong together. Calls without
+a name are matched in their order, separately for each kind of operation.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Reduces several tensors as one operation into new ones. Returns: a handle of them all."""
+    """Reduces several tensors as one operation into new tensors. Returns: one handle for all of them."""
     outputs = [torch.empty_like(tensor) for tensor in tensors]
     reduction = reduction_of(op, average)
     return _reduce_group(tensors, outputs, name, reduction, (prescale_factor, postscale_factor), process_set)
@@ -113,7 +113,7 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Reduces several tensors as one operation in place. Returns: a handle of them all."""
+    """Reduces several tensors as one operation in place. Returns: one handle for all of them."""
     reduction = reduction_of(op, average)
     return _reduce_group(tensors, tensors, name, reduction, (prescale_factor, postscale_factor), process_set)
 
@@ -121,7 +121,10 @@ def grouped_allreduce_async_(
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Adds up a sparse tensor: every rank gets the indices and values of all. Returns: a callable that waits for it."""
+    """Adds up a sparse tensor: every rank gathers the indices and values of all ranks.
+
+    Returns: a function that waits for the result and returns it.
+    """
     if op not in (Average, Sum):
         raise ValueError("sparse tensors can only be summed up: use op=hvd.Average or op=hvd.Sum.")
     own = tensor if tensor.is_coalesced() else tensor.coalesce()
@@ -171,7 +174,10 @@ def _start_adasum(
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Rows of all ranks, one rank's behind the other's; ranks may differ in how many. Returns: a handle."""
+    """Gathers the rows of all ranks, in the order of the ranks. Ranks may have different numbers of rows.
+
+    Returns: a handle.
+    """
     check_tensors([tensor], is_reduction=False)
     check_rows("allgather", [tensor])
     return start("allgather", name, process_set, [tensor], [])
@@ -180,7 +186,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """allgather_async of several tensors as one operation. Returns: a handle of them all."""
+    """Like allgather_async, for several tensors as one operation. Returns: one handle for all of them."""
     check_tensors(tensors, is_reduction=False)
     check_rows("allgather", tensors)
     return start("allgather", name, process_set, tensors, [], is_list=True)
@@ -192,14 +198,17 @@ def grouped_allgather_async(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """The root's tensor, as a new one; `root_rank` is a rank of the job, also in a process set. Returns: a handle."""
+    """Broadcasts the root's tensor into a new tensor. Returns: a handle.
+
+    root_rank: a global rank of the job, also within a process set.
+    """
     return _broadcast(tensor, torch.empty_like(tensor), root_rank, name, process_set)
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """The root's tensor, in place. Returns: a handle."""
+    """Broadcasts the root's tensor in place. Returns: a handle."""
     return _broadcast(tensor, tensor, root_rank, name, process_set)
 
 
@@ -217,9 +226,9 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Rows for every rank, `splits[i]` of them for rank i; without splits as many for each. Returns: a handle.
+    """Sends `splits[i]` rows to rank i; without splits, each rank gets equally many. Returns: a handle.
 
-    Its result is the rows received, in the order of the ranks, and how many came from each.
+    The result is the rows received, in the order of the ranks, and the number of rows from each rank.
     """
     check_tensors([tensor], is_reduction=False)
     check_rows("alltoall", [tensor])
@@ -240,8 +249,9 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Reduces, and leaves each rank its share of the rows: equal shares, those of the first ranks a row larger where
-    they do not add up. Returns: a handle.
+    """Reduces, and gives each rank an equal share of the rows. Returns: a handle.
+
+    If the rows do not divide evenly, the first ranks get one row more.
     """
     return _reduce_scatter([tensor], name, op, process_set, (prescale_factor, postscale_factor), is_list=False)
 
@@ -254,7 +264,7 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """reducescatter_async of several tensors as one operation. Returns: a handle of them all."""
+    """Like reducescatter_async, for several tensors as one operation. Returns: one handle for all of them."""
     return _reduce_scatter(tensors, name, op, process_set, (prescale_factor, postscale_factor), is_list=True)
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that can be differentiated, and how.
+"""The operations that can be differentiated, each with the gradient of its input.
 
-allreduce      the gradient is reduced alike
-allgather      the average over the ranks of the gradient, of which a rank takes its own rows
-broadcast      the average over the ranks at the root, zero elsewhere
-alltoall       the gradient's rows go back to where they came from
-reducescatter  the gradients are gathered, times the number of ranks for sums, and times both factors
+allreduce      reduces the gradient in the same way
+allgather      averages the gradient over the ranks; each rank takes its own rows
+broadcast      averages the gradient over the ranks; the root takes it, other ranks get zeros
+alltoall       sends the gradient's rows back to the ranks that they came from
+reducescatter  gathers the gradients, multiplied by both factors, and by the number of ranks for sums
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
 
 
 def apply(function: type[Function], *arguments: Any) -> Any:
-    """What the function makes of the arguments, with a way back for gradients."""
+    """Calls an autograd function, so that gradients flow back through it."""
     return function.apply(*arguments)
 
 
-# Functions of torch are called with their context first, and return a gradient per argument.
+# torch passes the context as the first argument; a backward returns one gradient for each other argument.
 
 
 class AllReduce(Function):

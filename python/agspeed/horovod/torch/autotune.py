@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tunes what is fused, and in what order, on the user's own steps: HOROVOD_AUTOTUNE=1.
+"""Tunes the fusion of tensors and the order of operations on the user's own steps: HOROVOD_AUTOTUNE=1.
 
-Only the rank that coordinates (rank 0) needs to know: it alone decides what is fused, and no choice changes a result.
-There DistributedOptimizer.step() is a step of runtime/tune's state machine, whose arms are plans; a plan changes at the
-end of a step. A decision is kept in the tuning database, and adopted by the next job of the same gradients and ranks.
+Only rank 0 tunes, because it alone decides how tensors are fused, and no choice changes a result. Each
+DistributedOptimizer.step() at rank 0 is one step of runtime/tune's state machine. The machine's arms are plans; the
+plan changes only at the end of a step. The tuning database stores the decision, and the next job with the same
+gradients and ranks adopts it.
 
-HOROVOD_AUTOTUNE_LOG names a CSV file in Horovod's format: a row for each run of a plan, the best as the last row.
-tensor_fusion_threshold is in MiB, the score in bytes per microsecond; what there is none of here is 0.
+HOROVOD_AUTOTUNE_LOG names a CSV file in Horovod's format. It has a row for each run of a plan; the last row is the best
+plan. tensor_fusion_threshold is in MiB, the score in bytes per microsecond. The columns for other features of Horovod
+have fixed values.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _MIB = 1 << 20
 _THRESHOLDS = tuple(size * _MIB for size in (2, 8, 32, 64))
 _ORDERS = ("time", "size", "priority", "model")
 _GIVEN = "eager"
-"""What the state machine calls the arm it starts with: here the plan that the settings give."""
+"""The state machine's name for its first arm. Here it is the plan from the settings."""
 _MAX_ACTIONS = 100
 
 
@@ -53,7 +55,7 @@ class Plan:
 
 
 def plans_of(options: Options) -> dict[str, Plan]:
-    """By arm. What the user has set explicitly is the same in all; the first is what the settings give."""
+    """The plans by arm. The first plan comes from the settings. All plans keep values that the user set explicitly."""
     given = Plan(options.fusion_bytes, options.fusion_order)
     thresholds = (given.fusion_bytes,) if options.is_fusion_given else _THRESHOLDS
     others = [Plan(each, given.order) for each in thresholds]
@@ -63,13 +65,13 @@ def plans_of(options: Options) -> dict[str, Plan]:
 
 
 class Autotuner:
-    """Owned by the job, at rank 0. One thread at a time."""
+    """Tunes the plan of a job. The job owns it, at rank 0 only. Not thread-safe."""
 
     def __init__(self, group: Any, where: Placement, options: Options) -> None:
         module: Any = native.load()
         self._group, self._where, self._options = group, where, options
         self._plans = plans_of(options)
-        # Plans cost nothing to make, so that they are all tried at once.
+        # Plans cost nothing to make, so all of them are ready from the start.
         self._tuner = module.Tuner(
             {"mode": "max", "arms": [name for name in self._plans if name != _GIVEN], "has_spare_cores": True}
         )
@@ -83,7 +85,7 @@ class Autotuner:
         self._database: Any = None
 
     def step_ended(self, parameters: Sequence[torch.Tensor]) -> None:
-        """All gradients of a step are reduced: the next may go by another plan."""
+        """Reports that all gradients of a step are reduced. The next step may use another plan."""
         now = time.monotonic()
         if self._step_began is None:
             self._begin(parameters)
@@ -149,7 +151,7 @@ class Autotuner:
         self._group.set_plan(plan.fusion_bytes, plan.order, self._version)
 
     def _note_run(self) -> None:
-        """The steps since the plan changed last are a sample of it."""
+        """Scores the current plan by the steps since the last change of the plan."""
         if not self._samples:
             return
         score = self._step_bytes / (1e6 * max(statistics.median(self._samples), 1e-9))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where this rank stands, and what the library can do."""
+"""The ranks and sizes of this process, and the features of this library."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ __all__ = [
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Joins the job; all ranks call it. A second call does nothing.
 
-    comm: None or all ranks. process_sets: sets to make known, or "dynamic" so that they can be added later.
+    comm: None or all ranks. process_sets: sets to register, or "dynamic" to allow add_process_set() later.
     """
     if is_initialized():
         return
@@ -60,43 +60,43 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def shutdown() -> None:
-    """Leaves the job. Operations of other ranks that wait for this one fail."""
+    """Leaves the job. Operations of other ranks that wait for this rank fail."""
     unregister_all()
     job.shutdown()
 
 
 def rank() -> int:
-    """This process's number among all ranks."""
+    """The rank of this process in the job."""
     return job.current().where.rank
 
 
 def size() -> int:
-    """All ranks."""
+    """The number of ranks in the job."""
     return job.current().where.size
 
 
 def local_rank() -> int:
-    """This process's number on its host."""
+    """The rank of this process among the ranks on its host."""
     return job.current().where.local_rank
 
 
 def local_size() -> int:
-    """Ranks on this host."""
+    """The number of ranks on this host."""
     return job.current().where.local_size
 
 
 def cross_rank() -> int:
-    """This host's number among those that have a rank of this local number."""
+    """The number of this host among the hosts that have a rank with this local rank."""
     return job.current().where.cross_rank
 
 
 def cross_size() -> int:
-    """Hosts that have a rank of this local number."""
+    """The number of hosts that have a rank with this local rank."""
     return job.current().where.cross_size
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Rank 0 writes a trace of all operations from now on, in Chrome's format.
+    """Makes rank 0 write a trace of all operations from now on, in Chrome's format.
 
     Raises: ValueError unless HOROVOD_TIMELINE=DYNAMIC, HorovodInternalError for a file that cannot be written.
     """
@@ -119,51 +119,51 @@ def _check_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """Whether calls of MPI may be mixed with ours: they may, as there is none in ours."""
+    """Whether the script may call MPI beside this library: True, because this library does not call MPI."""
     job.current()
     return True
 
 
 def mpi_enabled() -> bool:
-    """Whether MPI carries the messages: never."""
+    """Whether MPI carries the messages: always False."""
     return False
 
 
 def mpi_built() -> bool:
-    """Whether there is support for MPI: mpirun may start ranks, no message needs it."""
+    """Whether MPI support is built in: always False. mpirun can start ranks, but no message goes through MPI."""
     return False
 
 
 def gloo_enabled() -> bool:
-    """Whether messages go over sockets, which is what scripts ask by this name."""
+    """Whether messages go over sockets, as scripts mean by this name: always True."""
     return True
 
 
 def gloo_built() -> bool:
-    """As gloo_enabled."""
+    """Whether messages can go over sockets: always True."""
     return True
 
 
 def nccl_built() -> int:
-    """0: no operation here uses NCCL."""
+    """The version of NCCL in use: 0, because no operation here uses NCCL."""
     return 0
 
 
 def ddl_built() -> bool:
-    """Never."""
+    """Whether IBM's DDL is built in: always False."""
     return False
 
 
 def ccl_built() -> bool:
-    """Never."""
+    """Whether oneCCL is built in: always False."""
     return False
 
 
 def cuda_built() -> bool:
-    """Whether tensors may be on a CUDA device."""
+    """Whether this torch is built for CUDA, so that tensors may be on a CUDA device."""
     return torch.version.cuda is not None
 
 
 def rocm_built() -> bool:
-    """Whether tensors may be on a ROCm device."""
+    """Whether this torch is built for ROCm, so that tensors may be on a ROCm device."""
     return torch.version.hip is not None

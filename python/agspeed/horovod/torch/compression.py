@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a gradient may be made smaller by before it is reduced."""
+"""Compressors, which make a gradient smaller before it is reduced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
 class Compressor:
-    """Interface: compress() makes the tensor that travels and a context, with which decompress() undoes it."""
+    """The interface: compress() returns the tensor that travels and a context; decompress() reverses it with both."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -35,7 +35,7 @@ class NoneCompressor(Compressor):
 
 
 class FP16Compressor(Compressor):
-    """Floats travel as float16; whatever is no float is left as it is."""
+    """Sends floats as float16, and other types as they are."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -47,7 +47,7 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors there are."""
+    """The available compressors."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elastic training's state, sampler and loop, in jobs whose size stays: commit, restore, synchronize.
+"""The state, sampler and loop of elastic training, for jobs of a fixed size: commit, restore, synchronize.
 
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)
 
     @hvd.elastic.run
     def train(state): ...
 
-A state keeps what it was given: modules, optimizers and samplers by their state_dict(), other values as they are.
-commit() copies them, restore() goes back to the copy, sync() gives all ranks rank 0's.
+A state holds its arguments: modules, optimizers and samplers by their state_dict(), other values directly. commit()
+copies them, restore() goes back to the copy, and sync() gives rank 0's values to all ranks.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
 
 class State:
-    """What training goes on from. Subclasses say how it is saved, restored and given to all ranks."""
+    """The state from which training continues. Subclasses save it, restore it and synchronize it over the ranks."""
 
     def __init__(self) -> None:
         self._reset_callbacks: list[Callable[[], None]] = []
         self.num_commits = 0
-        """So far: whether training goes on between two failures."""
+        """Commits so far. `run` uses it to tell whether training advances between two failures."""
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """They are called after ranks have changed, before sync()."""
+        """Adds functions that on_reset() calls after the ranks have changed and before sync()."""
         self._reset_callbacks.extend(callbacks)
 
     def on_reset(self) -> None:
-        """Ranks have changed."""
+        """Called when the ranks have changed."""
         self.reset()
         for callback in self._reset_callbacks:
             callback()
 
     def on_hosts_updated(self, timestamp: int, update_res: int) -> None:
-        """Hosts have changed: never in jobs of a fixed size."""
+        """Called when hosts have changed, which never happens in jobs of a fixed size."""
 
     def commit(self) -> None:
-        """Saves, and looks whether hosts have changed."""
+        """Saves the state, then checks whether hosts have changed."""
         self.save()
         self.num_commits += 1
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises: HostsUpdatedInterrupt where hosts have changed: never in jobs of a fixed size."""
+        """Raises: HostsUpdatedInterrupt if hosts have changed, which never happens in jobs of a fixed size."""
 
     def save(self) -> None:
         raise NotImplementedError
@@ -66,11 +66,11 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Adapts to other ranks."""
+        """Adapts the state to changed ranks."""
 
 
 class ObjectState(State):
-    """Values of the types that can be sent (objects.py), each an attribute.
+    """A state of values that can be sent (objects.py); each value is an attribute.
 
     bcast_object, get_rank: functions like hvd.broadcast_object and hvd.rank.
     """
@@ -100,7 +100,7 @@ class ObjectState(State):
 
 
 class TorchState(ObjectState):
-    """A model, an optimizer, samplers and other values."""
+    """A state of a model, an optimizer, samplers and other values."""
 
     def __init__(self, model: Any = None, optimizer: Any = None, **kwargs: Any) -> None:
         given = {"model": model, "optimizer": optimizer} | kwargs
@@ -111,7 +111,7 @@ class TorchState(ObjectState):
         super().__init__(functions.broadcast_object, basics.rank, **others)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A model, optimizer or sampler that is put in another's place is saved at once."""
+        """Sets an attribute. A new model, optimizer or sampler in place of an old one is saved at once."""
         super().__setattr__(name, value)
         if name in vars(self).get("_saved_states", ()):
             self._saved_states[name] = copy.deepcopy(value.state_dict())
@@ -147,7 +147,7 @@ class TorchState(ObjectState):
                 value.reset()
 
     def _sync_sampler(self, name: str, sampler: Any) -> None:
-        """Ranks have processed parts of one epoch: the most that any of them counts holds."""
+        """Gives all ranks the state of the rank that has counted the most samples, in the latest epoch."""
         states = functions.allgather_object(sampler.state_dict(), f"elastic.{name}")
         sampler.load_state_dict(max(states, key=lambda state: (state["epoch"], state["processed_num"])))
 
@@ -157,7 +157,7 @@ def _has_state(value: Any) -> bool:
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):
-    """Shares out the indices of an epoch that are left among the ranks.
+    """Distributes the unprocessed indices of an epoch over the ranks.
 
     Call record_batch() after each batch, and set_epoch() at the end of an epoch.
     """
@@ -172,7 +172,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
-        """All ranks have processed a batch of this size."""
+        """Notes that every rank has processed a batch of this size."""
         self.processed_num += batch_size * self.num_replicas
 
     def state_dict(self) -> dict[str, int]:
@@ -183,7 +183,7 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.reset()
 
     def reset(self) -> None:
-        """Shares out what is left, among the ranks there are."""
+        """Distributes the unprocessed indices over the current ranks."""
         where = job.current().where
         self.num_replicas, self.rank = where.size, where.rank
         indices = list(range(len(self.dataset)))
@@ -204,10 +204,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Calls func(state, ...) with rank 0's state at all ranks; goes on from the last commit where a collective fails.
+    """Makes func(state, ...) start with rank 0's state at all ranks, and continue from the last commit after a failure.
 
-    A job of a fixed size cannot replace a rank: the loss of one is raised. So is a failure that comes again before
-    anything was committed, as it would for ever.
+    A failure is a collective that raises HorovodInternalError. Two kinds of failures reach the caller: the loss of a
+    rank, because a job of a fixed size cannot replace it, and a failure that repeats without a commit in between,
+    because it would repeat for ever.
     """
 
     @functools.wraps(func)

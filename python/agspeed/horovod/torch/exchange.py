@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients of one optimizer on their way through the ranks.
+"""Exchange: reduces the gradients of one optimizer over the ranks.
 
-Hooks and operations are C++ (``comm/horovod/gradient_exchange.h``). Python runs compressors of the user, and makes
-sparse gradients dense where the user asks for it.
+Hooks and operations are C++ (``comm/horovod/gradient_exchange.h``). Python runs the user's compressors, and makes
+sparse gradients dense if the user asks for it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,12 @@ _CHANGED_TOO_LATE = (
 
 
 class Exchange:
-    """groups: parameters that are reduced together; all others are alone. reduction: keywords of allreduce_async_().
-    options: backward_passes_per_step and sparse_as_dense, as of DistributedOptimizer.
+    """Reduces the gradients of one optimizer (see the module's docstring).
+
+    Args:
+        groups: lists of parameters that are reduced together. Every other parameter is reduced alone.
+        reduction: keyword arguments for allreduce_async_().
+        options: (backward_passes_per_step, sparse_as_dense), see DistributedOptimizer.
     """
 
     def __init__(
@@ -64,13 +68,13 @@ class Exchange:
             job.followers.add(self)
 
     def job_began(self) -> None:
-        """Gradients go through the new job from now on."""
+        """Makes gradients go through the new job from now on."""
         self._native, self._parameters, self._others = None, [], []
         if self._reduction["process_set"].process_set_id is not None:
             self._make()
 
     def _make(self) -> None:
-        """Makes the exchange of all parameters that the optimizer has at this time."""
+        """Makes the C++ exchange for all current parameters of the optimizer."""
         parameters = self._parameters = parameters_of(self._optimizer)
         self._names.follow(parameters)
         numbers = {parameter: at for at, parameter in enumerate(parameters)}
@@ -113,7 +117,7 @@ class Exchange:
         )
 
     def _is_current(self) -> bool:
-        """Whether the optimizer has the parameters of the exchange: the same objects in the same order."""
+        """Whether the optimizer still has the parameters of the C++ exchange: the same objects in the same order."""
         own = parameters_of(self._optimizer)
         return len(own) == len(self._parameters) and all(map(operator.is_, own, self._parameters))
 
@@ -137,8 +141,9 @@ class Exchange:
             raise UserError(_CHANGED_TOO_LATE)
 
     def reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """Makes a closure whose gradients are reduced when it returns. It does not reduce what the user's closure has
-        reduced by itself, nor anything within skip_synchronize().
+        """Wraps a closure so that its gradients are reduced when it returns.
+
+        It reduces no gradients that the user's closure has already reduced, and none within skip_synchronize().
         """
 
         def run() -> Any:
@@ -152,10 +157,10 @@ class Exchange:
 
     @not_captured
     def synchronize(self) -> None:
-        """All ranks reduce all gradients: those this rank has not computed are zeros.
+        """Waits until all gradients are reduced. Gradients that this rank has not computed count as zeros.
 
-        Raises: UserError where parameters have changed while their gradients were being reduced; HorovodInternalError
-        where a reduction failed.
+        Raises: UserError if parameters have changed while their gradients were being reduced; HorovodInternalError if a
+        reduction failed.
         """
         if not self._is_active:
             self.is_synchronized = True

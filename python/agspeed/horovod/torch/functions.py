@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts do once: give all ranks the root's parameters, optimizer state and objects."""
+"""Broadcasts at the start of a script: they give all ranks the root's parameters, optimizer state and objects."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from agspeed.horovod.torch.wrapped import parameters_of
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 _FAILURES: tuple[type[Exception], ...] = (UserTypeError, UserError, HorovodInternalError)
-"""What other ranks raise where one could not make what it sends; a failure travels as its number here."""
+"""The errors that other ranks raise if one rank cannot make or send its object. The message has the error's index."""
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
     """Gives all ranks the root's values, in place.
 
-    params: a state_dict() or other mapping of names to tensors, a list of (name, tensor), or a list of tensors; values
-    that are no tensors are left alone. Raises: ValueError for anything else, and for tensors that cannot be sent.
+    params: a state_dict() or other mapping of names to tensors, a list of (name, tensor), or a list of tensors. Values
+    that are not tensors do not change. Raises: ValueError for anything else, and for tensors that cannot be sent.
     """
     named = [(f"broadcast_parameters.{name}", tensor.detach()) for name, tensor in _named(params)]
-    # A tensor itself where it is contiguous: those of channels_last models are not.
+    # contiguous() returns the tensor itself if it is contiguous; tensors of channels_last models are copied.
     dense = [(name, own.contiguous()) for name, own in named]
     _broadcast_all(dense, root_rank)
     for (_, own), (_, received) in zip(named, dense, strict=True):
@@ -37,7 +37,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 
 def _broadcast_all(named: list[tuple[str, torch.Tensor]], root_rank: int) -> None:
-    """In place. Raises: ValueError, before anything is sent, for a tensor that cannot be."""
+    """Broadcasts in place. Raises: ValueError for a tensor that cannot be sent, before anything is sent."""
     if named:
         check_tensors([tensor for _, tensor in named], is_reduction=False)
     handles = [mpi_ops.broadcast_async_(tensor, root_rank, name) for name, tensor in named]
@@ -58,12 +58,13 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Gives all ranks the root's optimizer state and options, in place; ranks that have no state yet get it.
+    """Gives all ranks the root's optimizer state and options, in place. Ranks without state get it, too.
 
-    An optimizer without state gets gradients of zeros, which Horovod leaves, too.
+    If an optimizer has no state, its parameters without a gradient get gradients of zeros, as with Horovod.
 
-    model: says which parameters have sparse gradients. Raises: ValueError for LBFGS, whose state is no tensors, and for
-    an optimizer of other groups than the root's; as broadcast_object for options that cannot be sent.
+    model: says which parameters have sparse gradients. Raises: ValueError for LBFGS, whose state is not made of tensors
+    alone, and for an optimizer with other groups than the root's. For options that cannot be sent, it raises the errors
+    of broadcast_object.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast torch.optim.LBFGS state: its history is not made of tensors alone.")
@@ -91,7 +92,7 @@ def broadcast_optimizer_state(
 
 
 def _leave_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
-    """Zeros for parameters that have no gradient and may have one."""
+    """Sets gradients of zeros for parameters that require a gradient and have none."""
     layers = () if model is None else model.modules()
     tables = (each for each in layers if isinstance(each, (torch.nn.Embedding, torch.nn.EmbeddingBag)))
     in_tables = {each.weight for each in tables if each.sparse}
@@ -108,7 +109,7 @@ def _leave_gradients(optimizer: torch.optim.Optimizer, model: torch.nn.Module | 
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object at all ranks; `obj` is read at the root alone.
+    """Returns the root's object at all ranks; other ranks' `obj` is ignored.
 
     Raises: UserTypeError, at all ranks, for types that cannot be sent (objects.py).
     """
@@ -116,9 +117,9 @@ def broadcast_object(
 
 
 def _broadcast(make: Callable[[], Any], root_rank: int, name: str, process_set: ProcessSet) -> Any:
-    """The object that `make` returns at the root, at all ranks. All ranks raise where the root cannot make or send it.
+    """Returns the result of `make` to all ranks; only the root calls `make`.
 
-    Only the root calls `make`.
+    All ranks raise an error if the root cannot make or send the object.
     """
     is_root = job.current().where.rank == root_rank
     made, data, failure = _encoded(make) if is_root else (None, b"", None)
@@ -140,7 +141,7 @@ def _broadcast(make: Callable[[], Any], root_rank: int, name: str, process_set: 
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks, in their order. Raises: UserTypeError, at all ranks, where one cannot be sent."""
+    """Returns the objects of all ranks, by rank. Raises: UserTypeError, at all ranks, if one cannot be sent."""
     own = name if name is not None else "allgather_object"
     _, encoded, failure = _encoded(lambda: obj)
     data = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
@@ -159,7 +160,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
 
 
 def _encoded(make: Callable[[], Any]) -> tuple[Any, bytes, Exception | None]:
-    """The object that `make` returns, and its bytes. On failure: None, the bytes of the reason, and the error."""
+    """Returns (result of `make`, its bytes, None). On failure: (None, the bytes of the reason, the error)."""
     try:
         made = make()
         return made, objects.encode(made), None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations under way: starts one by name, and gives it the number that poll() and synchronize() take.
+"""Starts operations by name. Each gets a handle, the number that poll() and synchronize() take.
 
-What is under way is kept in C++ (quick.py): a call is one crossing, and so is waiting for it.
+A C++ table keeps the operations in flight (quick.py), so starting one and waiting for one each cross into C++ once.
 
-Thread-safety: all functions, from any thread.
+Thread-safety: any thread may call all functions.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from agspeed.horovod.torch.quick import quick_synchronize, table
 __all__ = ["poll", "reduce", "start", "synchronize"]
 
 Finish = Callable[[list[torch.Tensor], list[int], int], Any]
-"""Makes what synchronize() returns of the outputs, the rows received from each rank and the last rank that joined."""
+"""Takes the outputs, the rows received from each rank and the last rank that joined. Makes synchronize()'s result."""
 
 _finish: dict[int, Finish] = {}
-"""Of the handles whose operations give something else than their outputs."""
+"""By handle, for operations whose result is not just their outputs."""
 
 
 @not_captured
@@ -41,8 +41,8 @@ def reduce(
 ) -> int:
     """Starts the reduction of one tensor over the set's ranks, into `output` or in place. Returns: a handle.
 
-    Raises: ValueError for a tensor that cannot be reduced and a name that is under way, HorovodInternalError where the
-    job is over.
+    Raises: ValueError for a tensor that cannot be reduced, and for a name that is already in flight;
+    HorovodInternalError if the job is over.
     """
     group = process_set.group()
     module: Any = native.load()
@@ -73,9 +73,9 @@ def start(
 ) -> int:
     """Starts an operation of comm/named; `wanted` are further fields of its request. Returns: a handle.
 
-    Without `finish`, synchronize() returns the outputs, or the only one unless `is_list`.
+    Without `finish`, synchronize() returns the list of outputs if `is_list`, else the only output.
 
-    Raises: ValueError where the name is under way, HorovodInternalError where the job is over.
+    Raises: ValueError if the name is already in flight; HorovodInternalError if the job is over.
     """
     group = process_set.group()
     module: Any = native.load()
@@ -91,7 +91,7 @@ def start(
 
 @not_captured
 def poll(handle: int) -> bool:
-    """Whether synchronize() would return at once. Raises: ValueError for a handle that is none."""
+    """Whether synchronize() would return at once. Raises: ValueError for a handle of no operation in flight."""
     found: bool | None = table().poll(handle)
     if found is None:
         raise ValueError(
@@ -103,9 +103,9 @@ def poll(handle: int) -> bool:
 @quick_synchronize
 @not_captured
 def synchronize(handle: int) -> Any:
-    """Waits for an operation; returns its output, or None for a handle that is none any more.
+    """Waits for an operation and returns its output, or None if the handle is no longer valid.
 
-    Raises: HorovodInternalError where it failed.
+    Raises: HorovodInternalError if the operation failed.
     """
     finish = _finish.pop(handle, None)
     try:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job this process is a rank of: init(), shutdown(), who is where.
+"""The job that this process is a rank of: init(), shutdown(), and the place of each rank.
 
-The ranks find each other by torch's store: the one of torch.distributed's default group where that is ours, else the
-launcher's. The connections, and the negotiation that matches operations by name, are C++ (``comm/named``).
+The ranks find each other through a store of torch: the store of torch.distributed's default group if there is one, else
+the launcher's. The connections, and the negotiation that matches operations by name, are C++ (``comm/named``).
 
-Threading: init() and shutdown() by one thread; the rest from any.
+Threading: one thread calls init() and shutdown(); any thread may call the rest.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class Job:
     where: environment.Placement
     options: environment.Options
     tuner: Autotuner | None = None
-    """At rank 0, where it is asked for."""
+    """Only at rank 0, and only if HOROVOD_AUTOTUNE asks for it."""
     parts: dict[int, Any] = field(default_factory=dict)
-    """The groups of process sets beside the global one, by their number; None where this rank is in none of it."""
+    """The groups of all process sets but the global one, by their number; None if this rank is not in the set."""
 
 
 class Follower(Protocol):
-    """Goes from one job to the next."""
+    """An object that outlives a job and takes part in the next one."""
 
     def job_began(self) -> None:
-        """After init()."""
+        """Called after init()."""
 
 
 followers: weakref.WeakSet[Follower] = weakref.WeakSet()
 
 _job: Job | None = None
 _store: Any = None
-"""Of the first init(), kept: its server is where the others look at the next one."""
+"""The store of the first init(). It is kept, because the other ranks expect its server at the next init(), too."""
 
 
 def current() -> Job:
-    """Raises ValueError before init() and after shutdown()."""
+    """The current job. Raises: ValueError before init() and after shutdown()."""
     if _job is None:
         raise ValueError(_NOT_INITIALIZED)
     return _job
@@ -71,9 +71,9 @@ def is_initialized() -> bool:
 
 
 def init(comm: Any = None) -> None:
-    """Finds the other ranks; blocks until all have called it. A second call does nothing.
+    """Connects to the other ranks; blocks until all have called it. A second call does nothing.
 
-    comm: None, or the list of all ranks: jobs of a part of the ranks that were started are refused.
+    comm: None, or the list of all ranks. A job of only a part of the ranks is refused.
     """
     global _job
     if _job is not None:
@@ -114,7 +114,7 @@ def init(comm: Any = None) -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job: operations of other ranks that wait for this one fail. Does nothing before init()."""
+    """Leaves the job. Operations of other ranks that wait for this rank fail. Does nothing before init()."""
     global _job
     if _job is None:
         return
@@ -145,7 +145,7 @@ def _placement() -> environment.Placement:
     rank, size = distributed.get_rank(), distributed.get_world_size()
     if (rank, size) == (where.rank, where.size):
         return where
-    return environment.Placement(rank, size, rank, size, 0, 1)  # started by hand, on one host as far as we know
+    return environment.Placement(rank, size, rank, size, 0, 1)  # started by hand; assume one host
 
 
 def _find_store(where: environment.Placement) -> Any:

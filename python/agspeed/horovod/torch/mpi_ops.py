@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations: allreduce, allgather, broadcast, alltoall, reducescatter, barrier and join, with their forms.
+"""The operations in all their forms: allreduce, allgather, broadcast, alltoall, reducescatter, barrier and join.
 
-Functions without `_async` wait; those that end in `_` write into their tensors. Those that return new tensors can be
-differentiated. A name says which calls of the ranks belong together; without one they are matched in the order of the
-calls of that kind.
+Functions without `_async` wait for the result. Functions that end in `_` write into their tensors. Waiting functions
+that return new tensors can be differentiated. Calls with the same name at all ranks belong together. Calls without a
+name are matched in their order, separately for each kind of operation.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """As allreduce_async, but waits; its gradient is reduced alike."""
+    """Like allreduce_async, but waits. Its backward reduces the gradient in the same way."""
     compressed, ctx = compression.compress(tensor)
     result = autograd.apply(
         autograd.AllReduce, compressed, average, name, op, prescale_factor, postscale_factor, process_set
@@ -127,7 +127,7 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """As allreduce_async_, but waits."""
+    """Like allreduce_async_, but waits."""
     result: torch.Tensor = synchronize(
         allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -145,7 +145,7 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """As grouped_allreduce_async, but waits; its gradients are reduced alike."""
+    """Like grouped_allreduce_async, but waits. Its backward reduces the gradients in the same way."""
     compressed = [compression.compress(tensor) for tensor in tensors]
     results = autograd.apply(
         autograd.GroupedAllReduce,
@@ -170,7 +170,7 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """As grouped_allreduce_async_, but waits."""
+    """Like grouped_allreduce_async_, but waits."""
     results: list[torch.Tensor] = synchronize(
         grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -184,7 +184,7 @@ def grouped_allreduce_(
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """As allgather_async, but waits; the gradient is the average over the ranks of this rank's rows."""
+    """Like allgather_async, but waits. Its gradient is the average of all ranks' gradients of this rank's rows."""
     result: torch.Tensor = autograd.apply(autograd.AllGather, tensor, name, process_set)
     return result
 
@@ -193,7 +193,7 @@ def allgather(
 def grouped_allgather(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """As grouped_allgather_async, but waits."""
+    """Like grouped_allgather_async, but waits."""
     return list(autograd.apply(autograd.GroupedAllGather, name, process_set, *tensors))
 
 
@@ -204,7 +204,7 @@ def grouped_allgather(
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """As broadcast_async, but waits; the root's gradient is the average over the ranks, the others' is zero."""
+    """Like broadcast_async, but waits. The root's gradient is the average over the ranks, other ranks' is zero."""
     result: torch.Tensor = autograd.apply(autograd.Broadcast, tensor, root_rank, name, process_set)
     return result
 
@@ -213,7 +213,7 @@ def broadcast(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """As broadcast_async_, but waits."""
+    """Like broadcast_async_, but waits."""
     result: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
     return result
 
@@ -228,7 +228,10 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """As alltoall_async, but waits; gradients go back the way the rows came."""
+    """Like alltoall_async, but waits. Its backward sends gradients back to the ranks that the rows came from.
+
+    Returns: the rows received; with `splits` also the number of rows from each rank.
+    """
     if splits is None:
         return autograd.apply(autograd.AllToAll, tensor, None, name, process_set)
     return tuple(autograd.apply(autograd.AllToAll, tensor, splits, name, process_set))
@@ -244,7 +247,7 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
-    """As reducescatter_async, but waits; the gradient is gathered."""
+    """Like reducescatter_async, but waits. Its backward gathers the gradients."""
     compressed, ctx = compression.compress(tensor)
     result = autograd.apply(
         autograd.ReduceScatter, name, op, process_set, prescale_factor, postscale_factor, compressed
@@ -263,7 +266,7 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """As grouped_reducescatter_async, but waits."""
+    """Like grouped_reducescatter_async, but waits."""
     compressed = [compression.compress(tensor) for tensor in tensors]
     results = autograd.apply(
         autograd.ReduceScatter,
@@ -288,9 +291,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 
 @not_captured
 def join(device: int = -1) -> int:
-    """This rank has no more data: it contributes zeros to what the others reduce, until all have joined.
+    """Says that this rank has no more data, and waits until all ranks have joined. Until then it contributes zeros to
+    the reductions of the other ranks.
 
-    device: ignored, as zeros are made where the data travels. Returns: the rank that joined last.
+    device: ignored, because the transport makes the zeros. Returns: the rank that joined last.
     """
     handle = start("join", None, global_process_set, [], [], lambda _outputs, _rows, last: last)
     last: int = synchronize(handle)
@@ -299,6 +303,6 @@ def join(device: int = -1) -> int:
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have as many ranks."""
+    """Whether all hosts have the same number of ranks."""
     where = job.current().where
     return where.local_size * where.cross_size == where.size

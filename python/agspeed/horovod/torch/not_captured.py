@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that Dynamo leaves to Python: a model that is captured calls them, and nothing within them is captured.
+"""Keeps functions out of Dynamo's captures: a captured model calls them in Python, and Dynamo does not look inside.
 
-Dynamo is not loaded for it. Until somebody has loaded it, the functions are called as they are.
+This module does not import Dynamo. Until other code imports it, the functions run without a wrapper of Dynamo's.
 
-Thread-safety: all functions, from any thread.
+Thread-safety: any thread may call all functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _is_loaded = False
 
 
 def not_captured(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function, for Dynamo to leave out. Both live as long as the process."""
+    """Returns a version of the function that Dynamo does not capture. Both live as long as the process."""
     called = function
 
     def leave_out() -> None:

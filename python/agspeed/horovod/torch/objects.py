@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects as bytes, of a few types that cannot run anything: what broadcast_object and allgather_object send.
+"""Encodes objects of a few harmless types as bytes, for broadcast_object and allgather_object.
 
-None, bool, int, float, str, bytes, list, tuple, set, dict, torch.dtype, torch.Size and dense tensors. Reading never
-calls what the bytes name, and bytes that are not what `encode` writes raise. Format: a tag of one byte, then a fixed
-value or a length of eight bytes and what it counts; little-endian.
+The types are None, bool, int, float, str, bytes, list, tuple, set, dict, torch.dtype, torch.Size and dense tensors.
+Decoding never runs code that the bytes name, and raises an error for bytes that `encode` does not write. Format: a tag
+of one byte, then either a fixed value, or a length of eight bytes followed by the content; little-endian.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ _DTYPES = {
 
 
 def encode(value: Any) -> bytes:
-    """Raises: UserTypeError that names a type which is not among those above."""
+    """Encodes an object. Raises: UserTypeError that names a type if it is not one of the types above."""
     parts: list[bytes] = []
     _write(value, parts, 0)
     return b"".join(parts)
 
 
 def decode(data: bytes) -> Any:
-    """Raises: UserError for bytes that `encode` has not written."""
+    """Decodes an object. Raises: UserError for bytes that `encode` does not write."""
     reader = _Reader(data)
     try:
         value = reader.read(0)
     except UserError:
         raise
-    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # a list as a key, a text that is none
+    except (ArithmeticError, RuntimeError, TypeError, ValueError) as error:  # e.g. a list as a key, invalid UTF-8
         raise UserError(f"an object from another rank cannot be read: {type(error).__name__}: {error}.") from None
     if reader.at != len(data):
         raise UserError(f"an object of {len(data)} bytes ends after {reader.at}: its sender writes another format.")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """DistributedOptimizer: the user's optimizer, whose gradients are reduced over all ranks while the backward runs.
 
-The result is of a subclass of the optimizer's own class, with the same name: schedulers and checks by type go on
-working. It shares groups and state with the optimizer that was wrapped (wrapped.py).
+The returned optimizer belongs to a subclass of the user's optimizer class, with the same name. Schedulers and type
+checks therefore keep working. It shares groups and state with the user's optimizer (wrapped.py).
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ _CLEARED_TOO_EARLY = (
 
 
 class _Distributed(Wrapped):
-    """Reduces gradients."""
+    """The class in front of the user's class that reduces gradients."""
 
     _exchange: Exchange
 
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced; step() does it by itself."""
+        """Waits until all gradients are reduced. step() calls it by default."""
         self._exchange.synchronize()
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it step() does not synchronize: for scripts that did, to clip gradients for instance."""
+        """A context in which step() does not synchronize.
+
+        It is for scripts that call synchronize() themselves, e.g. to clip gradients before the step.
+        """
         self._exchange.should_synchronize = False
         try:
             yield
@@ -49,13 +52,13 @@ class _Distributed(Wrapped):
             self._exchange.should_synchronize = True
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Gradients are summed over so many backwards before they are reduced."""
+        """Sets the number of backwards whose gradients are summed up before they are reduced."""
         self._exchange.set_passes(passes)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Reduces what is not reduced yet, and takes the optimizer's step.
+        """Reduces all gradients that are not reduced yet, and takes the optimizer's step.
 
-        closure: its gradients are reduced each time the optimizer calls it. The loss it returns is this rank's.
+        closure: its gradients are reduced each time the optimizer calls it. It returns this rank's own loss.
         """
         exchange = self._exchange
         if exchange.should_synchronize and (closure is None or exchange.is_under_way()):
@@ -75,7 +78,7 @@ class _Distributed(Wrapped):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Gradients of the new parameters are reduced from the next backward on.
+        """Adds a group. Gradients of its parameters are reduced from the next backward on.
 
         Raises: UserError while gradients are being reduced.
         """
@@ -83,7 +86,7 @@ class _Distributed(Wrapped):
         super().add_param_group(param_group)
 
     def zero_grad(self, *arguments: Any, **keywords: Any) -> None:
-        """Raises: AssertionError while gradients are being reduced."""
+        """Clears the gradients. Raises: AssertionError while gradients are being reduced."""
         if self._exchange.is_under_way():
             raise AssertionError(_CLEARED_TOO_EARLY)
         super().zero_grad(*arguments, **keywords)
@@ -101,14 +104,17 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The optimizer, whose step() uses gradients reduced over all ranks.
+    """Wraps an optimizer so that step() uses gradients that are reduced over all ranks.
 
-    named_parameters: (name, parameter) of all its parameters. compression: of gradients while they travel.
-    backward_passes_per_step: gradients of so many backwards are summed up first. gradient_predivide_factor: splits the
-    division of an average into one before and one after the sum. groups: how many groups of gradients are reduced
-    together, or lists of parameters. sparse_as_dense: sparse gradients are made dense to be reduced.
+    Args:
+        named_parameters: (name, parameter) of all its parameters.
+        compression: a compressor for gradients while they travel.
+        backward_passes_per_step: the number of backwards whose gradients are summed up before they are reduced.
+        gradient_predivide_factor: splits the division of an average into one before and one after the sum.
+        groups: the number of groups into which gradients are fused, or a list of parameters for each group.
+        sparse_as_dense: makes sparse gradients dense before they are reduced.
 
-    Raises: ValueError for arguments that make no sense, or a name that is not the optimizer's.
+    Raises: ValueError for arguments that make no sense, duplicate names, and parameters without a name.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")

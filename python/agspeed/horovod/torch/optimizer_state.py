@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state and options of optimizers: taken apart to be sent, and put in place.
+"""Takes the state and options of optimizers apart for sending, and puts received ones in place.
 
-put() writes into the dicts and tensors that are there. So schedulers, other optimizers of the same groups and everyone
-who holds a tensor of the state see the new values. Tensors keep the sender's types, also where parameters have others.
+put() writes into the existing dicts and tensors. So schedulers, other optimizers with the same groups, and all other
+holders of a state's tensor see the new values. Tensors keep the sender's types, even if parameters have other types.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from agspeed.horovod.torch.wrapped import parameters_of
 __all__ = ["put", "take_apart", "unite"]
 
 _EXTRACTED = "agspeed tensor number"
-"""The key of what stands in the place of a tensor that is sent by itself."""
+"""The key of a dict that replaces a tensor in the skeleton; its value is the tensor's number."""
 _HOST = torch.device("cpu")
 
 
 def take_apart(optimizer: torch.optim.Optimizer) -> tuple[Any, list[torch.Tensor]]:
-    """Its state_dict() with numbers in the place of tensors, and these tensors, which are the optimizer's own."""
+    """Returns the optimizer's state_dict() with numbers in place of tensors, and the optimizer's own tensors."""
     tensors: list[torch.Tensor] = []
     return _extract(optimizer.state_dict(), tensors), tensors
 
 
 def unite(optimizer: torch.optim.Optimizer, skeleton: Any, tensors: list[tuple[torch.Tensor, bool]]) -> Any:
-    """The inverse at another rank: a state_dict() for put(). tensors: each with whether it stays in host memory, where
-    all are; else it goes to the device of its parameter.
+    """Reverses take_apart() at another rank: returns a state_dict() for put().
+
+    tensors: the received tensors, all in host memory, each with whether it stays there. The others move to the device
+    of their parameter.
     """
     if _loads_by_itself(optimizer):
         return _insert(skeleton, tensors, _HOST)
@@ -43,10 +45,10 @@ def unite(optimizer: torch.optim.Optimizer, skeleton: Any, tensors: list[tuple[t
 
 
 def put(optimizer: torch.optim.Optimizer, wanted: dict[str, Any]) -> None:
-    """Gives it the state and options of a state_dict(), whose tensors may become the optimizer's own. An optimizer with
-    a load_state_dict() of its own loads it by that.
+    """Gives the optimizer the state and options of a state_dict(). The optimizer may keep the dict's tensors.
 
-    Raises: UserError where its groups are of other sizes.
+    An optimizer class with its own load_state_dict() loads the state by that method. Raises: UserError if the
+    optimizer's groups have other sizes.
     """
     if _loads_by_itself(optimizer):
         optimizer.load_state_dict(wanted)
@@ -65,7 +67,7 @@ def _loads_by_itself(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _by_key(optimizer: torch.optim.Optimizer, wanted: dict[str, Any]) -> dict[Any, torch.Tensor]:
-    """The parameters by the keys that a state_dict() has for them."""
+    """The optimizer's parameters, by their keys in the state_dict()."""
     own = [len(group["params"]) for group in optimizer.param_groups]
     sizes = [len(group["params"]) for group in wanted["param_groups"]]
     if own != sizes:
@@ -83,7 +85,7 @@ def _update(own: Any, values: dict[Any, Any]) -> None:
 
 
 def _merged(old: Any, new: Any) -> Any:
-    """The old object with the new values, where it can hold them; else the new one."""
+    """Returns the old object with the new values if it can hold them, else the new object."""
     if isinstance(old, dict) and isinstance(new, dict):
         for left in [key for key in old if key not in new]:
             del old[left]
@@ -98,7 +100,7 @@ def _merged(old: Any, new: Any) -> Any:
 
 
 def _extract(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with its tensors moved to the list."""
+    """Returns `value` with its tensors moved to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach().contiguous())
         return {_EXTRACTED: len(tensors) - 1}
@@ -110,7 +112,7 @@ def _extract(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _insert(value: Any, tensors: list[tuple[torch.Tensor, bool]], device: torch.device) -> Any:
-    """The inverse of _extract."""
+    """Reverses _extract."""
     if isinstance(value, dict):
         if value.keys() == {_EXTRACTED}:
             tensor, is_on_host = tensors[value[_EXTRACTED]]

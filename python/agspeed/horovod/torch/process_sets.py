@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process sets: parts of the ranks with operations of their own."""
+"""Process sets: subsets of the ranks with operations of their own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ProcessSet", "add_process_set", "global_process_set", "register", "r
 
 
 class ProcessSet:
-    """Some ranks of the job. It can be used once init() or add_process_set() has made it known to all ranks.
+    """A subset of the job's ranks. It can be used once init() or add_process_set() has registered it.
 
     ranks_or_comm: global ranks, each once.
     """
@@ -22,11 +22,11 @@ class ProcessSet:
         self.process_set_id: int | None = None
 
     def size(self) -> int:
-        """Ranks of the set. Raises: ValueError where it is not known to the job."""
+        """The number of ranks in the set. Raises: ValueError if the set is not registered."""
         return len(self._known_ranks())
 
     def rank(self) -> int:
-        """This rank's place in the set, -1 where it is not in it."""
+        """This rank's place in the set; -1 if it is not in the set."""
         own = job.current().where.rank
         ranks = self._known_ranks()
         return ranks.index(own) if own in ranks else -1
@@ -36,7 +36,7 @@ class ProcessSet:
         return self.rank() >= 0
 
     def group(self) -> Any:
-        """Our group of it. Raises: ValueError where there is none, or this rank is not in it."""
+        """The C++ group of the set. Raises: ValueError if the set is not registered or this rank is not in it."""
         current = job.current()
         if self.process_set_id == 0:
             return current.group
@@ -50,7 +50,7 @@ class ProcessSet:
         return part
 
     def place_of(self, global_rank: int) -> int:
-        """The place in the set of a rank of the job."""
+        """The place of a global rank in the set. Raises: ValueError if it is not in the set."""
         ranks = self._known_ranks()
         if global_rank not in ranks:
             raise ValueError(f"rank {global_rank} is not one of the process set's, which are {ranks}.")
@@ -77,10 +77,10 @@ _num_made = 0
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Makes a set known. All ranks of the job call it, in the same order.
+    """Registers a set. All ranks of the job call it, in the same order.
 
-    Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or init(process_sets="dynamic"). Raises: ValueError for ranks that make no set
-    or one that is there already.
+    Needs HOROVOD_DYNAMIC_PROCESS_SETS=1 or init(process_sets="dynamic"). Raises: ValueError for invalid ranks, and for
+    a set that exists already.
     """
     current = job.current()
     if not current.options.are_process_sets_dynamic:
@@ -92,7 +92,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def register(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """As add_process_set, whatever the settings say."""
+    """Like add_process_set, but does not check the settings."""
     global _num_made
     current = job.current()
     made = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
@@ -113,7 +113,10 @@ def register(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forgets a set; all ranks call it, in the same order. Returns: whether there was one; False for the global one."""
+    """Removes a set. All ranks call it, in the same order.
+
+    Returns: whether the set was registered; False for the global set.
+    """
     current = job.current()
     number = process_set.process_set_id
     if not number or number not in _registered:
@@ -127,7 +130,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def unregister_all() -> None:
-    """At the end of a job: sets of its own are unknown to the next."""
+    """Removes all sets at the end of a job, because the next job does not know them."""
     global _num_made
     for each in _registered.values():
         each.process_set_id = None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that scripts make for every tensor: C++ where a name comes again, and else the functions they stand for.
+"""Fast C++ versions of the calls that scripts make for every tensor.
 
-Operations under way are kept in one table for the process (``comm/horovod/handle_table.h``).
+A C++ object runs the call if its name is repeated, and falls back to the Python function otherwise. One table for the
+process keeps the operations in flight (``comm/horovod/handle_table.h``).
 
-Thread-safety: all functions, from any thread.
+Thread-safety: any thread may call all functions.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ _P = ParamSpec("_P")
 
 @functools.cache
 def table() -> Any:
-    """_native.NamedHandles. Requires: the extension is there."""
+    """The process's _native.NamedHandles. Requires: the native extension is there."""
     module: Any = native.load()
     return module.NamedHandles()
 
 
 def use(group: Any) -> None:
-    """The group of all ranks from now on; None: there is no job."""
+    """Sets the group of all ranks; None: there is no job."""
     table().use(group)
 
 
 def quick_allreduce(global_set: object) -> Callable[[Callable[_P, int]], Callable[_P, int]]:
-    """Of a function with the arguments of allreduce_async_(), whose process set is `global_set` unless it is given."""
+    """A decorator that makes the fast version of a function with the arguments of allreduce_async_().
+
+    global_set: the default of the function's process set.
+    """
 
     def make(function: Callable[_P, int]) -> Callable[_P, int]:
         if (module := _loaded()) is None:
@@ -44,7 +48,7 @@ def quick_allreduce(global_set: object) -> Callable[[Callable[_P, int]], Callabl
 
 
 def quick_synchronize(function: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Of a function that waits for a handle."""
+    """A decorator that makes the fast version of a function that waits for a handle."""
     if (module := _loaded()) is None:
         return function
     return functools.update_wrapper(module.quick_synchronize(table(), function), function)
@@ -54,4 +58,4 @@ def _loaded() -> Any:
     try:
         return native.load()
     except UserError:
-        return None  # init() raises it
+        return None  # init() raises the error

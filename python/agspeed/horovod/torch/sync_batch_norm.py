@@ -17,7 +17,10 @@ _numbers = itertools.count()
 
 
 class SyncBatchNorm(_BatchNorm):
-    """As torch.nn.BatchNorm*d, but a batch is what all ranks have. Layers are made in the same order at all ranks."""
+    """Like torch.nn.BatchNorm*d, with statistics over the batches of all ranks.
+
+    All ranks must create their layers in the same order.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What DistributedOptimizer puts before the user's class, whatever is reduced.
+"""The common base of the classes that DistributedOptimizer puts in front of the user's optimizer class.
 
-A wrapped optimizer has no groups and no state of its own. It looks both up at the optimizer that it was made of. So
-both optimizers have the same groups and state, also after load_state_dict() or an assignment at either of them.
+A wrapped optimizer has no groups and no state of its own; it reads both from the user's optimizer. So both optimizers
+have the same groups and state, also after load_state_dict() or an assignment at either of them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ else:
     _Base = object
 
 _SHARED = ("param_groups", "state")
-# Schedulers that were made before have put their own step() there, which is not ours.
+# Schedulers that were made before the wrap may have replaced these methods of the user's optimizer by theirs.
 _PATCHED = ("step", "zero_grad")
 
 
 class Wrapped(_Base):
-    """Groups and state are those of the optimizer it was made of."""
+    """An optimizer that takes groups and state from the user's optimizer."""
 
     _inner: torch.optim.Optimizer
     _parameter_names: ParameterNames
-    """Scripts for Horovod read it by this name."""
+    """Scripts for Horovod read this attribute, so it keeps Horovod's name."""
 
     @property
     def param_groups(self) -> Any:
@@ -50,7 +50,7 @@ class Wrapped(_Base):
         self._inner.state = state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """load_state_dict() ends here."""
+        """load_state_dict() calls this with the new state."""
         self._inner.__setstate__(state)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -61,9 +61,9 @@ class Wrapped(_Base):
 
 
 def wrap(optimizer: torch.optim.Optimizer, before: type[Wrapped], names: ParameterNames) -> Any:
-    """An object of a subclass of the optimizer's class, `before` first in its order. It shares all attributes.
+    """Makes an object of a new class that inherits from `before` first and the optimizer's class second.
 
-    Raises: UserError for an optimizer that is wrapped already.
+    The object shares the optimizer's attributes. Raises: UserError for an optimizer that is wrapped already.
     """
     if isinstance(optimizer, Wrapped):
         raise UserError("this optimizer is what hvd.DistributedOptimizer() returned: wrap the one it was made of.")
@@ -75,12 +75,12 @@ def wrap(optimizer: torch.optim.Optimizer, before: type[Wrapped], names: Paramet
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All it has at this time, group after group."""
+    """All current parameters of an optimizer, group after group."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class ParameterNames(dict[torch.Tensor, str]):
-    """The names by which the ranks know an optimizer's parameters: those given at first, and numbers for others."""
+    """The names under which ranks reduce an optimizer's parameters: the user's names, and numbers for later ones."""
 
     def __init__(self, given: dict[torch.Tensor, str]) -> None:
         super().__init__(given)
@@ -88,7 +88,7 @@ class ParameterNames(dict[torch.Tensor, str]):
         self._num_added = 0
 
     def follow(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Gives names to those without one, and forgets those that it saw before and that are not among these."""
+        """Names new parameters, and forgets parameters of the previous call that are not in `parameters`."""
         for left in self._present.difference(parameters):
             del self[left]
         self._present = set(parameters)
