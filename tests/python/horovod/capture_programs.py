@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the test of operations within a model that is captured; each function runs at every rank."""
+"""Functions that ranks run in the test of operations within a captured model."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
+import agspeed
 import agspeed.horovod.torch as hvd
 from tests.python.horovod.programs import job
 
 
 class _Exchanging(nn.Module):
-    """Operations of the user's in a forward."""
+    """A model whose forward calls the user's own operations."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         rows = hvd.alltoall(hvd.allreduce(x, op=hvd.Average), name="rows")
@@ -27,7 +28,7 @@ def _model() -> nn.Sequential:
 
 
 def captured() -> dict[str, Any]:
-    """Outputs and gradients of a model that Dynamo captures and of one that it does not, and what was warned of."""
+    """Returns outputs and gradients of a model that Dynamo captures and of one that it does not, and the warnings."""
     with job() as (rank, _size):
         graphs: list[torch.fx.GraphModule] = []
 
@@ -50,4 +51,35 @@ def captured() -> dict[str, Any]:
                     found[name] += [result.detach(), *(each.grad.clone() for each in model.parameters())]
         found["warned"] = [str(each.message) for each in caught]
         found["graphs"] = len(graphs)
+        return found
+
+
+class _Normalized(nn.Module):
+    def __init__(self, momentum: float | None) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 5), hvd.SyncBatchNorm(5, momentum=momentum), nn.Linear(5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.tanh(self.norm(torch.tanh(self.first(x)))))
+
+
+def optimized(backend: str, momentum: float | None) -> dict[str, Any]:
+    """Returns weights and statistics after the same training with and without agspeed, and the status."""
+    with job() as (rank, _size):
+        found: dict[str, Any] = {}
+        for name in ("plain", "optimized"):
+            torch.manual_seed(0)
+            model = _Normalized(momentum)
+            hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+            optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+            if name == "optimized":
+                agspeed.optimize(model, mode="deterministic", backends=[backend])
+            generator = torch.Generator().manual_seed(rank)
+            for _ in range(12):
+                optimizer.zero_grad()
+                model(torch.randn(4, 3, generator=generator)).square().sum().backward()
+                optimizer.step()
+            found[name] = {key: value.clone() for key, value in model.state_dict().items()}
+        found["status"] = str(agspeed.status(model))
         return found

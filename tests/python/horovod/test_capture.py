@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations within a model that Dynamo captures, as agspeed.optimize() and torch.compile() have it."""
+"""Operations within a model that Dynamo captures, through agspeed.optimize() and torch.compile()."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def test_operations_within_a_captured_model_are_called_without_a_warning_of_our_
         torch.testing.assert_close(found["captured"], found["plain"], rtol=1e-5, atol=1e-6)
         assert found["graphs"] > 0
         assert not [text for text in found["warned"] if "Dynamo" in text or "agspeed" in text]
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("backend", ["aot", "native"])
+def test_statistics_of_all_ranks_are_those_of_eager(tmp_path: Path, backend: str, momentum: float | None) -> None:
+    with Ranks(2, timeout_s=240) as ranks:
+        for answer in ranks.run(capture_programs.optimized, tmp_path, backend=backend, momentum=momentum):
+            assert answer["status"].startswith("tuned"), answer["status"]
+            torch.testing.assert_close(answer["optimized"], answer["plain"], rtol=1e-4, atol=1e-5)
