@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds dist/agspeed-*.whl for the running Python, with one native extension for each release of torch that is named.
 
-    python .ci/build_wheel.py dist [2.11 2.15 ...]     without a name: for the installed torch
+        python .ci/build_wheel.py dist [2.11 2.15 ...]     (without releases: for the installed torch)
 
 A torch that is not installed is downloaded without its dependencies; its headers and libraries stay in build/torch.
 Standard library and pip only.
@@ -43,7 +43,7 @@ def version_in(folder: Path) -> str:
 
 
 def folder_of(version: str) -> Path:
-    """The folder `torch` of a version, which is downloaded unless it is there or installed."""
+    """Returns the folder `torch` of a version. Downloads that version if it is neither there nor installed."""
     if version_in(installed()) == version:
         return installed()
     home = ROOT / "build" / "torch" / f"{version}-cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -70,7 +70,7 @@ def main() -> int:
     if unknown := [name for name in names if name not in known]:
         print(f"agspeed is not built for torch {', '.join(unknown)}, but for {', '.join(known)}", file=sys.stderr)
         return 1
-    # The newest first: the build's own tools use it.
+    # The newest release comes first because the build's own tools use the first one.
     folders = [folder_of(known[name]) for name in sorted(set(names), key=list(known).index, reverse=True)]
     torches = f"cmake.define.AG_TORCH_DIRS={';'.join(map(str, folders or [installed()]))}"
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]

@@ -5,9 +5,9 @@ imports in every order, and a model that is tuned and trained.
 
     python .ci/check_wheel.py dist
 
-The wheel is unpacked beside links to the packages of the running interpreter, as an installation would be. Where this
-user may (root), the system's LLVM is hidden meanwhile. Prints one line per check and exits with 1 when one failed.
-Standard library only.
+The wheel is unpacked beside links to the packages of the running interpreter, as an installation would be. The system's
+LLVM is hidden during the checks if this user may hide it, which takes root. Prints one line per check and exits with 1
+if one failed. Uses the standard library only.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def forgets_where_it_was_built(extension: Path) -> str | None:
 
 
 def compiler_stands_alone(library: Path) -> str | None:
-    """libagspeed_compiler.so: shows compile() and configure() alone, and needs neither torch nor the system's LLVM. It
-    holds LLVM's target for NVIDIA's GPUs: one of that target's own options is inside."""
+    """Checks libagspeed_compiler.so: it exports compile() and configure() alone, and needs neither torch nor the
+    system's LLVM. It contains LLVM's target for NVIDIA's GPUs, which an option of that target shows."""
     if b"nvptx-prec-divf32" not in library.read_bytes():
         return "LLVM's NVPTX target is not inside"
     return (
@@ -142,7 +142,7 @@ def compiler_stands_alone(library: Path) -> str | None:
 
 
 def plugin_stands_alone(plugin: Path) -> str | None:
-    """NCCL's plug-in: small, shows its tables only, needs the C library only."""
+    """Checks NCCL's plug-in: it is small, exports its tables only and needs the C library only."""
     megabytes, needed = plugin.stat().st_size / 1e6, re.findall(r"\[(.+)\]", _needed(plugin))
     if foreign := [name for name in needed if not re.match(r"lib(c|m)\.so|ld-linux", name)]:
         return f"needs {foreign}"
@@ -156,7 +156,7 @@ def _needed(library: Path) -> str:
 
 
 def unpack(wheel: Path, site: Path) -> Path:
-    """Unpacks the wheel among links to the installed packages. Returns: the package's folder."""
+    """Unpacks the wheel among links to the installed packages. Returns the package's folder."""
     zipfile.ZipFile(wheel).extractall(site)
     for package in Path(sysconfig.get_path("purelib")).iterdir():
         if not package.name.startswith("agspeed") and not (site / package.name).exists():
@@ -165,7 +165,7 @@ def unpack(wheel: Path, site: Path) -> Path:
 
 
 def hiding_llvm() -> list[str]:
-    """A command prefix that makes the system's LLVM invisible, or nothing where this user may not do that."""
+    """Returns a command prefix that hides the system's LLVM, or an empty list if this user may not hide it."""
     script = 'for d in /usr/lib/llvm-*; do mount -t tmpfs none $d || exit 1; done; exec "$@"'
     prefix = ["unshare", "--mount", "sh", "-c", script, "sh"]
     allowed = os.geteuid() == 0 and subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what follows from runtime/base/settings.toml, the table of all settings: the rows that C++ reads
-(settings.def), their documentation (settings.md) and the table of the Python package (config/table.py)."""
+"""Generates files from runtime/base/settings.toml, the table of all settings: the rows that C++ reads (settings.def),
+their documentation (settings.md) and the table of the Python package (config/table.py)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TABLE = "runtime/base/settings.toml"
 _KINDS = "python/agspeed/config/kinds.py"
 _NOTICE = "Generated from settings.toml by `make format`: edit that."
-# Columns that are fields of the package's Setting under the same name, in its order.
+# Columns that the package's Setting has as fields of the same name, in the order of its fields.
 _FIELDS = ("reader", "env", "doc", "choices", "at_least", "at_most", "keyword", "secret", "own_file", "env_aliases")
 _COLUMNS = {"name", "type", "default", "guards", *_FIELDS}
 _CPP_TYPES = {
@@ -44,7 +44,7 @@ _PYTHON_TYPES = {
 
 
 def generate() -> dict[str, str]:
-    """The text of each generated file by its path from the root."""
+    """Returns the text of each generated file, by its path from the root."""
     table = tomllib.loads((ROOT / TABLE).read_text(encoding="utf-8"))
     rows, internal = table["setting"], table["internal"]
     for row in rows:
@@ -57,7 +57,7 @@ def generate() -> dict[str, str]:
 
 
 def _check(row: dict[str, Any]) -> None:
-    """A row that contradicts itself ends the program with a sentence."""
+    """Ends the program with an error message if the row contradicts itself."""
     unknown = set(row) - _COLUMNS
     if unknown:
         sys.exit(f"{TABLE}: {row['name']} has unknown columns: {', '.join(sorted(unknown))}")
@@ -73,7 +73,7 @@ def _check(row: dict[str, Any]) -> None:
 
 
 def _setting(row: dict[str, Any]) -> Any:
-    """The row as the package has it, made without the package's own table."""
+    """Returns the row as the package's Setting, made without the package's own table."""
     kinds = sys.modules.get("settings_kinds")
     if kinds is None:
         spec = importlib.util.spec_from_file_location("settings_kinds", ROOT / _KINDS)
@@ -84,7 +84,7 @@ def _setting(row: dict[str, Any]) -> Any:
 
 
 def _arguments(row: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Fields of `Setting` in their order; those at their defaults are left out."""
+    """Yields the arguments of `Setting` in their order; arguments at their defaults are left out."""
     yield from (("name", row["name"]), ("kind", row["type"]), ("default", row.get("default")))
     for column in _FIELDS:
         if column in row:
@@ -231,7 +231,7 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As Python and C++ both write it."""
+    """Returns the text as a string literal that is valid in Python and C++."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

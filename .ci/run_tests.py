@@ -28,7 +28,7 @@ def commands(fast: bool, smoke: bool) -> dict[str, list[str]]:
     jobs = str(os.cpu_count() or 1)
     ctest = ["ctest", "--test-dir", str(BUILD), "--output-on-failure", "--no-tests=error", "--parallel", jobs]
     lit = [str(Path(sys.executable).with_name("lit")), "--verbose", "--workers", jobs, "tests"]
-    workers = str((os.cpu_count() or 1) + 1)  # many tests wait for a network or a clock
+    workers = str((os.cpu_count() or 1) + 1)  # more than cores, because many tests wait for a network or a clock
     pytest = [sys.executable, "-m", "pytest", "tests", "--numprocesses", workers, "--dist", "loadfile"]
     if fast:
         ctest += ["--label-exclude", "slow"]

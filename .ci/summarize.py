@@ -4,10 +4,10 @@
 
     python .ci/summarize.py [--status N] [BUILD ...]      ->  "812 passed, 0 failed, 3 skipped"
 
-Reads BUILD/test-results of each build folder: gtest/*.xml (one file per GoogleTest binary), ctest.xml, lit.xml and
-pytest.xml, and exit-codes.json (what each suite returned). A binary that died before it wrote its cases, or a suite
-that failed without naming a case, counts as one failure. Exits with 1 when anything failed or nothing ran. Standard
-library only.
+Reads BUILD/test-results of each build folder: gtest/*.xml (one file per GoogleTest binary), ctest.xml, lit.xml,
+pytest.xml and exit-codes.json (the exit code of each suite). A binary that died before it wrote its cases counts as one
+failure, and so does a suite that failed without naming a case. Exits with 1 if anything failed or nothing ran. Uses the
+standard library only.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = Path(os.environ.get("AGSPEED_BUILD_DIR", ROOT / "build" / "dev"))
-"""The build folder that is worked with; `make TORCH=2.11` names another one."""
+"""The build folder in use; `make TORCH=2.11` names another one."""
 
 
 def outcome(case: ElementTree.Element) -> str:
@@ -37,7 +37,7 @@ def outcome(case: ElementTree.Element) -> str:
 
 
 def count_cases(path: Path) -> Counter[str]:
-    """Counts the cases of a JUnit-like file; a missing or truncated file has none."""
+    """Counts the cases of a JUnit-like file. A missing or truncated file counts as empty."""
     try:
         root = ElementTree.parse(path).getroot()
     except (OSError, ElementTree.ParseError):
@@ -46,7 +46,7 @@ def count_cases(path: Path) -> Counter[str]:
 
 
 def count_cpp(results: Path) -> Counter[str]:
-    """GoogleTest cases of every binary, plus the CTest entries that wrote no cases of their own."""
+    """Counts the GoogleTest cases of every binary, and the CTest entries that wrote no cases of their own."""
     total: Counter[str] = Counter()
     try:
         entries = list(ElementTree.parse(results / "ctest.xml").getroot().iter("testcase"))
@@ -83,8 +83,8 @@ def describe(count: Counter[str]) -> str:
 
 
 def summarize(builds: Sequence[Path], status: int = 0) -> int:
-    """Prints the closing line. `status` is the exit code of the command that ran the suites. Returns the exit code to
-    use."""
+    """Prints the closing line and returns the exit code to use. `status` is the exit code of the command that ran the
+    suites."""
     total: Counter[str] = Counter()
     for build in builds:
         counts = count_suites(build / "test-results")

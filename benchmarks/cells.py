@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs cells (case x thread count) in worker processes and keeps the JSON result.
 
-Workers run strictly one after another: two at once would measure each other. A worker that crashes or runs too long is
-a failed cell with its reason; the run goes on. The result file is valid after every cell.
+Workers run strictly one after another, because two at once would disturb each other's timings. A worker that crashes or
+runs too long makes a failed cell with its reason; the run goes on. The result file is valid after every cell.
 """
 
 import datetime
@@ -55,7 +55,7 @@ def run(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A result file. Raises ValueError when it is not one."""
+    """Reads a result file. Raises ValueError if it is not one."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
@@ -83,7 +83,7 @@ def _cell(case: dict[str, Any], threads: int, settings: dict[str, Any], caches: 
 
 
 def _work(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """Runs one worker. RuntimeError with the last line of its stderr when it fails, the rest is printed."""
+    """Runs one worker. If it fails, prints its stderr and raises RuntimeError with the last line of it."""
     spec_path, result_path = scratch / "spec.json", scratch / "result.json"
     result_path.unlink(missing_ok=True)
     Path(spec["cache_dir"]).mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _work(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
 
 
 def _end(worker: subprocess.Popen[str]) -> None:
-    """Lets a worker take away what it built, such as network namespaces, before it is killed."""
+    """Ends a worker. It gets time to remove what it built, such as network namespaces, before it is killed."""
     worker.terminate()
     try:
         worker.communicate(timeout=_EXIT_SECONDS)

@@ -3,8 +3,7 @@
 
 python -m benchmarks.demo [--workload NAME] [--folder FOLDER]
 
-Each act trains in a process of its own. What they leave behind, caches and reports, is in the folder, which the first
-act empties.
+Each act trains in a process of its own. The folder keeps their caches and reports; the first act empties it.
 """
 
 import argparse
@@ -27,7 +26,7 @@ from benchmarks.measure.pairing import Comparison, Limits, compare_all
 from benchmarks.workloads.base import Training, Workload
 
 _BUDGET_SECONDS, _LONGEST_SECONDS = 80.0, 110.0
-"""For tuning: what is asked for, and after which an act goes on without a decision."""
+"""For tuning: the budget that agspeed gets, and the time after which an act goes on without a decision."""
 _INDUCTOR_SECONDS = 80.0
 _ACT_SECONDS = 240.0
 _TIMING = Limits(max_pairs=160, seconds=30)
@@ -72,7 +71,7 @@ def ranks(workload: Workload, folder: Path, limits: Limits) -> None:
 
 
 def look(workload: Workload, folder: Path, limits: Limits) -> None:
-    """Act 4: where the reports are, and what to look at."""
+    """Act 4: prints where the reports are and which parts to read."""
     print(
         "What to look at: the answers at the top; the hatched blocks of the timeline, in which training stood still;\n"
         f"the plans, {planted_fault.NAME} with its error beside the limit; source and graph of each region, folded.\n"
@@ -115,8 +114,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run_act(number: int, workload: str, folder: Path) -> int:
-    """The act in a new process; Inductor begins with an empty cache, as on a new machine. Returns the exit code: 1 also
-    where the act has taken more time than it has, which only a busy machine needs.
+    """Runs the act in a new process and returns its exit code. Inductor begins with an empty cache, as on a new
+    machine. An act that exceeds its time, which happens on a busy machine only, is ended and returns 1.
     """
     environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str((folder / "inductor").absolute())}
     command = [sys.executable, "-m", "benchmarks.demo", "--act", str(number), "--workload", workload]
@@ -130,7 +129,7 @@ def _run_act(number: int, workload: str, folder: Path) -> int:
 
 
 def _agspeed(**settings: Any) -> Candidate:
-    """agspeed with the demonstration's settings, or with others."""
+    """Returns the candidate agspeed, with the demonstration's settings or with the given ones."""
     chosen = settings or {"mode": "max", "backends": _BACKENDS, "budget_s": _BUDGET_SECONDS}
 
     def prepare(module: Any, cache_dir: Path) -> None:
@@ -140,7 +139,7 @@ def _agspeed(**settings: Any) -> Candidate:
 
 
 def _trained(training: Training, way: Candidate, folder: Path) -> str:
-    """Runs the training that way until all is decided, in the time there is. Returns: how that went."""
+    """Trains that way until everything is decided or the time is over. Returns a sentence with the result."""
     started, steps = time.perf_counter(), 0
     batches = itertools.cycle(training.batches)
     with planted_fault.installed():
@@ -153,14 +152,14 @@ def _trained(training: Training, way: Candidate, folder: Path) -> str:
 
 
 def _save(training: Training, stem: Path) -> None:
-    """The report of the training's one model, as data and as a page."""
+    """Saves the report of the training's one model, as data and as a page."""
     (module,) = training.modules.values()
     for suffix in (".json", ".html"):
         agspeed.report(module).save(stem.with_suffix(suffix))
 
 
 def _refusal(training: Training, folder: Path) -> str:
-    """What the gate says of the planted fault, which nothing else competes with here."""
+    """Returns the gate's verdict on the planted fault, which is the only candidate here."""
     alone = _agspeed(mode="deterministic", backends=[planted_fault.NAME])
     _trained(training, alone, folder)
     (report,) = candidates.reports(training).values()
@@ -172,7 +171,7 @@ def _refusal(training: Training, folder: Path) -> str:
 
 
 def _table(results: dict[str, Comparison]) -> str:
-    """A line for each side: the time of a step, and eager's time over it."""
+    """Returns a line for each side: the time of a step, and its speed-up over eager."""
     first = next(iter(results.values())).to_dict()
     lines = [f"{'':>15}{'step':>12}{'eager / it':>14}", f"{'eager':>15}{first['reference_ms']:>9.2f} ms"]
     for name, result in results.items():

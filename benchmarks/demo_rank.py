@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank of the demonstration's third act: trains a small transformer in DistributedDataParallel until it is ended.
+"""A rank of the demonstration's third act: trains a small transformer in DistributedDataParallel until it is killed.
 
 python -m benchmarks.demo_rank {gloo,compile,agspeed} FOLDER
 
-Rank 0 appends a line to FOLDER/log.jsonl for each step: {"seconds", "state", "reason"}; state is "tuning" until agspeed
-has decided, "ready" from then on.
+Rank 0 appends a line to FOLDER/log.jsonl for each step: {"seconds", "state", "reason"}. The state is "tuning" during
+the first steps and until agspeed has decided, and "ready" from then on. Every tenth line of a ready rank also has
+"group" and "chosen" from agspeed's report.
 """
 
 import argparse

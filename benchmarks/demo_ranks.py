@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration's third act: two ranks with two network interfaces each, and a link that is cut in mid-training."""
+"""The demonstration's third act: two ranks with two network interfaces each, and a link that is cut during training."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from agspeed.reporting import summary
 _RATE = "500mbit"
 _STEPS = 12
 _READY_SECONDS = 130.0
-"""For compiling and tuning; what is not ready then is timed as it runs."""
+"""For compiling and tuning. A rank that is not ready by then is timed as it is."""
 _CUT_SECONDS = 10.0
 _WAYS = {"gloo": "eager DDP, Gloo", "compile": "torch.compile + DDP, Gloo", "agspeed": "agspeed"}
 
@@ -24,7 +24,7 @@ Log = list[dict[str, Any]]
 
 
 def show(folder: Path) -> None:
-    """Prints what three ways to train take, and what a cut link costs two of them."""
+    """Prints the step time of three ways to train, and what a cut link costs two of them."""
     if reason := netbed.unavailable():
         print(f"left out: no networks of its own can be made here ({reason})")
         return
@@ -45,7 +45,7 @@ def show(folder: Path) -> None:
 
 
 def _train(way: str, folder: Path) -> tuple[float, str]:
-    """The median step in seconds, and what happened when a link was cut."""
+    """Returns the median step in seconds, and a text that says what happened when a link was cut."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with netbed.Netbed(hosts=2, rails=2, rate=_RATE) as bed:
@@ -66,7 +66,7 @@ def _train(way: str, folder: Path) -> tuple[float, str]:
 
 
 def _cut(bed: netbed.Netbed, job: netbed.Job, folder: Path, median: float) -> str:
-    """Takes host 1's first link down; what that cost."""
+    """Takes host 1's first link down. Returns a text with the time that this cost."""
     before = len(_read(folder))
     bed.hosts[1].rails[0].down()
     _wait(lambda: job.is_over or len(_read(folder)) >= before + _STEPS, _CUT_SECONDS)
@@ -92,7 +92,7 @@ def _is_ready(log: Log) -> bool:
 
 
 def _read(folder: Path) -> Log:
-    """The complete lines of rank 0's log."""
+    """Returns the complete lines of rank 0's log."""
     try:
         lines = (folder / "log.jsonl").read_text().splitlines(keepends=True)
     except FileNotFoundError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markdown tables and how estimates look in them."""
+"""Markdown tables, and estimates as text in them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

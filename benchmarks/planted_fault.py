@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A candidate with a fault, for the demonstration: what the numerics gate is for.
+"""A candidate with a fault, which shows in the demonstration what the numerics gate is for.
 
-It runs the captured graph operator by operator, as eager does, and rounds the first result to bfloat16 and back: a
-mistake of 0.2 % that no loss curve shows. It comes in as any plug-in would, through the entry point group.
+It runs the captured graph operator by operator, as eager does, and rounds the first result to bfloat16 and back. No
+loss curve shows this error of 0.2 %. agspeed loads it as any plug-in, through the entry point group.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ NAME = "planted-fault"
 
 
 class PlantedFault(Candidate):
-    """See the module's text."""
+    """See the module's docstring."""
 
     name = NAME
     in_process = True
@@ -40,7 +40,7 @@ class PlantedFault(Candidate):
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
-    """agspeed finds the candidate inside the block, where ``backends=`` names it."""
+    """Lets agspeed find the candidate inside the block, if ``backends=`` names it."""
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "planted_fault-1.0.dist-info"
         package.mkdir()

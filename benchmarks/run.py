@@ -19,7 +19,7 @@ from benchmarks import cases, cells, table  # noqa: E402 - the repository root m
 from benchmarks.comm import sides, sizes  # noqa: E402
 from benchmarks.measure import candidates  # noqa: E402
 
-_CUT_SHORT = 128 + signal.SIGPIPE  # as a shell says it
+_CUT_SHORT = 128 + signal.SIGPIPE  # the exit status that a shell would report
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader, like `head`, has seen enough; Python would complain again at exit
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe; Python would report that again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _CUT_SHORT
 
@@ -135,7 +135,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _share(arguments: argparse.Namespace) -> int:
-    """Prints the share beside the frozen one, which is a property of the workload on the machine it was frozen on."""
+    """Prints the measured share beside the frozen one, which belongs to the workload and the machine of that time."""
     import torch
 
     from benchmarks import workloads

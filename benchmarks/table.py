@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Markdown from result files: pure functions from a result (cells.py) to text.
 
-Every table is preceded by the command, machine and date that made it, and a void or failed cell is shown as such.
+Every table begins with the command, machine and date that made it. A void or failed cell is shown as such.
 """
 
 from collections import Counter
@@ -29,7 +29,8 @@ def render(result: dict[str, Any]) -> str:
 
 
 def render_changes(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Speed-ups of the steady cells that both results hold; a change counts when the intervals do not overlap."""
+    """Compares speed-ups of the steady cells that both results contain. A change counts if the intervals do not
+    overlap."""
     old = {(cell["case"], cell["threads"]): cell for cell in before["cells"] if cell["kind"] == "steady"}
     rows = []
     for cell in after["cells"]:
@@ -99,7 +100,7 @@ def _chosen(cell: Cell) -> str:
 
 
 def _summary(cells: list[Cell], names: list[str]) -> str:
-    """Geometric means, worst cells, distance from the oracle and who won how often."""
+    """Geometric means, worst cells, distance from the oracle, and how often each candidate won."""
     lines = []
     for name in names:
         ratios = {_label(cell): value for cell in cells if (value := _value(cell, name)) is not None}
@@ -129,7 +130,7 @@ def _label(cell: Cell) -> str:
 
 
 def _value(cell: Cell, name: str) -> float | None:
-    """Speed-up of a candidate; one that shares another's code shares its time."""
+    """The speed-up of a candidate. A candidate that shares another's code has that one's speed-up."""
     row = cell["candidates"].get(name, {})
     if row.get("status") == "same-code":
         row = cell["candidates"][row["as"]]

@@ -28,7 +28,7 @@ def main(spec_path: str, result_path: str) -> int:
 
 
 def environment(spec: dict[str, Any]) -> dict[str, str]:
-    """Thread counts, caches of this cell's own (Inductor's key ignores the thread count), nothing from the network."""
+    """Thread counts, caches of this cell's own (Inductor's key ignores the thread count), and no downloads."""
     threads = str(spec["threads"])
     return {
         "OMP_NUM_THREADS": threads,

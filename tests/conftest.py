@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For every Python test: nothing touches the user's caches or settings, and hypothesis never fails on time."""
+"""Settings for every Python test: no test touches the user's caches or settings, and hypothesis has no deadline."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ hypothesis.settings.load_profile("agspeed")
 
 
 def pytest_configure() -> None:
-    """Torch traces each compile to this logger, megabytes of it, unless the logger has no handlers. pytest's log
-    capture would be one."""
+    """Keeps handlers, such as pytest's log capture, away from torch's trace logger. With a handler, torch writes
+    megabytes for each compile to it."""
     logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def private_home() -> Iterator[Path]:
-    """A home of the session's own, inherited by child processes; settings of the caller's environment are left out."""
+    """A home of the session's own, which child processes inherit. Settings in the caller's environment are removed."""
     with tempfile.TemporaryDirectory(prefix="agspeed-tests-") as folder, pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("AGSPEED_")]:
             patch.delenv(name)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# lit: every *.mlir, *.ag and *.ag-cluster file below tests/ whose first lines say RUN. `make test` runs them; for one
+# lit: every *.mlir, *.ag and *.ag-cluster file below tests/ that has a RUN line. `make test` runs them all. To run one
 # folder: .venv/bin/lit -v tests/passes. The tools come from build/dev, or from the folder in AGSPEED_BUILD_DIR.
-# ruff: noqa: F821  (config is handed in by lit)
+# ruff: noqa: F821  (lit defines `config`)
 import os
 import re
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published architectures of transformers, timm and torchvision in small configurations, with random weights.
 
-They are recipes like the workloads (`benchmarks/workloads`), chosen for breadth instead of for what each stresses:
-every recipe is one function of `transformers_models.py`, `timm_models.py` or `torchvision_models.py`. All train on
-real data that ships inside packages.
+They are recipes like the workloads (`benchmarks/workloads`). A workload is chosen for the one thing that it stresses,
+the architectures are chosen for breadth. Every recipe is one function of `transformers_models.py`, `timm_models.py` or
+`torchvision_models.py`. All train on real data that ships inside packages.
 """
 
 from collections.abc import Callable

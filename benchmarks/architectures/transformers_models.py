@@ -15,7 +15,8 @@ _VOCABULARY, _BATCH, _LENGTH, _COUNT = 128, 8, 64, 8
 
 
 def _small(config: type[Any], **changes: Any) -> Any:
-    """A configuration of three layers; `changes` are what the architecture needs, or has otherwise."""
+    """Returns a configuration of three layers. `changes` are the values that the architecture needs or sets
+    otherwise."""
     usual = {
         "vocab_size": _VOCABULARY,
         "hidden_size": 128,
@@ -43,18 +44,18 @@ def _texts(seed: int = 3) -> list[Tensor]:
 
 
 def _language_model(model: nn.Module) -> Training:
-    """Every position is an input and a label; the model shifts labels by itself where it is causal."""
+    """Returns a session in which every position is an input and a label. Causal models shift the labels themselves."""
     return _training(model, [{"input_ids": ids, "labels": ids} for ids in _texts()])
 
 
 def _translation(model: nn.Module) -> Training:
-    """The second half of each text is to be told from the first."""
+    """Returns a session that predicts the second half of each text from the first half."""
     halves = [ids.split(_LENGTH // 2, dim=1) for ids in _texts()]
     return _training(model, [{"input_ids": a.contiguous(), "labels": b.contiguous()} for a, b in halves])
 
 
 def _classifier(model: nn.Module) -> Training:
-    """Is the first character a letter?"""
+    """Returns a session that predicts whether the first character is a letter."""
     return _training(model, [{"input_ids": ids, "labels": (ids[:, 0] > 96).long()} for ids in _texts()])
 
 

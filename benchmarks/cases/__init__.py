@@ -9,7 +9,7 @@ _REQUIRED = {"kind", "stresses"}
 
 
 def load() -> list[dict[str, Any]]:
-    """All cases in file order. Raises ValueError naming the file and case where something is missing or doubled."""
+    """Returns all cases in file order. Raises ValueError that names file and case if a key is missing or doubled."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(Path(__file__).parent.glob("*.toml")):
         for name, row in tomllib.loads(path.read_text(encoding="utf-8")).items():
@@ -22,7 +22,8 @@ def load() -> list[dict[str, Any]]:
 
 
 def select(names: list[str], kind: str | None) -> list[dict[str, Any]]:
-    """Cases by name (empty: all) and kind (None: any). Raises ValueError for unknown names or an empty result."""
+    """Returns cases by name (empty: all) and kind (None: any). Raises ValueError for unknown names or an empty
+    result."""
     every = load()
     if unknown := set(names) - {case["name"] for case in every}:
         raise ValueError(f"unknown case {', '.join(sorted(unknown))}; `benchmarks/run.py list` shows all")
@@ -35,7 +36,7 @@ def select(names: list[str], kind: str | None) -> list[dict[str, Any]]:
 
 
 def narrowed(case: dict[str, Any], workloads: list[str]) -> dict[str, Any]:
-    """A case with only these of its `workloads`. Raises ValueError where it lacks one."""
+    """Returns the case with only these of its `workloads`. Raises ValueError if it lacks one of them."""
     known = case.get("workloads", [])
     if others := [name for name in workloads if name not in known]:
         raise ValueError(f"{case['name']} has no workload {', '.join(others)}; it has: {', '.join(known) or 'none'}")

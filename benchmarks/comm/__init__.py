@@ -1,2 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the cases of kind "comm" are made of: networks, bounds, ranks and what they run. See README.md above."""
+"""The building blocks of cases of kind "comm": networks, bounds, ranks and the functions that ranks run.
+
+See benchmarks/README.md.
+"""

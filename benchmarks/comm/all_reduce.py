@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "all_reduce" of a case: all-reduces back to back, of each size by each side, as shares of the bound and ratios.
+"""Part "all_reduce" of a case: all-reduces back to back, for each size and side.
 
-A block has at least eight operations of agspeed; slower sides do as many as fit in its time.
+The results are shares of the network's bound and ratios to agspeed. A block has at least eight operations of agspeed;
+slower sides do as many operations as fit into the same time.
 """
 
 import statistics
@@ -17,7 +18,7 @@ from benchmarks.measure.statistics import median_estimate
 BLOCK_SECONDS = 1.0
 MOST_OPERATIONS = 256
 CONTROL_RANGE = (0.98, 1.02)
-_LEAST_RAIL_SHARE = 0.01  # of a side that shall use all rails
+_LEAST_RAIL_SHARE = 0.01  # the least share of each rail, for a side that uses all rails
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
@@ -49,9 +50,10 @@ def _turns(contest: Contest, name: str) -> int:
 
 
 def _try_out(contest: Contest, name: str, num_bytes: int) -> tuple[float, list[float]]:
-    """Seconds of an operation, from two of them or one on each rail in turn, and how they spread over the rails.
+    """Returns the seconds of an operation and each rail's share of the bytes, from a short block.
 
-    RuntimeError where the data went elsewhere.
+    The block has two operations, or one for each rail if the side uses the rails in turn. Raises RuntimeError if the
+    data did not cross the rails.
     """
     team, turns = contest.teams[name], _turns(contest, name)
     count = max(2, turns)
@@ -105,7 +107,7 @@ def side_row(
 
 
 def judged(size: dict[str, Any]) -> dict[str, Any]:
-    """Adds the verdict of the control: agspeed against agspeed."""
+    """Adds the verdict of the control, which is agspeed compared with agspeed."""
     control = size["sides"].get(sides.CONTROL)
     if control is None or CONTROL_RANGE[0] <= control["ratio"]["value"] <= CONTROL_RANGE[1]:
         return size | {"status": "ok"}

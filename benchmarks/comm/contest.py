@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sides of a case in one network: started together, run in turn, ended together.
+"""The sides of a case in one network. They are started together, run in turn and ended together.
 
-A side that fails is left out with its reason, and the others go on; only agspeed's own failure ends the case.
+A side that fails is left out with its reason, and the others go on. The case ends only if agspeed itself fails.
 """
 
 import time
@@ -16,11 +16,12 @@ from benchmarks.comm.team import Team
 
 T = TypeVar("T")
 K = TypeVar("K")
-_LEAST_PASSES = 2  # there and back
+_LEAST_PASSES = 2  # one there, one back
 
 
 class Contest:
-    """Owned by `opened`. `teams` are those still in it, `failed` says why the others are not."""
+    """`teams` holds the sides that still take part, `failed` the reason why each other side does not. `opened` owns
+    it."""
 
     def __init__(self, bed: netbed.Netbed) -> None:
         self.bed = bed
@@ -28,7 +29,8 @@ class Contest:
         self.failed: dict[str, str] = {}
 
     def attempt(self, name: str, action: Callable[[], T]) -> T | None:
-        """What the action returns, or None where it fails, which ends the side."""
+        """Returns the action's result. If the action fails, ends the side and returns None; agspeed's failures are
+        raised."""
         try:
             return action()
         except (RuntimeError, OSError, netbed.NetbedError) as error:
@@ -40,7 +42,8 @@ class Contest:
             return None
 
     def rotate(self, actions: Mapping[str, Callable[[], Block]], seconds: float) -> dict[str, list[Block]]:
-        """Blocks of all sides in turn, there and back, until that time has passed: the same number of each."""
+        """Runs blocks of all sides in turn, there and back, until `seconds` have passed: the same number for each
+        side."""
         blocks: dict[str, list[Block]] = {name: [] for name in actions}
         order, deadline, passes = list(actions), time.monotonic() + seconds, 0
         while passes < _LEAST_PASSES or time.monotonic() < deadline:
@@ -52,7 +55,7 @@ class Contest:
         return {name: found for name, found in blocks.items() if name in self.teams}
 
     def take_turns(self, actions: Mapping[K, Callable[[], Block]], seconds: float) -> dict[K, list[Block]]:
-        """As `rotate`, for actions of which several may belong to a side: none of them may fail."""
+        """Like `rotate`, for several actions per side. An action that fails ends the case."""
         blocks: dict[K, list[Block]] = {key: [] for key in actions}
         deadline = time.monotonic() + seconds
         while not all(blocks.values()) or time.monotonic() < deadline:
@@ -61,7 +64,7 @@ class Contest:
         return blocks
 
     def sent_per_rail(self, action: Callable[[], Block]) -> tuple[Block, list[int]]:
-        """A block, and the bytes that all hosts together sent on each rail meanwhile, headers included."""
+        """Returns a block, and the bytes that all hosts together sent on each rail during it, headers included."""
         before = self.bed.counters()
         block = action()
         after = self.bed.counters()
@@ -74,7 +77,7 @@ class Contest:
 
 @contextmanager
 def opened(bed: netbed.Netbed, names: Sequence[str], ranks_per_host: int = 1) -> Iterator[Contest]:
-    """The named sides, connected; they end when the context does."""
+    """Yields the named sides, connected. They end when the context does."""
     contest, chosen = Contest(bed), [sides.find(name) for name in names]
     needs_mptcp = any(side.over_mptcp for side in chosen)
     with netbed.mptcp(bed) if needs_mptcp else nullcontext({}) as over_mptcp:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Part "join" of a case: compiled and eager steps of DDP whose compute is replayed, over the same buckets.
 
-A way is how the model is compiled (`joining.py`), a side is the backend. Overlap is the part of the shorter of
-communication and backward that runs beside the other; its limit is what the last bucket, ready at the very end, leaves.
+A way is how the model is compiled (`joining.py`); a side is the backend. Take the shorter of communication and
+backward: overlap is the part of it that runs at the same time as the other. The last bucket is ready only at the end of
+the backward and cannot overlap; this limits overlap.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ EAGER = "eager"
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """`sizes` do not apply: the layers of the case have their own."""
+    """Times all ways on all sides. `sizes` do not apply, because the layers of the case have their own."""
     layers, rows = expanded(case["layers"]), []
     opened = _open(contest, case, layers)
     communication = communication_seconds(contest, next(iter(opened))[0], EAGER)
@@ -35,13 +36,15 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 
 def _open(contest: Contest, case: Mapping[str, Any], layers: Sequence[tuple[int, float]]) -> dict[tuple[str, str], Any]:
-    """By side and way: in how many stages gradients leave. Raises RuntimeError where ways have other gradients."""
+    """Opens all ways on all sides. Returns the number of stages in which gradients leave, by side and way. Raises
+    RuntimeError if a way's gradients differ from eager's.
+    """
     opened = {}
     for side, team in contest.teams.items():
         for way in case["ways"]:
             opening = {"way": way, "layers": layers, "bucket_mb": case["bucket_mb"]}
             opened[side, way] = team.ask("joining.open_way", **opening)[0]["stages"]
-    expected = None  # when all are open: opening another one made those before capture again
+    expected = None  # compare when all ways are open: opening one makes the earlier ones capture again
     for side, way in opened:
         found = contest.teams[side].ask("joining.gradients", way=way)[0]
         expected = expected or found
@@ -51,7 +54,7 @@ def _open(contest: Contest, case: Mapping[str, Any], layers: Sequence[tuple[int,
 
 
 def communication_seconds(contest: Contest, side: str, way: str) -> float:
-    """A step without compute."""
+    """The seconds of a step without compute."""
     block = contest.teams[side].block("joining.steps", way=way, forward_seconds=0.0, backward_seconds=0.0, count=6)
     return median_estimate(block.seconds[1:]).value
 
@@ -59,7 +62,7 @@ def communication_seconds(contest: Contest, side: str, way: str) -> float:
 def _turns(
     contest: Contest, opened: Mapping[tuple[str, str], Any], asked: Mapping[str, Any], seconds: float
 ) -> dict[tuple[str, str], list[Block]]:
-    """Blocks of all ways of all sides in turn, the same number of each."""
+    """Runs blocks of all ways of all sides in turn, the same number of each."""
 
     def action(side: str, way: str) -> Callable[[], Block]:
         return lambda: contest.teams[side].block("joining.steps", way=way, **asked)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks do in parts "join" and "layout": a replayed model, wrapped and compiled or tuned in each way."""
+"""Functions that ranks run in parts "join" and "layout": a replayed model, wrapped and compiled or tuned in each
+way."""
 
 import contextlib
 import tempfile
@@ -15,15 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.comm import programs, replay
 
-_WARM_UP = 8  # steps; they settle DDP's buckets, compile and load
+_WARM_UP = 8  # steps to settle DDP's buckets, to compile and to load
 _ways: dict[str, tuple[nn.Module, Callable[..., Any]]] = {}
-_CAPTURE = 3  # steps until what was captured anew runs
+_CAPTURE = 3  # steps until a new capture runs
 _caches: list[tempfile.TemporaryDirectory[str]] = []
 _layers: list[tuple[int, float]] = []
 
 
 def open_way(way: str, layers: Sequence[tuple[int, float]], bucket_mb: float) -> dict[str, Any]:
-    """Gets ready to train in that way. Returns in how many stages gradients leave, where agspeed compiles."""
+    """Prepares training in that way. Returns the number of stages in which gradients leave, None if not agspeed's."""
     if not _ways:
         _layers[:] = [(num_bytes, share) for num_bytes, share in layers]
     replay.set_pace(_layers, 0.0, 0.0)
@@ -47,8 +48,8 @@ def open_tuned(
     forward_seconds: float,
     backward_seconds: float,
 ) -> dict[str, Any]:
-    """Tunes the buckets of eager steps at that pace, for `seconds` at most. Returns what was chosen, and after how many
-    steps and pairs of blocks.
+    """Tunes the buckets of eager steps at that pace, for `seconds` at most. Returns the choice, and the numbers of
+    steps and pairs of blocks that it took.
     """
     import agspeed
 
@@ -75,7 +76,7 @@ def steps(way: str, forward_seconds: float, backward_seconds: float, count: int)
 
 
 def gradients(way: str) -> list[float]:
-    """A sum of each gradient after steps on this rank's batch: the same numbers in every way."""
+    """Returns a sum of each gradient after steps on this rank's batch. The numbers are the same in every way."""
     replay.set_pace(_layers, 0.0, 0.0)
     for _ in range(_CAPTURE):
         _step(way)
@@ -108,7 +109,7 @@ def _optimized(module: nn.Module, way: str) -> Any:
 
 
 def _stages(module: nn.Module, way: str) -> int:
-    """Raises RuntimeError where agspeed did not compile."""
+    """Returns the largest number of stages. Raises RuntimeError if agspeed did not compile."""
     import agspeed
 
     report = agspeed.report(module).to_dict()

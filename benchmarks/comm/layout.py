@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "layout" of a case: the buckets that agspeed tunes for eager DDP, beside fixed caps, compute replayed.
+"""Part "layout" of a case: the buckets that agspeed tunes for eager DDP beside fixed caps, with replayed compute.
 
-Tuning starts from DDP's own buckets, for each share of communication anew, and captures nothing.
+Tuning starts anew for each share of communication. It starts from DDP's own buckets and captures nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ _TUNED = "tuned"
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """`sizes` do not apply: the layers of the case have their own. Caps are `bucket_mb`, DDP's default among them."""
+    """Compares tuned buckets with the caps in `bucket_mb`, DDP's default included. `sizes` do not apply: layers do."""
     layers, rows = expanded(case["layers"]), []
     for side, team in contest.teams.items():
         for cap in case["bucket_mb"]:
@@ -49,7 +49,7 @@ def _turns(
 
 
 def _row(found: Mapping[str, Sequence[Block]]) -> dict[str, Any]:
-    """found: by way, of one side, the same number of steps of each."""
+    """The row of one side. `found` holds the same number of steps for each way."""
     seconds = {way: [each for block in blocks for each in block.seconds] for way, blocks in found.items()}
     caps = [way for way in seconds if way != _TUNED]
     best = min(caps, key=lambda way: median_estimate(seconds[way]).value)

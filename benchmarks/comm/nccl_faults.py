@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of links while operations pass through agspeed's network table from host 0 to host 1: what comes wrong, and by
-how much the most delayed operation is delayed.
+"""Link faults while operations pass through agspeed's network table from host 0 to host 1.
 
-A fault strikes a rail chosen by chance, lasts, ends, and strikes again until the operations have ended; between two all
-rails are whole for a while.
+Measures how many bytes arrive wrong, and by how much the most delayed operation is delayed. A fault strikes a random
+rail, lasts for a while and ends. It strikes again until the operations are done. All rails are intact for a while
+between two strikes.
 """
 
 import random
@@ -24,8 +24,9 @@ CARRIER_MS, SILENT_MS = 200.0, 600.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What `strike` does to a rail until it has passed; an event that is set ends it early. `limit_ms` is wanted of the
-    stall; None where there is no fault.
+    """A kind of fault. `strike` applies it to a rail and returns when it has passed, or early once the event is set.
+
+    `limit_ms` is the limit for the stall; None without a fault.
     """
 
     name: str
@@ -76,7 +77,7 @@ FAULTS: dict[str, Fault] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """Seconds of each operation but the first, how many bytes of all came wrong, and how often the fault struck."""
+    """The seconds of each operation but the first, the number of wrong bytes, and how often the fault struck."""
 
     seconds: list[float]
     wrong_bytes: int
@@ -86,7 +87,10 @@ class Outcome:
 def run(
     bed: netbed.Netbed, fault: Fault, num_bytes: int, operations: int, seed: int, told: Mapping[str, str]
 ) -> Outcome:
-    """At least that many operations, and until the fault has struck twice. RuntimeError: what a process said."""
+    """Runs at least `operations`, and goes on until there was time for two strikes.
+
+    Raises RuntimeError with the error text of a process that fails.
+    """
     chance, ended, strikes = random.Random(seed), threading.Event(), 0
 
     def disturb() -> None:
@@ -109,7 +113,7 @@ def run(
 def measure(
     bed: netbed.Netbed, case: Mapping[str, Any], num_bytes: int, told: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """A row for each fault, from as many runs as the case says, each with a seed of its own."""
+    """Returns a row for each fault, from as many runs as the case says. Each run has a seed of its own."""
     rows = []
     for fault in FAULTS.values():
         rows.append(row(fault, [run(bed, fault, num_bytes, case["count"], seed, told) for seed in range(case["runs"])]))
@@ -117,7 +121,7 @@ def measure(
 
 
 def row(fault: Fault, runs: Sequence[Outcome]) -> dict[str, Any]:
-    """Of all runs; the stall of each is its longest operation less its median."""
+    """The row of a fault, over all its runs. The stall of a run is its longest operation minus its median operation."""
     medians = [1e3 * statistics.median(each.seconds) for each in runs]
     longest = [1e3 * max(each.seconds) for each in runs]
     return {

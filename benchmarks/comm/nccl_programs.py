@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections of NCCL's network tables between hosts of a bed: the ways to have them, and one run of the programs of
-tests/comm/nccl_net, whose processes call a table as NCCL does, on host memory.
+"""Connections of NCCL's network tables between hosts of a bed: the ways to make them, and runs of the test programs.
+
+The programs belong to tests/comm/nccl_net. Their processes call a table as NCCL does, on host memory.
 """
 
 import json
@@ -17,12 +18,12 @@ OURS, CONTROL = "agspeed", "control"
 _BUILD = Path(os.environ.get("AGSPEED_BUILD_DIR", Path(__file__).resolve().parents[2] / "build" / "dev"))
 _START_LIMIT_S, _TABLE, _NCCL_SOCKET = 30.0, 11, 0
 _CHECKED_MESSAGES, _FAULTS_LIMIT_S = 4, 60.0
-_LEAST_OPERATIONS = 2  # of a run: the first one sets up
+_LEAST_OPERATIONS = 2  # in a run: the first operation sets up
 
 
 @dataclass(frozen=True)
 class Way:
-    """A table, how many connections carry an operation (0: one per rail), and what the processes get told."""
+    """A table, the number of connections per operation (0: one per rail), and variables for the processes."""
 
     name: str
     is_ours: bool = False
@@ -48,21 +49,21 @@ WAYS: dict[str, Way] = {
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds of each operation but the first, and processor seconds of all ends together for each."""
+    """The seconds of each operation but the first, and the processor seconds per operation, all ends together."""
 
     seconds: list[float]
     cpu_seconds: float
 
 
 def find(name: str) -> Way:
-    """The row called `name`. Raises ValueError when there is none."""
+    """Returns the row called `name`. Raises ValueError if there is none."""
     if name not in WAYS:
         raise ValueError(f"unknown way {name!r}; known: {', '.join(WAYS)}")
     return WAYS[name]
 
 
 def program(name: str) -> Path:
-    """Of the built tree; RuntimeError where it is not built."""
+    """Returns the path of a built program. Raises RuntimeError if it is not built."""
     path = _BUILD / "tests" / "comm" / "nccl_net" / f"comm_nccl_net_{name}"
     if not path.exists():
         raise RuntimeError(f"{path} is not built: run make build")
@@ -70,7 +71,9 @@ def program(name: str) -> Path:
 
 
 def library(way: Way) -> Path:
-    """What has the way's table: ours in the built tree or beside the package. RuntimeError where there is none."""
+    """Returns the library with the way's table: agspeed's from the built tree or the package, or NCCL's. Raises
+    RuntimeError if there is none.
+    """
     path = nccl.library() if way.is_ours else nccl.find_nccl()
     if way.is_ours and (built := _BUILD / "comm" / "nccl_net" / nccl.library().name).exists():
         path = built
@@ -80,7 +83,10 @@ def library(way: Way) -> Path:
 
 
 def pair(bed: netbed.Netbed, way: Way, num_bytes: int, messages: int, seconds: float, told: Mapping[str, str]) -> Run:
-    """Operations one after another from host 0 to host 1; the last is compared. RuntimeError: what a process said."""
+    """Runs operations one after another from host 0 to host 1 and checks the last one.
+
+    Raises RuntimeError with the error text of a process that fails.
+    """
     ends = [["send"], ["receive"]]
     found = _run(bed, way, "pair", ends, [num_bytes, messages, seconds, _LEAST_OPERATIONS, 0], seconds, told)
     if wrong := found[1]["wrong_bytes"]:
@@ -97,16 +103,17 @@ def checked_pair(
     told: Mapping[str, str],
     on_ready: Callable[[], None],
 ) -> list[dict[str, Any]]:
-    """As `pair`, of at least that many operations in four messages each, each compared: what both ends said.
+    """Like `pair`, but at least `operations` of four messages each, all of them checked. Returns both ends' output.
 
-    `on_ready` is called once the two are connected, on another thread.
+    `on_ready` is called on another thread once the two ends are connected.
     """
     what = [num_bytes, _CHECKED_MESSAGES, seconds, operations, 1]
     return _run(bed, way, "pair", [["send"], ["receive"]], what, seconds + _FAULTS_LIMIT_S, told, on_ready)
 
 
 def ring(bed: netbed.Netbed, way: Way, num_bytes: int, slices: int, seconds: float, told: Mapping[str, str]) -> Run:
-    """All-reduces around all hosts, with that many slices under way; the last is compared. RuntimeError as `pair`."""
+    """Runs all-reduces around all hosts with `slices` in flight, and checks the last. Raises RuntimeError as `pair`
+    does."""
     size = len(bed.hosts)
     ends = [[str(rank), str(size)] for rank in range(size)]
     found = _run(bed, way, "ring", ends, [num_bytes, slices, seconds, _LEAST_OPERATIONS], seconds, told)
@@ -130,7 +137,7 @@ def _run(
     told: Mapping[str, str],
     on_ready: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """What each end of a program printed; `ends` are the words that differ, by host."""
+    """Runs a program and returns the output of each end. `ends` are the arguments that differ, by host."""
     rails = [rail.name for rail in bed.hosts[0].rails]
     used = rails[:1] if not way.is_ours and way.connections == 1 else rails
     meet = bed.scratch / f"meet-{time.monotonic_ns()}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A case's network: from the rates in the case to a bed and to the bounds of what it can carry."""
+"""A case's network: turns the rates in the case into a bed and into the bounds of what the network can carry."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from agspeed import netbed
 from agspeed.netbed import rail
 from benchmarks.comm.bounds import PAYLOAD, Link
 
-HOST_LIMIT = 4_000_000_000  # bits per second of all hosts together: beyond it the processor is the limit, not the links
+HOST_LIMIT = 4_000_000_000  # bits per second, all hosts together; above it the processor limits, not the links
 UNSHAPED = "unshaped"
 
 
 def build(case: Mapping[str, Any]) -> netbed.Netbed:
-    """The bed of a case; enter it to build it. ValueError where its rates are beyond what two cores can carry."""
+    """Returns the bed of a case; enter it to build it. Raises ValueError if its rates are too much for two cores."""
     if (total := sum(sum(map(_bits, rates)) for rates in host_rates(case))) > HOST_LIMIT:
         raise ValueError(f"case {case['name']}: {total / 1e9:g} Gbit/s in all, at most {HOST_LIMIT / 1e9:g} are links'")
     return netbed.Netbed(
@@ -37,15 +37,15 @@ def is_shaped(case: Mapping[str, Any]) -> bool:
 
 
 def links(rates: Sequence[Sequence[str]]) -> list[Link]:
-    """What hosts with these shaped rates can send."""
+    """Returns the link of each host with these shaped rates."""
     return [Link(sum(map(_bits, each)) / 8 * PAYLOAD, len(each) * rail.BURST_BYTES * PAYLOAD) for each in rates]
 
 
 def stream(bed: netbed.Netbed, case: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Raw TCP around the ring over all rails: the median rate of each rail, the share of what they can carry, and the
-    processor seconds of both ends per GB.
+    """Sends raw TCP around the ring over all rails. Returns the median rate of each rail, the share of what the rails
+    can carry, and the processor seconds of both ends per GB.
 
-    One host has no ring.
+    A single host has no ring; then the rates are empty.
     """
     if len(bed.hosts) < 2:
         return {"bits_per_second": []}

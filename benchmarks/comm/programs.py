@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks run when the worker asks (rank.py). Each function runs at every rank of a side at the same time.
+"""Functions that ranks run when the worker asks (rank.py). Each function runs on every rank of a side at the same time.
 
-Values depend on rank and position, with a period that no chunk has, and sums of them are exact, so that every result is
-compared bit by bit. An all-reduce in place multiplies by the number of ranks, a power of two, at each repetition.
+Values depend on rank and position, and their period differs from the length of any chunk. Their sums are exact, so
+every result is compared bit by bit. An all-reduce in place multiplies the values by the number of ranks, a power of
+two, each time that it is repeated.
 """
 
 import math
@@ -15,23 +16,24 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-_PERIOD = 251  # prime
-_SMALLEST = -100  # exponent of the values' unit: there is room for sums of sums above it
-_HEADROOM = 200  # exponents that repeated sums may climb
-_CHECKED_EVERY = 10  # steps between looks at whether tuning has taken too long
+_PERIOD = 251  # a prime
+_SMALLEST = -100  # exponent of the values' unit; leaves room above for repeated sums
+_HEADROOM = 200  # by how much repeated sums may raise the exponent
+_CHECKED_EVERY = 10  # steps between two checks whether tuning has taken too long
 _buffers: dict[tuple[int, int], list[Tensor]] = {}
 
 
 def warm_up() -> None:
-    """A first operation of two sizes: connects all pairs, both on the short and on the long path."""
+    """Runs a first operation of two sizes. This connects all pairs of ranks, on the path for short messages and for
+    long."""
     for num_elements in (1 << 8, 1 << 20):
         dist.all_reduce(torch.zeros(num_elements))
 
 
 def all_reduce(num_bytes: int, count: int, milestone: int = 0, file: str = "") -> dict[str, Any]:
-    """`count` all-reduces back to back; `file` appears after the first `milestone` of them, if that is not 0.
+    """Runs `count` all-reduces back to back. Creates `file` after the first `milestone` of them, unless that is 0.
 
-    Raises AssertionError where a result is wrong.
+    Raises AssertionError if a result is wrong.
     """
     buffers = _filled(num_bytes // 4, count)
 
@@ -49,7 +51,7 @@ def all_reduce(num_bytes: int, count: int, milestone: int = 0, file: str = "") -
 
 
 def timed(count: int, operation: Callable[[int], Any]) -> dict[str, Any]:
-    """When this rank began, when each operation ended here, and the processor seconds of all its threads meanwhile."""
+    """Returns this rank's start, the end of each operation here, and the processor seconds of all its threads."""
     dist.barrier()
     ended, cpu, started = [], time.process_time(), time.monotonic()
     for at in range(count):
@@ -59,7 +61,7 @@ def timed(count: int, operation: Callable[[int], Any]) -> dict[str, Any]:
 
 
 def tune(model: torch.nn.Module, step: Callable[[], Any], seconds: float) -> int:
-    """Steps until the ranks have decided, or one of them has spent the time. Returns their number."""
+    """Trains until the ranks have decided or one of them has used up its time. Returns the number of steps."""
     import agspeed
 
     begun, is_late, num_steps = time.monotonic(), torch.zeros(1), 0
@@ -100,7 +102,7 @@ def _periods(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _filled(num_elements: int, count: int) -> list[Tensor]:
-    """As many buffers as keep `count` sums in place within float32; those of the last size are used again."""
+    """Returns enough buffers to keep `count` sums in place within float32. Reuses the buffers of the last size."""
     size = dist.get_world_size()
     assert size & (size - 1) == 0, f"{size} ranks: only sums over a power of two are exact at every repetition"
     needed = math.ceil(count * math.log2(size) / _HEADROOM)

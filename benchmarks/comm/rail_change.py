@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "rail_change" of a case: rates change in a stream of all-reduces; how soon is it at its bound again?
+"""Part "rail_change" of a case: rates change during a stream of all-reduces. How soon is it at its new bound?
 
-The operation under way while the rates change counts neither before nor after.
+The operation in flight while the rates change counts neither before nor after.
 """
 
 import time
@@ -19,13 +19,13 @@ from benchmarks.comm.team import Team
 from benchmarks.measure.statistics import median_estimate
 
 _BEFORE, _AFTER = 4, 10  # operations
-_SETTLED = 5  # operations after which the share shall be that of a steady network
+_SETTLED = 5  # operations after which the share has to be that of a steady network
 _LIMIT_S = 60.0
 _GLANCE_S = 0.002
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Each change in turn, by each side; `seconds` does not apply."""
+    """Applies each change in turn, for each side. `seconds` does not apply."""
     rows = []
     for size in sizes:
         for name in list(contest.teams):
@@ -35,7 +35,7 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 def _changes(contest: Contest, name: str, case: Mapping[str, Any], size: int) -> list[dict[str, Any]]:
     rows, before = [], case["rates"]
-    set_rates(contest.bed, before)  # a side that failed may have left others
+    set_rates(contest.bed, before)  # a side that failed may have left other rates
     for after in [*case["changes"], case["rates"]]:
         old, new = (_links(case, rates) for rates in (before, after))
         block, began, applied = _disturbed(contest, contest.teams[name], size, after)
@@ -50,7 +50,7 @@ def _links(case: Mapping[str, Any], rates: Sequence[str]) -> list[bounds.Link]:
 
 
 def _disturbed(contest: Contest, team: Team, size: int, rates: Sequence[str]) -> tuple[Block, float, float]:
-    """A block in which the rates change after some operations; when that began, and when it was done on all hosts."""
+    """Returns a block during which the rates change, and when the change began and was complete on all hosts."""
     file = contest.bed.scratch / "milestone"
     file.unlink(missing_ok=True)
     team.begin("programs.all_reduce", num_bytes=size, count=_BEFORE + _AFTER, milestone=_BEFORE, file=str(file))
@@ -73,10 +73,10 @@ def set_rates(bed: netbed.Netbed, rates: Sequence[str]) -> None:
 def shares(
     block: Block, began: float, applied: float, size: int, links: tuple[Sequence[bounds.Link], Sequence[bounds.Link]]
 ) -> dict[str, Any]:
-    """Shares of the bound of those operations that ended before the change, and one by one after it."""
+    """Returns shares of the bound: a summary of the operations that ended before the change, and each one after it."""
     ends = [block.started + elapsed for elapsed in accumulate(block.seconds)]
     count, num_before = len(ends), sum(end <= began for end in ends)
-    first = 1 + sum(end < applied for end in ends)  # that began after it
+    first = 1 + sum(end < applied for end in ends)  # the first operation that began after the change
     least = [bounds.all_reduce_seconds(size, each, count) / count for each in links]
     before = [least[0] / each for each in block.seconds[:num_before]]
     after = [least[1] / each for each in block.seconds[first:]]

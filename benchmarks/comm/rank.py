@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of one side: joins its group, then runs what the worker asks for until the worker hangs up.
+"""One rank of one side: joins its group, then runs the functions that the worker requests.
 
-Started on a host of the bed with `python -m benchmarks.comm.rank SOCKET BACKEND STORE`. A request is ("module.function"
-of this folder or "folder.module.function" of another, its arguments), the answer (True, what it returned) or (False,
-the traceback).
+It ends when the worker closes the connection. Started on a host of the bed with `python -m benchmarks.comm.rank SOCKET
+BACKEND STORE`. A request is a function's name and its arguments. The name is "module.function" in this folder or
+"folder.module.function" in another. The answer is (True, the function's result) or (False, the traceback).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def main(socket_path: str, backend: str, store: str) -> None:
         import torch
         from torch import distributed
 
-        import agspeed  # noqa: F401 - makes its backend known
+        import agspeed  # noqa: F401 - registers its backend
 
         torch.set_num_threads(1)
         distributed.init_process_group(
@@ -34,7 +34,7 @@ def main(socket_path: str, backend: str, store: str) -> None:
             timeout=_TIMEOUT,
         )
         _serve(connection)
-    os._exit(0)  # whoever still waits for another rank in a thread shall not hold this process
+    os._exit(0)  # a thread that still waits for another rank must not keep this process alive
 
 
 def _serve(connection: Connection) -> None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "real" of a case: steps of workloads in DistributedDataParallel or, where the case names another `wrapper`, in
-that, a core for each rank, compute and all.
+"""Part "real" of a case: real steps of workloads, with their compute, on one core for each rank.
 
-A way is how the model is compiled (`wrapped.py`), a side is the backend. Communication takes cycles of the cores that
-compute, so that nothing is said of overlap here: a row is a step beside eager's and beside the better of eager's and
-torch.compile's over the same backend, in blocks that take turns.
+The workloads are wrapped in DistributedDataParallel, or in another `wrapper` that the case names. A way is how the
+model is compiled (`wrapped.py`); a side is the backend. Communication takes cycles of the cores that compute, so
+overlap is not measured here. A row compares a step with eager's, and with the better of eager's and torch.compile's
+over the same backend, in blocks that take turns.
 """
 
 import statistics
@@ -20,7 +20,7 @@ _BLOCK_STEPS = 4
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """`sizes` do not apply; each workload is timed for `seconds`."""
+    """Times each workload for `seconds`. `sizes` do not apply."""
     rows = []
     limits = {"seconds": case["tuning_seconds"], "wrapper": case.get("wrapper", "DistributedDataParallel")}
     for workload in case["workloads"]:
@@ -43,7 +43,7 @@ def _action(contest: Contest, side: str, way: str) -> Callable[[], Block]:
 
 
 def _row(found: Mapping[str, Sequence[Block]], way: str) -> dict[str, Any]:
-    """found: by way, of one side."""
+    """The row of one way. `found` holds the blocks of one side, by way."""
     seconds = {other: [each for block in blocks for each in block.seconds] for other, blocks in found.items()}
     others = [other for other in found if other not in (OURS, way)]
     best = min(others, key=lambda other: median_estimate(seconds[other]).value)
@@ -57,5 +57,5 @@ def _row(found: Mapping[str, Sequence[Block]], way: str) -> dict[str, Any]:
 
 
 def _speed(mine: Sequence[float], others: Sequence[float]) -> dict[str, Any]:
-    """How many times as fast as the others."""
+    """How many times as fast as the others `mine` is."""
     return median_estimate([other / own for other, own in zip(others, mine, strict=True)]).to_dict()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model whose compute is replayed: operators that sleep, forward and backward, around real parameters and gradients.
 
-AOTAutograd, Inductor and native keep the operators as they are and in order, so compiled and eager steps take the same
-compute, which needs no processor: several hosts fit on few cores. Runs at the ranks.
+AOTAutograd, Inductor and native keep these operators and their order, so compiled and eager steps take the same
+compute. Sleeping needs no processor, so several hosts fit on few cores. Runs on the ranks.
 """
 
 import time
@@ -16,11 +16,11 @@ WIDTH = 256
 
 
 class _Pace:
-    """How long layers sleep; oversleeping is made up for by the next one."""
+    """How long each layer sleeps. If a layer sleeps too long, the next one sleeps that much less."""
 
     def __init__(self) -> None:
         self.shares: list[float] = []
-        """By layer; where none is set, as in a compile process, nothing sleeps."""
+        """The share of each layer. Nothing sleeps if it is empty, as in a compile process."""
         self.forward = self.backward = 0.0
         self._late = 0.0
 
@@ -39,7 +39,7 @@ PACE = _Pace()
 
 @torch.library.custom_op("agspeed_bench::pace", mutates_args=())
 def pace(x: Tensor, layer: int) -> Tensor:
-    """`x`, when the layer's forward would be done."""
+    """Returns a copy of `x` at the time at which the layer's forward would be done."""
     PACE.sleep(layer, PACE.forward)
     return x.clone()
 
@@ -51,7 +51,7 @@ def _(x: Tensor, layer: int) -> Tensor:
 
 @torch.library.custom_op("agspeed_bench::pace_backward", mutates_args=())
 def pace_backward(gradient: Tensor, layer: int) -> Tensor:
-    """`gradient`, when the layer's backward would be done."""
+    """Returns a copy of `gradient` at the time at which the layer's backward would be done."""
     PACE.sleep(layer, PACE.backward)
     return gradient.clone()
 
@@ -73,20 +73,21 @@ pace.register_autograd(_backward, setup_context=_setup)
 
 
 class Layer(nn.Module):
-    """One parameter of `num_bytes`, multiples of 256 KiB, whose gradient is there when the backward has slept."""
+    """One parameter of `num_bytes`, a multiple of 256 KiB. Its gradient is ready when the backward has slept."""
 
     def __init__(self, number: int, num_bytes: int) -> None:
         super().__init__()
         self.number = number
         rows = num_bytes // 4 // WIDTH**2
-        self.weight = nn.Parameter(torch.randn(rows * WIDTH, WIDTH) * (rows / WIDTH) ** 0.5)  # keeps the size of x
+        self.weight = nn.Parameter(torch.randn(rows * WIDTH, WIDTH) * (rows / WIDTH) ** 0.5)  # keeps the magnitude of x
 
     def forward(self, x: Tensor) -> Tensor:
         return pace(nn.functional.linear(x, self.weight).unflatten(-1, (-1, WIDTH)).mean(-2), self.number)
 
 
 class Replayed(nn.Sequential):
-    """`layers`: bytes and share of the compute, in order of the forward pass. The same at every rank."""
+    """`layers` holds bytes and share of the compute, in order of the forward pass. The model is the same on every
+    rank."""
 
     def __init__(self, layers: Sequence[tuple[int, float]]) -> None:
         torch.manual_seed(0)
@@ -94,6 +95,6 @@ class Replayed(nn.Sequential):
 
 
 def set_pace(layers: Sequence[tuple[int, float]], forward_seconds: float, backward_seconds: float) -> None:
-    """From now on the layers sleep that long in sum."""
+    """Sets how long all layers together sleep from now on."""
     PACE.shares = [share for _, share in layers]
     PACE.forward, PACE.backward = forward_seconds, backward_seconds

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways to run a collective that are compared: one table, one row each. Readable without torch.
+"""The ways to run a collective that are compared: one table, one row for each. Readable without torch.
 
-Gloo sends a whole operation over one interface. With several it takes them in turn, so a fair time of "gloo-list" is
-the mean over as many operations as there are rails (`takes_turns`).
+Gloo sends a whole operation over one interface. Given several interfaces it uses them in turn. A fair time of
+"gloo-list" is therefore the mean over as many operations as there are rails (`takes_turns`).
 """
 
 import secrets
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 OURS, CONTROL = "agspeed", "control"
-_RAILS = "all rails"  # stands for the names of a host's interfaces, separated by commas
+_RAILS = "all rails"  # placeholder for the names of a host's interfaces, separated by commas
 
 
 @dataclass(frozen=True)
 class Side:
-    """A backend of torch.distributed and the environment its processes get."""
+    """A backend of torch.distributed and the environment of its processes."""
 
     name: str
     backend: str
@@ -48,12 +48,12 @@ SIDES: dict[str, Side] = {
 
 
 def find(name: str) -> Side:
-    """The row called `name`. Raises ValueError when there is none."""
+    """Returns the row called `name`. Raises ValueError if there is none."""
     if name not in SIDES:
         raise ValueError(f"unknown side {name!r}; known: {', '.join(SIDES)}")
     return SIDES[name]
 
 
 def job_key() -> dict[str, str]:
-    """A new secret for the ranks of one run: with it agspeed authenticates all it sends."""
+    """Returns a new secret for the ranks of one run. With it, agspeed authenticates all messages."""
     return {"AGSPEED_JOB_KEY": secrets.token_hex(16)}

@@ -7,7 +7,8 @@ _UNITS = {"MiB": 1 << 20, "KiB": 1 << 10, "B": 1}
 
 
 def parse(text: str) -> int:
-    """The number of bytes. ValueError for anything that is not a size, or not a whole number of float32."""
+    """Returns the number of bytes. Raises ValueError if the text is no size, or not a whole number of float32
+    values."""
     match = re.fullmatch(r"(\d+) ?(B|KiB|MiB)", text)
     size = int(match[1]) * _UNITS[match[2]] if match else 0
     if size < 4 or size % 4:

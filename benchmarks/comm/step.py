@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Part "step" of a case: steps of DDP with sleeping layers, against the least time that their network allows.
 
-Bounds: `fluid`, where every gradient leaves at full rate when it exists, `bucketed`, where DDP's buckets do, and
-`submitted`, where each leaves when DDP really handed it over: what is beyond it is the transport's alone.
+There are three bounds. `fluid`: every gradient leaves at full rate as soon as it exists. `bucketed`: the same for DDP's
+buckets. `submitted`: each bucket leaves when DDP really handed it over. Only the transport causes the time beyond it.
 """
 
 import statistics
@@ -16,12 +16,12 @@ from benchmarks.comm.bounds import Gradient
 from benchmarks.comm.contest import Contest
 from benchmarks.measure.statistics import median_estimate
 
-FORWARD = 1 / 3  # of the compute, the rest is backward
-DEFAULT_BUCKETS = (1 << 20, 25 << 20)  # DDP's: a small first one
+FORWARD = 1 / 3  # share of the compute; the rest is backward
+DEFAULT_BUCKETS = (1 << 20, 25 << 20)  # DDP's own: the first one is small
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """`sizes` do not apply: the layers of the case have their own."""
+    """Times all sides. `sizes` do not apply, because the layers of the case have their own."""
     layers, rows = expanded(case["layers"]), []
     links = network.links(network.host_rates(case))
     for bucket_mb in case["bucket_mb"]:
@@ -44,7 +44,7 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 
 def expanded(layers: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
-    """Bytes and share of the compute of each layer, in order of the forward pass; the shares add up to one."""
+    """Returns bytes and share of the compute for each layer, in order of the forward pass. The shares add up to one."""
     total = sum(each["compute"] for each in layers)
     return [
         (each["mib"] << 20, each["compute"] / total / each["count"]) for each in layers for _ in range(each["count"])
@@ -52,7 +52,7 @@ def expanded(layers: Sequence[Mapping[str, Any]]) -> list[tuple[int, float]]:
 
 
 def gradients(layers: Sequence[tuple[int, float]], compute_seconds: float) -> list[Gradient]:
-    """In the order in which the backward pass makes them: last layer first."""
+    """Returns the gradients in the order in which the backward pass makes them: last layer first."""
     ready, found = FORWARD * compute_seconds, []
     for num_bytes, share in reversed(layers):
         ready += share * (1 - FORWARD) * compute_seconds
@@ -63,7 +63,7 @@ def gradients(layers: Sequence[tuple[int, float]], compute_seconds: float) -> li
 def least_seconds(
     layers: Sequence[tuple[int, float]], bucket_mb: float, compute_seconds: float, links: Sequence[bounds.Link]
 ) -> dict[str, float]:
-    """Both bounds of a step; `bucket_mb` 0 means DDP's default."""
+    """Returns the bounds `fluid` and `bucketed` of a step. `bucket_mb` 0 means DDP's default."""
     made = gradients(layers, compute_seconds)
     limits = (int(bucket_mb * (1 << 20)),) if bucket_mb else DEFAULT_BUCKETS
     return {
@@ -75,9 +75,10 @@ def least_seconds(
 def over_submitted(
     block: Block, handed_over: Sequence[Sequence[tuple[float, int]]], links: Sequence[bounds.Link], step_bytes: int
 ) -> list[float]:
-    """Each step's time over its bound. `handed_over`: of each rank, moments and bytes; the rank done last counts.
+    """Returns each step's time over its bound `submitted`.
 
-    RuntimeError where these are not all bytes of a step.
+    `handed_over` holds time and bytes of each bucket, for each rank. The rank with the latest bound counts. Raises
+    RuntimeError if the bytes of a step are incomplete.
     """
     found, began = [], block.started
     for seconds in block.seconds:

@@ -73,7 +73,7 @@ def _against(row: Cell | None) -> str:
 
 
 def _processor(size: Cell) -> str:
-    """What an operation costs the other sides."""
+    """The processor time of an operation on the other sides."""
     others = [f"{name} {_cost(row)}" for name, row in size["sides"].items() if name not in (OURS, CONTROL)]
     return ", ".join(others)
 
@@ -189,7 +189,7 @@ def _changes(cells: Sequence[Cell]) -> str:
 
 
 def remarks(cells: Sequence[Cell]) -> str:
-    """Sides that had to be left out."""
+    """Names the sides that had to be left out."""
     lines = []
     for cell in cells:
         for name, reason in cell["failed"].items():

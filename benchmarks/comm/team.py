@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A side's ranks, processes on the hosts, which stay for the whole case so that no start-up is measured.
+"""A side's ranks: processes on the hosts that live for the whole case, so that no start-up is measured.
 
-They are asked through a socket in the file system, which network namespaces do not separate. When this process ends, by
-whatever means, they read its end and leave; the bed ends those that cannot.
+The worker talks to them through a socket in the file system, because network namespaces share the file system. When
+this process ends for any reason, the ranks read end of file and exit. The bed kills ranks that cannot.
 Thread-safety: one thread at a time.
 """
 
@@ -19,14 +19,15 @@ from benchmarks.comm.blocks import Block
 from benchmarks.comm.sides import Side
 
 _START_LIMIT_S = 240.0
-_CALL_LIMIT_S = 900.0  # longer than any case tunes
+_CALL_LIMIT_S = 900.0  # longer than tuning takes in any case
 
 
 class Team:
-    """Owned by whoever opened the bed. Asking raises RuntimeError with what the first failing rank said."""
+    """The code that opened the bed owns it. Calls raise RuntimeError with the error of the first rank that failed."""
 
     def __init__(self, bed: netbed.Netbed, side: Side, environment: Mapping[str, str], ranks_per_host: int = 1) -> None:
-        """Starts the processes and returns at once, so that several teams load torch together; then `meet`."""
+        """Starts the processes and returns at once, so that several teams load torch at the same time. Call `meet`
+        next."""
         self.side = side
         folder = bed.scratch / side.name
         folder.mkdir()
@@ -63,12 +64,12 @@ class Team:
         self.ask("programs.warm_up")
 
     def ask(self, name: str, **arguments: Any) -> list[Any]:
-        """Runs "module.function" of this folder, or of another named before it, at all ranks: what they returned."""
+        """Runs "module.function" of this folder, or "folder.module.function", on all ranks. Returns their results."""
         self.begin(name, **arguments)
         return self.answers()
 
     def begin(self, name: str, **arguments: Any) -> None:
-        """As `ask`, without waiting; `answers` waits."""
+        """Like `ask`, but does not wait. `answers` waits."""
         for connection in self._connections.values():
             connection.send((name, arguments))
 
@@ -86,11 +87,11 @@ class Team:
         return [found[rank] for rank in sorted(found)]
 
     def block(self, name: str, **arguments: Any) -> Block:
-        """As `ask`, for a function that returns what `programs.timed` does."""
+        """Like `ask`, for a function that returns the same as `programs.timed`."""
         return Block.of_ranks(self.ask(name, **arguments))
 
     def close(self) -> None:
-        """Hangs up, which ends the ranks, and waits for them."""
+        """Closes the connections, which ends the ranks, and waits for them."""
         self._socket.close()
         for connection in self._connections.values():
             connection.close()
@@ -98,7 +99,7 @@ class Team:
             job.end()
 
     def _last_words(self, wait_s: float = 0.0) -> str:
-        """How the first rank that has ended did so."""
+        """How the first rank that has ended failed; "" if all run."""
         for task in (task for job in self._jobs for task in job.tasks.values()):
             if outcome := task.wait(wait_s):
                 return f": {outcome.failure()}"

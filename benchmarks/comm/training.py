@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training step for measuring overlap: layers that sleep instead of computing, real gradients, real DDP.
 
-Runs at the ranks. A layer's backward takes exactly its share of the step, writing the gradient included; what DDP does
-with gradients afterwards is on top, as in real training. Oversleeping is made up for by the next layer.
+Runs on the ranks. A layer's backward takes exactly its share of the step, including the time to write the gradient.
+DDP's own work with gradients comes on top, as in real training. If a layer sleeps too long, the next one sleeps that
+much less.
 """
 
 import time
@@ -18,7 +19,7 @@ from benchmarks.comm import programs
 
 
 class Pace:
-    """Sleeps that are right in sum. `forward` is the forward pass's share; `step_seconds` may change between steps."""
+    """Sleeps whose sum is exact. `forward` is the forward pass's share; `step_seconds` may change between steps."""
 
     def __init__(self, forward: float) -> None:
         self.forward, self.backward = forward, 1 - forward
@@ -26,7 +27,7 @@ class Pace:
         self._late = 0.0
 
     def sleep(self, share: float, since: float) -> None:
-        """Until that share of a step has passed since then."""
+        """Sleeps until that share of a step has passed after `since`."""
         until = since + share * self.step_seconds - self._late
         if (rest := until - time.monotonic()) > 0:
             time.sleep(rest)
@@ -51,21 +52,21 @@ class _Sleep(torch.autograd.Function):
 
 
 class Memory:
-    """What all layers of a process share: their weights lie in the same zeros, and their gradients are copies of the
-    same pattern, this rank's.
+    """The memory that all layers of a process share. Their weights are views of the same zeros, and their gradients are
+    copies of the same pattern, which differs between ranks.
     """
 
     def __init__(self, num_bytes: int) -> None:
-        """`num_bytes`: of the largest parameter."""
+        """`num_bytes` is the size of the largest parameter."""
         self.zeros, self.pattern = torch.zeros(num_bytes // 4), torch.empty(num_bytes // 4)
         programs.fill(self.pattern, programs.pattern(dist.get_rank()))
 
 
 class Sleeper(nn.Module):
-    """A layer whose parameters' gradients are this rank's pattern."""
+    """A layer whose parameters get this rank's pattern as gradients."""
 
     def __init__(self, sizes: Sequence[int], share: float, pace: Pace, memory: Memory) -> None:
-        """`sizes`: bytes of its parameters."""
+        """`sizes` are the bytes of its parameters."""
         super().__init__()
         self.share, self.pace = share, pace
         self.weights = nn.ParameterList(memory.zeros[: num_bytes // 4] for num_bytes in sizes)
@@ -76,7 +77,8 @@ class Sleeper(nn.Module):
 
 
 def sleepers(layers: Sequence[tuple[Sequence[int], float]], pace: Pace, memory: Memory) -> nn.Sequential:
-    """`layers`: bytes of the parameters and share of the compute, in order of the forward pass."""
+    """Returns the model. `layers` holds bytes of the parameters and share of the compute, in order of the forward
+    pass."""
     return nn.Sequential(*(Sleeper(sizes, share, pace, memory) for sizes, share in layers))
 
 
@@ -89,10 +91,10 @@ def expect_means(model: nn.Module) -> None:
 
 
 class Session:
-    """A model under DDP; gradients are views of buckets, which spares a copy of everything at the end of a step."""
+    """A model under DDP. Gradients are views of buckets, which saves a copy of all gradients at the end of a step."""
 
     def __init__(self, layers: Sequence[tuple[int, float]], bucket_mb: float | None, forward: float) -> None:
-        """`layers`: bytes and share of the compute, in order of the forward pass."""
+        """`layers` holds bytes and share of the compute, in order of the forward pass."""
         self.pace = Pace(forward)
         memory = Memory(max(num_bytes for num_bytes, _ in layers))
         self.model = sleepers([([num_bytes], share) for num_bytes, share in layers], self.pace, memory)
@@ -109,7 +111,7 @@ _session: list[Session] = []
 
 
 def open_session(layers: Sequence[tuple[int, float]], bucket_mb: float | None, forward: float) -> None:
-    """The session that `steps` runs. Two steps without compute let DDP settle its buckets."""
+    """Opens the session that `steps` runs. Two steps without compute let DDP settle its buckets."""
     _session[:] = []
     _session.append(Session(layers, bucket_mb, forward))
     for _ in range(2):
@@ -117,7 +119,8 @@ def open_session(layers: Sequence[tuple[int, float]], bucket_mb: float | None, f
 
 
 def submissions() -> list[tuple[float, int]]:
-    """When DDP handed over what it reduced lately, on the clock of `programs.timed`, and its bytes. agspeed only."""
+    """Returns the time and bytes of DDP's recent all-reduces, on the clock of `programs.timed`. Works with agspeed
+    only."""
     from agspeed import distributed
 
     ahead = time.time() - time.monotonic()

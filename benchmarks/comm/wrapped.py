@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks do in part "real": wrapped workloads, compiled and tuned in the ways compared.
+"""Functions that ranks run in part "real": wrapped workloads, compiled and tuned in the ways compared.
 
-Wrappers are "DistributedDataParallel" and "fully_shard", of each block and then of the model, whose blocks
-torch.compile gets one by one.
+The wrapper is "DistributedDataParallel" or "fully_shard". The latter shards each block and then the model, and
+torch.compile compiles the blocks one by one.
 """
 
 import contextlib
@@ -22,13 +22,13 @@ from benchmarks.comm import programs
 from benchmarks.workloads.base import Batch, Training, called_through
 
 _WRAPPERS = ("DistributedDataParallel", "fully_shard")
-_WARM_UP = 8  # steps; they settle DDP's buckets and torch.compile
+_WARM_UP = 8  # steps to settle DDP's buckets and torch.compile
 _caches: list[tempfile.TemporaryDirectory[str]] = []
 _ways: dict[str, tuple[Training, Iterator[Batch]]] = {}
 
 
 def open_way(way: str, workload: str, seconds: float, wrapper: str) -> dict[str, Any]:
-    """Gets ready to train in that way; agspeed tunes for `seconds` at most. Returns what it settled on."""
+    """Prepares training in that way; agspeed tunes for `seconds` at most. Returns agspeed's choice and its reason."""
     if wrapper not in _WRAPPERS:
         raise ValueError(f"unknown wrapper {wrapper!r}; known: {', '.join(_WRAPPERS)}")
     torch._dynamo.reset()
@@ -56,7 +56,7 @@ def open_way(way: str, workload: str, seconds: float, wrapper: str) -> dict[str,
 
 
 def close_ways() -> None:
-    """The next workload begins."""
+    """Drops all ways before the next workload begins."""
     _ways.clear()
 
 
@@ -76,7 +76,7 @@ def _in_ddp(model: nn.Module, way: str) -> Any:
 
 
 def _shard(model: nn.Module, way: str) -> dict[nn.Parameter, nn.Parameter]:
-    """Returns the sharded parameter in place of each. Requires: the model calls its `blocks`."""
+    """Shards the model. Returns each original parameter's sharded one. Requires: the model calls its `blocks`."""
     whole = dict(model.named_parameters())
     for block in model.blocks.children():  # type: ignore[union-attr]
         if way == "compile":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the parts, each in a process of its own with a time limit, and writes DIR/results.json after each.
 
-Exit status: 0 if all that ran holds, 1 if something does not, 2 for wrong arguments, 3 without a GPU.
+Exit status: 0 if all parts that ran passed, 1 if one did not, 2 for wrong arguments, 3 without a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from benchmarks.gpu_check.parts import MINUTES, PARTS, Part
 
 _MARK = "GPU_CHECK_RESULT "
 _SHOWN = 2000
-"""Letters of a failed part's output that the results keep."""
+"""The results keep this number of characters of a failed part's output."""
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
 
 
 def run_all(out: Path, share: float) -> int:
-    """Runs the parts within their shares of the time; what one leaves over the next may use."""
+    """Runs the parts within their shares of the time. A part may use the time that earlier parts left over."""
     out.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {}
     begun = time.monotonic()
@@ -66,7 +66,7 @@ def run_all(out: Path, share: float) -> int:
 
 
 def run_part(part: Part, limit_s: float) -> dict[str, Any]:
-    """What the part found in a process of its own; that it crashed or took too long is a finding, too."""
+    """Runs the part in a process of its own and returns its findings. A crash and a timeout are findings, too."""
     begun = time.monotonic()
     command = [
         sys.executable,

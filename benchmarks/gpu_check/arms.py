@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole training steps on the GPU: what agspeed chose against eager, and against each candidate alone."""
+"""Whole training steps on the GPU: agspeed's choice against eager."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _LEAST_OVER_EAGER = 0.98
 
 
 def on_gpu(name: str) -> Training:
-    """A workload's session with its modules and batches on the GPU."""
+    """Returns a workload's session with its modules and batches on the GPU."""
     training = load(name).build()
     for module in training.modules.values():
         module.to("cuda")
@@ -86,7 +86,7 @@ def _measure(name: str, limit_s: float) -> dict[str, Any]:
 
 
 def _seconds(training: Training) -> float:
-    """Of one of some steps, the device waited for at both ends."""
+    """The mean seconds of a step, over some steps; waits for the device at both ends."""
     torch.cuda.synchronize()
     begun = time.perf_counter()
     for index in range(_TIMED_STEPS):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numerics gate and CUDA graphs on the device: what is sound passes, what is planted does not."""
+"""The numerics gate and CUDA graphs on the device: sound candidates pass, planted bugs are rejected."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Net(nn.Module):
 
 
 class _WithGradient(torch.autograd.Function):
-    """The values of one tensor, the history of another."""
+    """Returns the values of one tensor with the autograd history of another."""
 
     @staticmethod
     def forward(ctx: Any, history: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -57,7 +57,7 @@ def _graphed(gm: fx.GraphModule) -> Any:
 
 
 def graphs(seconds: float) -> Findings:
-    """Losses and gradients of ten steps are eager's bit for bit, and are still so after all steps."""
+    """Losses and gradients of ten steps equal eager's bit for bit, and still do after the last step."""
     model = _Net().cuda()
     gm, inputs = _captured(model, torch.randn(32, 64, device="cuda"))
     runner = _graphed(gm)
@@ -89,7 +89,7 @@ def graphs(seconds: float) -> Findings:
 
 
 def planted(seconds: float) -> Findings:
-    """Wrong candidates of one region, each in its own way; all are to be rejected, eager's own graph to be accepted."""
+    """Every wrong candidate of a region is rejected, each for a bug of its own. Eager's own graph is accepted."""
     gm, inputs = _captured(_Net().cuda(), torch.randn(32, 64, device="cuda"))
     policy = Policy(is_steady=False)
     figures = {

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""agspeed's own GPU kernels: against the reference interpreter on the CPU, and against the bandwidth of a copy.
+"""agspeed's own GPU kernels, compared with the reference interpreter on the CPU and with the bandwidth of a copy.
 
-A kernel is made as the native candidate makes it: a graph traced on the CPU, moved to the GPU by name, compiled there.
+A kernel is made as the native candidate makes it. A graph is traced on the CPU; its text then names the GPU as its
+device, and it is compiled there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Function = Callable[..., Any]
 _UNARY: tuple[Function, ...] = (torch.tanh, torch.sigmoid, torch.relu, torch.abs, torch.exp, torch.neg, torch.sin)
 _BINARY: tuple[Function, ...] = (torch.add, torch.mul, torch.sub, torch.maximum, torch.minimum)
 _MOST_OFF = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2**-6, torch.float16: 2**-9}
-"""Of the larger of 1 and a value's magnitude: reductions add in another order, 16-bit results may round otherwise."""
+"""Limits for the error, relative to the larger of 1 and a value's magnitude. Reductions add in another order, and
+16-bit results may be rounded otherwise."""
 
 
 class Case(NamedTuple):
@@ -34,7 +36,7 @@ class Case(NamedTuple):
     function: Function
     inputs: Sequence[Tensor]
     start: int = 0
-    """Elements that the GPU's inputs lie beyond an aligned address."""
+    """How many elements the GPU's inputs begin after an aligned address."""
 
 
 def cases() -> list[Case]:
@@ -64,7 +66,7 @@ def cases() -> list[Case]:
     for columns in (3, 64, 1000, 5000):
         found.append(Case(f"softmax of {columns}", softmax, [rows(17, columns)]))
         found.append(Case(f"norm of {columns}", norm, [rows(17, columns), rows(columns), rows(columns)]))
-    for dtype in (torch.float32, torch.bfloat16, torch.float16):  # there is no formula of erf in f64
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):  # not float64: there is no formula of erf for it
         found.append(Case(f"chain in {dtype}", gelu_chain, [rows(37, 131, dtype=dtype), rows(131, dtype=dtype)]))
     found.append(Case("chain in f64", lambda x, y: torch.relu(x * y + 1) - x, [rows(37, 131, dtype=torch.float64)] * 2))
     for start in (1, 2, 3):
@@ -73,7 +75,7 @@ def cases() -> list[Case]:
 
 
 def random_case(seed: int) -> Case:
-    """A chain of operators over rows, with reductions among them."""
+    """Returns a chain of operators over rows, with reductions among them."""
     chosen = random.Random(seed)
     columns = chosen.choice((5, 32, 100, 769))
     steps = [(chosen.random(), chosen.choice(_UNARY), chosen.choice(_BINARY), chosen.random()) for _ in range(8)]
@@ -95,7 +97,7 @@ def random_case(seed: int) -> Case:
 
 
 def conformance(seconds: float, most_random: int = 300) -> Findings:
-    """All cases, then random ones until the time is over."""
+    """Checks all fixed cases, then random ones until the time is over."""
     if (reason := _why_not()) is not None:
         return {"holds": True, "left_out": reason}
     until = time.monotonic() + 0.9 * seconds
@@ -116,7 +118,8 @@ def conformance(seconds: float, most_random: int = 300) -> Findings:
 
 
 def bandwidth(seconds: float, bytes_moved: int = 256 << 20) -> Findings:
-    """Bytes per second of a copy, and of kernels that read and write as many; the figures are told, not judged."""
+    """Measures bytes per second of a copy, and of kernels that read and write as many. Reports them without a
+    verdict."""
     count = bytes_moved // 8
     source, target = (torch.empty(count, dtype=torch.float32, device="cuda") for _ in range(2))
     copied = 8 * count / _seconds(lambda: target.copy_(source))
@@ -138,10 +141,10 @@ def bandwidth(seconds: float, bytes_moved: int = 256 << 20) -> Findings:
 
 
 def _why_not() -> str | None:
-    """Why there are no kernels to check, or None."""
+    """Returns the reason why there are no kernels to check, or None."""
     try:
         _compiled(torch.exp, [torch.zeros(4)], "cuda:0")
-    except UnsupportedError as error:  # of this build, driver or GPU; anything else is a fault
+    except UnsupportedError as error:  # a limit of this build, driver or GPU; any other exception is a bug
         return f"the native candidate makes no GPU kernels here: {error}"
     return None
 
@@ -155,7 +158,7 @@ def _compiled(function: Function, inputs: Sequence[Tensor], device: str, target:
 
 
 def _difference(case: Case) -> str | None:
-    """What the kernels of a case do wrong, or None."""
+    """Returns how the results of a case's kernels are wrong, or None."""
     try:
         expected = _compiled(case.function, case.inputs, "cpu", "reference").run("forward", list(case.inputs))
         kernel = _compiled(case.function, case.inputs, "cuda:0")
@@ -173,7 +176,7 @@ def _difference(case: Case) -> str | None:
 
 
 def _on_gpu(value: Tensor, start: int) -> Tensor:
-    """The same values on the GPU, `start` elements beyond an aligned address."""
+    """Copies the values to the GPU, `start` elements after an aligned address."""
     memory = torch.empty(value.numel() + start, dtype=value.dtype, device="cuda")
     view = memory[start:].view(value.shape)
     view.copy_(value)
@@ -181,7 +184,7 @@ def _on_gpu(value: Tensor, start: int) -> Tensor:
 
 
 def _seconds(run: Callable[[], Any]) -> float:
-    """The median of some runs, by events."""
+    """The median seconds of some runs, timed by events."""
     begin, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
     times = []
     for _ in range(20):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine, and what NVIDIA's own checker says of a tuned training."""
+"""Facts about the machine, and the verdict of NVIDIA's compute-sanitizer on a tuned training."""
 
 from __future__ import annotations
 

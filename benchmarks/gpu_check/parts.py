@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the check, in order of worth, each with the seconds that it may take of ten minutes."""
+"""The parts of the check, most important first, each with its share in seconds of the ten minutes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 MINUTES = 10.0
 
 Findings = dict[str, Any]
-"""What a part found: "holds" (all that it asserts is so), "figures", and "left_out" with the reason for what did not
-run."""
+"""The result of a part: "holds" (True if all its assertions are), "figures", and "left_out" with the reason for checks
+that did not run."""
 
 
 class Part(NamedTuple):
-    """function: of a module of this package; takes the seconds that are left, returns `Findings`."""
+    """`function` names a function of a module of this package. It takes the seconds left and returns `Findings`."""
 
     name: str
     what: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The step clock and the memory meter against what torch says."""
+"""The step clock and the memory meter, compared with torch's own figures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_OFF_PEAK = 0.02
 
 
 class _Loop:
-    """A model of a few milliseconds a step."""
+    """A training loop around a model whose step takes a few milliseconds."""
 
     def __init__(self, width: int) -> None:
         layers = [part for _ in range(6) for part in (nn.Linear(width, width), nn.GELU())]
@@ -38,7 +38,7 @@ class _Loop:
 
 
 def clock(seconds: float) -> Findings:
-    """Medians of steps by events, without waiting, and by the host's clock around synchronised steps."""
+    """Compares medians of steps: timed by events without waiting, and by the host's clock around synchronised steps."""
     loop = _Loop(4096)
     late: LateSteps[int] = LateSteps(StepTimer(Accelerator(torch.device("cuda", 0))))
     for _ in range(5):
@@ -78,7 +78,7 @@ def clock(seconds: float) -> Findings:
 
 
 def meter(seconds: float) -> Findings:
-    """Peaks of steps, of which torch's own is read afterwards; that one is not touched."""
+    """Compares the meter's peaks with torch's own peak statistics, and checks that the meter leaves those unchanged."""
     figures = []
     for width in (1024, 2048, 4096):
         loop = _Loop(width)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of cases of kind "horovod", what their ranks run, and the gradient sets."""
+"""Parts of cases of kind "horovod", the functions that their ranks run, and the gradient sets."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads gradient_sets.toml: sizes of the gradients of published models, and what share of the compute each layer is."""
+"""Reads gradient_sets.toml: sizes of the gradients of published models, and each layer's share of the compute."""
 
 import math
 import tomllib
 from pathlib import Path
 
 Layers = list[tuple[list[int], float]]
-"""Bytes of each parameter of a layer, as float32, and its share of the compute; in order of the forward pass."""
+"""For each layer, in order of the forward pass: the bytes of each parameter as float32, and its share of the
+compute."""
 
 
 def names() -> list[str]:
@@ -14,7 +15,7 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Layers:
-    """The layers of a set. Raises ValueError when there is none of that name."""
+    """Returns the layers of a set. Raises ValueError if no set has that name."""
     if name not in (tables := _tables()):
         raise ValueError(f"unknown gradient set {name!r}; known: {', '.join(tables)}")
     rows = [line.split() for line in tables[name]["layers"].strip().splitlines()]

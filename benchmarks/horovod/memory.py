@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "memory" of a case: what ranks hold while they take steps of DistributedOptimizer, and how it grows."""
+"""Part "memory" of a case: the memory of ranks during steps of DistributedOptimizer, and its growth."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,11 +10,11 @@ from benchmarks.comm.contest import Contest
 from benchmarks.comm.sides import OURS
 
 _PARTS = 10
-_SETTLING = 100  # steps, before the first reading
+_SETTLING = 100  # steps before the first reading
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Ends with the first tenth of the steps after which `seconds` have passed. `sizes` do not apply."""
+    """Runs the steps in tenths and stops after the tenth in which `seconds` run out. `sizes` do not apply."""
     team, share = contest.teams[OURS], 1 / len(case["layers"])
     layers = [([message_sizes.parse(size)] * count, share) for count, size in case["layers"]]
     team.ask("horovod.ranks.open_session", way="horovod", layers=layers, bucket_mb=0, forward=0.0)
@@ -26,8 +26,8 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 
 def row(readings: Sequence[Sequence[Mapping[str, int]]], part: int) -> dict[str, Any]:
-    """`readings`: of all ranks, one after another, `part` steps between two of them. Growth is that of the rank that
-    grew most, over what it held at the first.
+    """The row of a case. `readings` holds one reading of all ranks after another, `part` steps apart. Growth is
+    relative to the first reading; the rank that grew most counts.
     """
     growths = [
         last["resident_bytes"] / first["resident_bytes"] - 1

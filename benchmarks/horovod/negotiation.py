@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "negotiation" of a case: many small tensors by name beside one operation of the same bytes, fused and unfused.
+"""Part "negotiation" of a case: many small named tensors, beside one operation of the same bytes and beside unfused.
 
-"grouped" and "named" call hvd's functions; "optimizer" and "optimizer-grouped" are a DistributedOptimizer's wait for
-gradients that are all there, whose work for each tensor is C++.
+"grouped" and "named" call hvd's functions. "optimizer" and "optimizer-grouped" call synchronize() of a
+DistributedOptimizer whose gradients are all ready. Its work for each tensor is done in C++.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,8 @@ _BLOCK = 2 * SAMPLES  # operations
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """Both comparisons take `seconds` each. `sizes` replace the tensors' size. RuntimeError where a side fails."""
+    """Runs both comparisons, for `seconds` each. `sizes` replace the tensors' size. Raises RuntimeError if a side
+    fails."""
     rows = []
     for num_bytes in sizes or [message_sizes.parse(case["bytes"])]:
         for count, pairs in ((case["grouped"], _AGAINST_GROUPED), (case["fused"], _AGAINST_FUSED)):
@@ -49,7 +50,7 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 
 def row(mine: Sequence[Block], other: Sequence[Block], name: str) -> dict[str, Any]:
-    """Milliseconds of an operation, and the ratio of its time to that of another, paired."""
+    """The row of one way: milliseconds of an operation, and the paired ratio of its time to another way's."""
     samples = [1e3 * sample for block in mine for sample in block.samples(SAMPLES)]
     processor = [block.cpu_seconds_per_operation for block in mine]
     return {

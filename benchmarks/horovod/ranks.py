@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks run for cases of kind "horovod" (comm/rank.py): steps whose layers sleep, and operations by name.
+"""Functions that ranks run in cases of kind "horovod" (comm/rank.py): steps with sleeping layers, named operations.
 
 Every rank of a side runs each function at the same time. Results are compared bit by bit, as in comm/programs.py.
 """
@@ -24,7 +24,7 @@ _tensors: list[Tensor] = []
 
 
 class Unmoved(torch.optim.Optimizer):
-    """Its step does nothing: an update is compute, and compute is replayed by sleeping."""
+    """An optimizer whose step does nothing. An update is compute, and compute is replayed by sleeping."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
@@ -34,10 +34,11 @@ class Unmoved(torch.optim.Optimizer):
 
 
 class Session:
-    """A training loop around sleeping layers, as users write it: DistributedDataParallel, Horovod's optimizer, none."""
+    """A training loop around sleeping layers, as users write it: with DDP, with Horovod's optimizer, or without
+    either."""
 
     def __init__(self, way: str, layers: Sequence[tuple[Sequence[int], float]], bucket_mb: float, forward: float):
-        """`bucket_mb`: of DistributedDataParallel, 0 for its default."""
+        """`bucket_mb` is the cap of DistributedDataParallel; 0 means its default."""
         largest = max(max(sizes) for sizes, _ in layers)
         if largest not in _memories:
             _memories[largest] = training.Memory(largest)
@@ -64,7 +65,7 @@ class Session:
 
 
 def horovod() -> Any:
-    """hvd, after its init()."""
+    """Returns hvd, initialised."""
     import agspeed.horovod.torch as hvd
 
     hvd.init()
@@ -72,7 +73,7 @@ def horovod() -> Any:
 
 
 def open_session(way: str, layers: Any, bucket_mb: float, forward: float) -> None:
-    """What `steps` of that way run from now on. Two steps without compute settle buckets and names."""
+    """Opens the session that `steps` of that way run. Two steps without compute settle buckets and names."""
     _sessions.pop(way, None)
     session = _sessions[way] = Session(way, layers, bucket_mb, forward)
     for _ in range(2):
@@ -87,7 +88,7 @@ def steps(way: str, compute_seconds: float, count: int) -> dict[str, Any]:
     session.pace.step_seconds = compute_seconds
     noted = programs.timed(count, lambda _: session.step())
     if way == ALONE:
-        session.optimizer.zero_grad()  # whose memory the other ways have use for
+        session.optimizer.zero_grad()  # frees memory that the other ways need
     return noted
 
 
@@ -97,7 +98,7 @@ def check(way: str) -> None:
 
 
 def open_operations(num_tensors: int, num_bytes: int) -> None:
-    """What `operations` run: averages in place of that many tensors, by each way."""
+    """Prepares what `operations` runs: averages in place of that many tensors, by each way."""
     hvd = horovod()
     pattern = programs.pattern(dist.get_rank())
     _tensors[:] = [torch.empty(num_bytes // 4) for _ in range(num_tensors)]
@@ -133,7 +134,7 @@ def operations(way: str, count: int) -> dict[str, Any]:
 
 
 def steps_of(count: int) -> dict[str, Any]:
-    """That many steps of Horovod's way without compute; resident bytes afterwards, and what the group holds."""
+    """Runs steps of Horovod's way without compute. Returns the resident bytes afterwards and the group's statistics."""
     for _ in range(count):
         _sessions[HOROVOD].step()
     from agspeed.horovod.torch import job
@@ -143,7 +144,7 @@ def steps_of(count: int) -> dict[str, Any]:
 
 
 def _optimizer(hvd: Any, name: str, groups: int | None) -> Any:
-    """Of parameters whose gradients are `_tensors`, made by no backward: synchronize() starts them all."""
+    """Returns an optimizer whose gradients are `_tensors`. No backward makes them: synchronize() starts them all."""
     parameters = [nn.Parameter(torch.zeros_like(tensor)) for tensor in _tensors]
     for parameter, tensor in zip(parameters, _tensors, strict=True):
         parameter.grad = tensor

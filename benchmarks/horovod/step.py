@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Part "step" of a case: whole steps of DistributedOptimizer beside those of DDP, over gradients of a published model.
+"""Part "step" of a case: whole steps of DistributedOptimizer beside steps of DDP, over a published model's gradients.
 
-Compute is replayed by sleeping and chosen by how long the network needs at least for the gradients, so that the ratio
-of both, which decides about efficiency, does not depend on the number of hosts. Sides called "horovod..." train with
+Compute is replayed by sleeping. Its length follows from the least time that the network needs for the gradients. So the
+ratio of the two, which decides efficiency, does not depend on the number of hosts. Sides called "horovod..." train with
 agspeed.horovod, all others with DistributedDataParallel.
 """
 
@@ -25,7 +25,7 @@ _ALONE_STEPS = 2
 
 
 def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], seconds: float) -> dict[str, Any]:
-    """`sizes` do not apply. RuntimeError where Horovod's side fails."""
+    """Times all sides. `sizes` do not apply. Raises RuntimeError if Horovod's side fails."""
     layers, links, rows = gradient_sets.load(case["set"]), network.links(network.host_rates(case)), []
     total = gradient_sets.num_bytes(layers)
     communication = bounds.all_reduce_seconds(total, links)
@@ -56,7 +56,8 @@ def measure(contest: Contest, case: Mapping[str, Any], sizes: Sequence[int], sec
 
 
 def row(name: str, found: Mapping[str, Sequence[Block]], alone: float, fluid: float) -> dict[str, Any]:
-    """One side's figures: seconds of a step, efficiency, and its time over Horovod's side (control: agspeed's)."""
+    """One side's figures: seconds of a step, efficiency, and the ratio to Horovod's side (for the control: to
+    agspeed)."""
     seconds = {side: [each for block in blocks for each in block.seconds] for side, blocks in found.items()}
     mine, reference = seconds[name], OURS if name == CONTROL else HOROVOD
     return {
@@ -70,7 +71,7 @@ def row(name: str, found: Mapping[str, Sequence[Block]], alone: float, fluid: fl
 
 
 def _open(team: Team, layers: gradient_sets.Layers, caps: Sequence[float], block: tuple[float, int]) -> float:
-    """Opens the side's session with the best of the bucket caps, after a block of steps with each. Returns: which."""
+    """Opens the side's session with the bucket cap that was fastest in a block of steps. Returns that cap."""
     way = _way(team.side.name)
     tried = dict[float, float]()
     for cap in caps if len(caps) > 1 else []:
@@ -79,7 +80,7 @@ def _open(team: Team, layers: gradient_sets.Layers, caps: Sequence[float], block
     best = min(tried, key=lambda cap: tried[cap]) if tried else caps[0]
     if best != next(reversed(tried), None):
         team.ask("horovod.ranks.open_session", way=way, layers=layers, bucket_mb=best, forward=FORWARD)
-    _steps(team, way, block[0], 1)  # touches all memory for the first time
+    _steps(team, way, block[0], 1)  # touches all memory once, so that no page fault is timed
     return best
 
 

@@ -3,8 +3,8 @@
 
     agspeed run -np 2 --as-horovod python -m benchmarks.horovod.synthetic --model resnet50 --batch-size 8
 
-The script knows Horovod alone, so that it also runs by real Horovod; options are those of its published benchmark where
-both have them. Rank 0 prints. Nothing is compared here: RESULTS_RANKS.md has the paired cases.
+The script uses Horovod's API only, so it also runs with real Horovod. Options that Horovod's published benchmark has,
+too, have the same names here. Rank 0 prints. The script compares nothing: RESULTS_RANKS.md has the paired cases.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
 
 
 def training(args: argparse.Namespace) -> Callable[[], None]:
-    """One step of this rank; all ranks start from rank 0's weights."""
+    """Returns a function that runs one step on this rank. All ranks start from rank 0's weights."""
     torch.manual_seed(hvd.rank())
     model: nn.Module = models.get_model(args.model, weights=None)
     lr = 0.01 * (1 if args.use_adasum else hvd.size())

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be measured about a case: one module per kind, all with the same three functions.
+"""The kinds of measurement: one module per kind, all with the same three functions.
 
-`plan(case, threads, settings)` lists the processes to run one after another (a row with "cache": "fresh" starts from
-an empty cache folder, which later rows share), `measure(spec)` runs inside such a
-process and returns JSON data, `summarize(case, results)` turns their results into one cell of the report. A cell says
-"status": "ok", "void" (the control failed) or "failed", and gives the reason when it is not "ok".
+`plan(case, threads, settings)` lists the processes to run one after another. A row with "cache": "fresh" starts from an
+empty cache folder, which later rows share. `measure(spec)` runs inside such a process and returns JSON data.
+`summarize(case, results)` turns their results into one cell of the report. A cell's "status" is "ok", "void" (the
+control failed) or "failed". It gives the reason if it is not "ok".
 """
 
 import importlib
@@ -28,7 +28,7 @@ NAMES = (
 
 
 def load(name: str) -> ModuleType:
-    """The module of a kind. Raises ValueError when there is none."""
+    """Returns the module of a kind. Raises ValueError if there is none."""
     if name not in NAMES:
         raise ValueError(f"unknown kind {name!r}; known: {', '.join(NAMES)}")
     return importlib.import_module(f"{__name__}.{name}")

@@ -2,8 +2,7 @@
 """Collectives of torch.distributed in a network of namespaces: agspeed beside Gloo's best settings, paired.
 
 A case names its network, its sides and one part: "all_reduce", "step", "join", "layout", "real" or "rail_change"
-(modules of benchmarks/comm).
-The `threads` of a cell are the cores that all ranks and the kernel's part of the network share.
+(modules of benchmarks/comm). The `threads` of a cell are the cores that all ranks and the kernel's network stack share.
 """
 
 import ctypes
@@ -20,7 +19,7 @@ _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """One process keeps the network and asks all ranks, so that all sides share their conditions."""
+    """One process owns the network and drives all ranks, so that all sides have the same conditions."""
     return [{}]
 
 
@@ -29,7 +28,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure_part(spec: dict[str, Any], folder: str) -> dict[str, Any]:
-    """What the part of the case finds, a module of that folder, and on what network."""
+    """Runs the part of the case, a module of that folder. Returns its findings and a description of the network."""
     from benchmarks.comm import contest, network
     from benchmarks.comm.sides import OURS
 
@@ -39,7 +38,7 @@ def measure_part(spec: dict[str, Any], folder: str) -> dict[str, Any]:
     names = list(dict.fromkeys([OURS, *settings["sides"]])) if settings["sides"] else case["sides"]
     ranks_per_host = case.get("ranks_per_host", 1)
     seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
-    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)  # the bed turns it into an orderly end
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGTERM)  # on SIGTERM the bed ends in order
     watch = Watch(spec["cores"])
     with network.build(case) as bed:
         stream = network.stream(bed, case, _STREAM_SECONDS)
@@ -56,7 +55,7 @@ def measure_part(spec: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """A cell is void when each of its sizes is."""
+    """A cell is void if all its sizes are."""
     [cell] = results
     sizes = cell.get("sizes", [])
     if sizes and all(size["status"] == "void" for size in sizes):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""agspeed.horovod in a network of namespaces: operations by name, and steps of DistributedOptimizer beside DDP's.
+"""agspeed.horovod in a network of namespaces: named operations, and steps of DistributedOptimizer beside DDP's.
 
 A case names its network, its sides and one part: "memory", "negotiation" or "step" (modules of benchmarks/horovod).
 """
@@ -19,7 +19,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """A cell is void where a second agspeed beside it differs."""
+    """A cell is void if a second agspeed, the control, differs from the first."""
     [cell] = results
     for row in [*cell.get("negotiations", []), *cell.get("optimizer_steps", [])]:
         read = row["ratio"]["value"]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Native compile time of a LayerNorm-GELU block: both ATen graphs in, Executable out, first compile of a fresh process.
+"""Native compile time of a LayerNorm-GELU block: from both ATen graphs to an Executable, first compile of a process.
 
-Tracing is not part of the time; code generation, linking and loading are. No object cache is used.
+The time includes code generation, linking and loading, but not tracing. No object cache is used.
 """
 
 import time
@@ -37,7 +37,7 @@ class Residual(nn.Sequential):
 
 
 def traced_block() -> dict[str, fx.GraphModule]:
-    """Forward and backward ATen graphs of norm, product, GELU, product and residual, on photo patches."""
+    """Returns forward and backward ATen graphs of norm, product, GELU, product and residual, on photo patches."""
     from torch._decomp import get_decompositions
     from torch._functorch.aot_autograd import aot_module, make_boxed_func
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations through NCCL's network tables between hosts: agspeed's plug-in beside NCCL's own socket transport.
 
-No communicator and no GPU: processes call the tables on host memory. A case's `pattern` says what an operation is:
+There is no communicator and no GPU: processes call the tables on host memory. A case's `pattern` names the operation:
 
-- pair: `bytes` in `messages` of equal size from host 0 to host 1 on one connection (or one per rail); it ends when its
-  receiver has said so;
-- ring: an all-reduce of `bytes` around all hosts, each with one connection (or one per rail) to the next, `messages`
-  slices of up to 1 MiB under way on each; it ends with its last rank;
-- faults: as pair, 200 and more with `agspeed` alone while links fail (benchmarks/comm/nccl_faults.py).
+- pair: `bytes` in `messages` of equal size from host 0 to host 1, on one connection or one per rail. It ends when the
+  receiver has confirmed it.
+- ring: an all-reduce of `bytes` around all hosts. Each host has one connection, or one per rail, to the next, with
+  `messages` slices of up to 1 MiB in flight on each. It ends with its last rank.
+- faults: like pair, for agspeed only: 200 operations or more while links fail (benchmarks/comm/nccl_faults.py).
 
-Each way has new processes for each block; ways follow each other there and back, on one network.
+Each way gets new processes for each block. The ways follow each other there and back, on one network.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ _VOID = (0.96, 1.04)
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """One process keeps the network, so that all ways share its conditions."""
+    """One process owns the network, so that all ways have the same conditions."""
     return [{}]
 
 
@@ -53,9 +53,10 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _least_ms(case: dict[str, Any], num_bytes: int) -> float | None:
-    """That shaped rails allow for one of many operations back to back; None where they are not shaped.
+    """The least time that shaped rails need for one of many operations back to back; None if the rails are not shaped.
 
-    What a shaper lets through at once after a pause goes to a block's first operation, which is not counted.
+    A shaper lets some bytes through at once after a pause. They help a block's first operation only, which is not
+    counted.
     """
     from benchmarks.comm import bounds, network
 
@@ -102,7 +103,7 @@ def _row(num_bytes: int, blocks: list[Any]) -> dict[str, Any]:
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Rates beside agspeed's; void where a second agspeed beside it differs."""
+    """Adds rates relative to agspeed's. A cell is void if a second agspeed, the control, differs from the first."""
     [cell] = results
     if wrong := sum(row["wrong_bytes"] for row in cell.get("faults", [])):
         return cell | {"status": "failed", "reason": f"{wrong} bytes came wrong"}

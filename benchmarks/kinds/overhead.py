@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cost of the machinery itself, in microseconds: `extra_us` of each candidate against eager, in ABBA blocks.
+"""Cost of the machinery itself, in microseconds: `extra_us` of each candidate over eager, in ABBA blocks.
 
-With `"part": "call"` only the forward call is timed (no gradient), which shows what a call through agspeed adds when
-eager was chosen; with "step" whole training steps are. With "stages" they are, too, but each candidate X-staged is
-compared with its X: `stage_us` is what each stage after the first adds. With "group" they are those of one of two ranks
-under DistributedDataParallel: a session that has decided together with the other rank's, beside one that decided alone.
+`"part": "call"` times the forward call only, without gradient: what agspeed adds to a call when it has chosen eager.
+"step" times whole training steps. "stages" does, too, but compares each candidate X-staged with X: `stage_us` is the
+cost of each stage after the first. "group" times steps of one of two ranks under DistributedDataParallel: a session
+that decided together with the other rank, beside one that decided alone.
 """
 
 from collections.abc import Iterator
@@ -48,7 +48,8 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
                 rows[name] = {"status": "timed", "chosen": settled.chosen, **compared}
         except Exception as error:
             rows[name] = {"status": "failed", "reason": steady.describe(error)}
-        torch._dynamo.reset()  # copies of a model share their code: the next would run this one's guards, too
+        # copies of a model share their code: without this, the next one would run this one's guards, too
+        torch._dynamo.reset()
     return {
         "eager_ms": control["reference_ms"],
         "control": control,
@@ -65,7 +66,7 @@ def _running(name: str, workload: Workload, spec: dict[str, Any]) -> Iterator[tu
 
 
 def _num_stages(training: Training) -> int:
-    """That gradients of a session's step leave in."""
+    """The number of stages in which the gradients of a session's step leave."""
     from agspeed.frontend.session import session_of
 
     sessions = [session_of(module) for module in training.modules.values()]
@@ -91,7 +92,7 @@ def measure_group(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_group(spec: dict[str, Any]) -> list[Training]:
-    """At each of two ranks: two sessions that decide alone, and one that decides with the other rank."""
+    """Builds three sessions on each of two ranks: two that decide alone, and one that decides with the other rank."""
     built = []
     for name in ("agspeed-eager-alone", "agspeed-eager-alone", *spec["candidates"]):
         with called_through(DistributedDataParallel):
@@ -101,7 +102,7 @@ def build_group(spec: dict[str, Any]) -> list[Training]:
 
 
 def call_only(training: Training) -> Training:
-    """The same session with a step that is one forward call of its model under no_grad."""
+    """Returns the same session with another step: one forward call of its model under no_grad."""
     model = training.modules["model"]
 
     def step(batch: Batch) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published architectures in steady state, measured as in `steady`, with the candidates that agspeed lost and why."""
+"""Published architectures in steady state, measured as in `steady`, with the candidates that failed and the reasons."""
 
 from typing import Any
 
@@ -10,5 +10,5 @@ summarize = steady.summarize
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """The case is named after its architecture."""
+    """Measures the architecture that the case is named after."""
     return steady.measure(spec | {"case": spec["case"] | {"workload": spec["case"]["name"]}})

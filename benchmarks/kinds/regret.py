@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Regret of mode="auto": real timelines from the first step, each choice in its own cold process.
 
-The processes take turns of half a second (`measure/turns.py`). Eager runs twice; the two must agree, else the cell is
-void. Regret at a horizon is agspeed's time over that of the best fixed choice, twice: `paid` lets the fixed choice pay
-for its own compile, `free` gives it its steady step time from step one. Horizons beyond the measured steps are computed
-from the last steps, where tuning had ended by then, and labelled so.
+The processes take turns of half a second (`measure/turns.py`). Eager runs twice; the cell is void if the two disagree.
+Regret at a horizon is agspeed's time over that of the best fixed choice. There are two figures: `paid` charges the
+fixed choice for its compile, `free` gives it its steady step time from step one. Horizons beyond the measured steps are
+computed from the last steps and labelled so, if tuning had ended by then.
 """
 
 import itertools
@@ -37,7 +37,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def timeline(spec: dict[str, Any], turn: Turn) -> dict[str, Any]:
-    """One choice in a process of its own: the seconds from before `prepare` to the end of each step."""
+    """Runs one choice in a process of its own. Returns the seconds from before `prepare` to the end of each step."""
     os.environ.update(environment(spec))
     import torch
 
@@ -92,12 +92,12 @@ def steady_step(ends: list[float]) -> float:
 
 
 def extra_seconds(ends: list[float]) -> float:
-    """Foreground cost as seen from outside: what the timeline took beyond its own steady step time."""
+    """Foreground cost as seen from outside: the timeline's time beyond its own steady step time."""
     return max(0.0, ends[-1] - len(ends) * steady_step(ends))
 
 
 def total_seconds(ends: list[float], horizon: int) -> float:
-    """Wall time of `horizon` steps: measured, or continued at the steady step time."""
+    """Wall time of `horizon` steps: measured, or extrapolated with the steady step time."""
     missing = horizon - len(ends)
     return ends[horizon - 1] if missing <= 0 else ends[-1] + missing * steady_step(ends)
 

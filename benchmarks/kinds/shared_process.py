@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many models that one process tunes one after another, beside each of them alone in a process of its own.
+"""Many models that one process tunes one after another, compared with each model alone in a process of its own.
 
-A model's speed is its step beside eager's, in one rotation with a control; speeds of two processes are compared. Those
-differ by where the system has put a process's memory, too: each model is alone twice, before and after they are
-together.
+A model's speed is relative to eager's, in one rotation with a control. The speeds of two processes are compared. They
+also depend on where the system has put a process's memory. So each model runs alone twice: before and after the shared
+process.
 """
 
 import math
@@ -23,13 +23,13 @@ _CANDIDATE = "agspeed"
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """A process for each model, one for all and again one for each, each with a cache of its own."""
+    """A process for each model, one for all, and again one for each. Every process has a cache of its own."""
     alone = [{"models": [model], "cache": "fresh"} for model in case["workloads"]]
     return [*alone, {"models": case["workloads"], "cache": "fresh"}, *alone]
 
 
 def measure(spec: dict[str, Any]) -> dict[str, Any]:
-    """Each model stays optimized while the ones behind it tune."""
+    """Measures the models in turn. Each stays optimized while later ones tune."""
     watch = Watch(spec["cores"])
     with ExitStack() as stack:
         stack.callback(torch._dynamo.reset)
@@ -54,7 +54,7 @@ def _measured(model: str, spec: dict[str, Any], stack: ExitStack) -> dict[str, A
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Void where eager did not equal eager."""
+    """A cell is void if eager differs from eager."""
     count = len(results) // 2
     alone, again = (
         {model: row for result in lonely for model, row in result["models"].items()}
@@ -86,8 +86,8 @@ def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, 
 
 
 def _ratio(mine: dict[str, Any], alone: dict[str, Any], again: dict[str, Any]) -> dict[str, float]:
-    """`mine` over the geometric mean of the others. Half-widths of independent medians add up as squares; the mean's
-    reaches as far as either of the others.
+    """`mine` over the geometric mean of the others, with its interval. Half-widths of independent medians add up as
+    squares. The interval of the mean covers both values.
     """
     low, high = sorted((alone["value"], again["value"]))
     value = mine["value"] / math.sqrt(low * high)

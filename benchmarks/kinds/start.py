@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a large group on one host takes to start: seconds, and what each rank holds of descriptors, threads and memory.
+"""The start of a large group on one host: seconds, and descriptors, threads and memory of each rank.
 
-Ranks are forked from a process that has loaded torch and agspeed, meet at torch's store, and reduce a small buffer and
-then one that every rank sends a part of to every other. Seconds are those of the rank that took longest, from when all
-were asked to begin; what a rank holds is what it holds beyond what it held then, of the rank that holds most.
+Ranks are forked from a process that has loaded torch and agspeed. They meet at torch's store and all-reduce a small
+buffer, then a large one, of which every rank sends a part to every other. Seconds count from the moment at which all
+ranks were asked to begin, for the slowest rank. Descriptors, threads and memory count from the same moment, for the
+rank that added most.
 """
 
 import multiprocessing
@@ -57,7 +58,7 @@ def _run(rank: int, size: int, port: int, way: str, end: Connection) -> None:
     import torch
     from torch import distributed
 
-    import agspeed  # noqa: F401  makes the backend known
+    import agspeed  # noqa: F401  registers the backend
 
     torch.set_num_threads(1)
     end.send(None)

@@ -20,7 +20,7 @@ CONTROL_RANGE = (0.98, 1.02)
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """One process measures everything, so that all ratios share their conditions."""
+    """One process measures everything, so that all ratios have the same conditions."""
     return [{"candidates": case.get("candidates", settings["candidates"])}]
 
 
@@ -30,7 +30,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     reference, watch = warm_eager(workload), Watch(spec["cores"])
     sessions, rows = {CONTROL: warm_eager(workload)}, {}
     with ExitStack() as stack:
-        stack.callback(torch._dynamo.reset)  # last: the sessions share Dynamo's caches
+        stack.callback(torch._dynamo.reset)  # last, because the sessions share Dynamo's caches
         for name in spec["candidates"]:
             if name != "eager":
                 training, rows[name] = _settled(candidates.find(name), spec, rows, stack)
@@ -67,9 +67,10 @@ def warm_eager(workload: Workload) -> Training:
 def _settled(
     candidate: candidates.Candidate, spec: dict[str, Any], rows: dict[str, Any], stack: ExitStack
 ) -> tuple[Training | None, dict[str, Any]]:
-    """The candidate's session in its steady state until `stack` is closed, with the facts of its row.
+    """Returns the candidate's session and the facts of its row. It stays in its steady state until `stack` is closed.
 
-    No session where it generated code that an earlier row has, or failed: whatever it raises is its result.
+    Returns no session if the candidate failed or generated the same code as an earlier row. Any exception that it
+    raises becomes its result.
     """
     training, folder = workloads.load(spec["case"]["workload"]).build(), Path(spec["cache_dir"])
     try:
@@ -88,7 +89,7 @@ def _settled(
 
 
 def describe(error: Exception) -> str:
-    """Type and first lines of a message: compilers append whole programs."""
+    """Type and beginning of a message, which is cut because compilers append whole programs."""
     return f"{type(error).__name__}: {error}"[:500]
 
 

@@ -2,12 +2,12 @@
 """Time to speed: seconds from the first step until 20 steps in a row run at 0.97 of the final speed or better.
 
 Each way starts cold, in a process of its own with empty caches: `torch.compile`, and agspeed in the modes `max` and
-`auto`. Its final speed is the median of its last steps, after tuning. The 20 steps count by the time from the end of
-the step before them to the end of the last one: a pause between two of them belongs to them, one slow step may hide
-among them. What counts is when they began. The standstill is the longest time between the ends of two steps.
-As a final speed may exceed what `torch.compile` offers, a second time says when that speed was reached.
+`auto`. Its final speed is the median of its last steps, after tuning. The 20 steps are timed from the end of the step
+before them to the end of the last one. So a pause between two of them counts, and one of them may be slow. The result
+is the time at which they began. The standstill is the longest time between the ends of two steps. A final speed may
+exceed that of `torch.compile`, so a second figure says when `torch.compile`'s speed was reached.
 
-A step of a workload may have several of its batches at once (`batches` of the case), as cold starts matter where steps
+A step may take several batches of its workload at once (`batches` of the case), because cold starts matter where steps
 are long.
 """
 
@@ -57,14 +57,14 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def enlarged(training: Training, count: int) -> Training:
-    """The same session with `count` batches joined to one. Requires: batches are flat tuples of tensors."""
+    """Returns the same session with `count` batches joined to one. Requires: batches are flat tuples of tensors."""
     groups = zip(*[iter(training.batches)] * count, strict=False)
     batches = [tuple(torch.cat(parts) for parts in zip(*group, strict=True)) for group in groups]
     return Training(training.modules, training.step, batches, training.period, training.optimizers)
 
 
 def milestones(ends: list[float], settled: int) -> dict[str, Any]:
-    """What a timeline of step ends says, whose first entry is the start.
+    """Returns the figures of a timeline of step ends. Its first entry is the start.
 
     Args:
         settled: index of the first end that counts for the final speed.
@@ -81,7 +81,7 @@ def milestones(ends: list[float], settled: int) -> dict[str, Any]:
 
 
 def seconds_until(ends: list[float], step: float) -> float | None:
-    """When the first of 20 steps in a row began that took at most 20 `step` / 0.97; None where there were none."""
+    """When the first 20 steps in a row began that took at most 20 `step` / 0.97; None if there were none."""
     limit = IN_A_ROW * step / SHARE
     return next((ends[at] for at in range(len(ends) - IN_A_ROW) if ends[at + IN_A_ROW] - ends[at] <= limit), None)
 

@@ -11,7 +11,7 @@ from benchmarks.measure.machine import Watch
 
 
 def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """Two processes over one cache folder that starts empty."""
+    """Two processes that share a cache folder, which is empty at first."""
     return [{"candidate": "agspeed", "cache": "fresh"}, {"candidate": "agspeed"}]
 
 

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class Settled:
-    """How a candidate reached its steady state; the dicts are agspeed's, empty for fixed candidates."""
+    """How a candidate reached its steady state. The dicts come from agspeed and are empty for fixed candidates."""
 
     seconds: float
     steps: int
     chosen: dict[str, str] = field(default_factory=dict)
-    """Its decision by module."""
+    """The decision for each module."""
     lost: dict[str, list[str]] = field(default_factory=dict)
-    """By backend, why it cannot run a region: one reason a region."""
+    """By backend: the reasons why it cannot run a region, one for each region."""
     code: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """`prepare(module, cache_dir)` works in place; `tunes` says that agspeed decides while steps run."""
+    """`prepare(module, cache_dir)` works in place. `tunes` is True if agspeed decides while steps run."""
 
     name: str
     prepare: Callable[[nn.Module, Path], None]
@@ -47,8 +47,8 @@ class Candidate:
 def _compiled(**arguments: Any) -> Callable[[nn.Module, Path], None]:
     """`module.compile`, except for containers of torch itself, such as Sequential.
 
-    Dynamo skips frames in torch's own files, so `module.compile` leaves those eager. `torch.compile(module)` wraps them
-    in a frame it does trace, and so do we.
+    Dynamo skips frames in torch's own files, so `module.compile` leaves these containers eager. `torch.compile(module)`
+    wraps them in a frame that Dynamo traces; this function does the same.
     """
 
     def prepare(module: nn.Module, cache_dir: Path) -> None:
@@ -74,7 +74,7 @@ def _optimized(**arguments: Any) -> Callable[[nn.Module, Path], None]:
 
 
 def _staged(**arguments: Any) -> Callable[[nn.Module, Path], None]:
-    """As `_optimized`; gradients leave in as many stages as they can, though nobody waits for them."""
+    """Like `_optimized`, but gradients leave in as many stages as they can, although no wrapper uses them early."""
 
     def prepare(module: nn.Module, cache_dir: Path) -> None:
         from agspeed.frontend.session import session_of
@@ -108,7 +108,7 @@ ORACLE = ("eager", "inductor", "inductor-max-autotune")
 
 
 def find(name: str) -> Candidate:
-    """The candidate called `name`. Raises ValueError when there is none."""
+    """Returns the candidate called `name`. Raises ValueError if there is none."""
     if name not in CANDIDATES:
         raise ValueError(f"unknown candidate {name!r}; known: {', '.join(CANDIDATES)}")
     return CANDIDATES[name]
@@ -116,10 +116,10 @@ def find(name: str) -> Candidate:
 
 @contextmanager
 def running(candidate: Candidate, training: Training, cache_dir: Path, seconds: float) -> Iterator[Settled]:
-    """The session in the candidate's steady state for the length of the block; then it is eager again.
+    """Yields when the session is in the candidate's steady state. Restores eager at the end of the block.
 
-    Dynamo's caches stay as they are, because copies of a model share their code objects: emptying them would stop the
-    candidates that still run. Raises TimeoutError when settling takes longer than `seconds`.
+    Dynamo's caches stay as they are, because copies of a model share their code objects: emptying the caches would stop
+    the candidates that still run. Raises TimeoutError if settling takes longer than `seconds`.
     """
     try:
         prepare(candidate, training, cache_dir)
@@ -129,7 +129,7 @@ def running(candidate: Candidate, training: Training, cache_dir: Path, seconds: 
 
 
 def restore(candidate: Candidate, training: Training) -> None:
-    """The session is eager again."""
+    """Restores eager in the session's modules."""
     for module in training.modules.values():
         if candidate.tunes:
             import agspeed
@@ -145,7 +145,7 @@ def prepare(candidate: Candidate, training: Training, cache_dir: Path) -> None:
 
 
 def settle(candidate: Candidate, training: Training, seconds: float, min_steps: int = 6) -> Settled:
-    """Steps until compiled and, where agspeed tunes, until no module is tuning; TimeoutError after `seconds`."""
+    """Runs steps until all is compiled and no module is tuning. Raises TimeoutError after `seconds`."""
     started, steps = time.monotonic(), 0
     least = max(min_steps, 2 * training.period)
     with generated_code() if candidate.name in ORACLE[1:] else nullcontext(set()) as code:
@@ -185,13 +185,13 @@ def reports(training: Training) -> dict[str, dict[str, Any]]:
 
 
 def decision(report: dict[str, Any]) -> str:
-    """The chosen plan's name; regions that chose otherwise are added."""
+    """The chosen plan's name, with the choices of regions that differ from it."""
     regions = {region["chosen"] for region in report["regions"] if region["chosen"]}
     return "+".join([report["decision"]["chosen"], *sorted(regions - {report["decision"]["chosen"]})])
 
 
 def lost_backends(found: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
-    """By backend: its state and reason in each region of these reports where it is not ready."""
+    """By backend: its state and reason in each region of these reports in which it is not ready."""
     lost: dict[str, list[str]] = {}
     for region in (region for report in found for region in report["regions"]):
         for row in region["candidates"]:

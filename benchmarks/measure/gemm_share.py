@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Share of an eager step spent in matrix products, convolutions and attention: what fusion cannot improve.
+"""The share of an eager step that fusion cannot improve: matrix products, convolutions and attention.
 
-The share is the profiler's self time of those ATen operators (their oneDNN and MKL bodies included) over the self time
-of everything in the steps, forward, backward and optimizer.
+The share is the profiler's self time of these ATen operators, including their oneDNN and MKL calls, over the self time
+of everything in the steps: forward, backward and optimizer.
 """
 
 import re

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks that train in lockstep: this process measures, the other does every step that this one does.
+"""Two ranks that train in lockstep: this process measures, and the other process repeats each of its steps.
 
-The other rank is told by a pipe, which costs each step the same whoever trains: a difference between two sessions of
-one group holds none of it. Weights that a comparison copies are copied here alone, which no step's time depends on.
+A pipe tells the other rank which session is next. It costs every step the same, so it cancels in the difference between
+two sessions of one group. Weights that a comparison copies are copied in this process only; the time of a step does not
+depend on them.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ Builder = Callable[[dict[str, Any]], list[Training]]
 
 @contextmanager
 def sessions(build: Builder, spec: dict[str, Any], folder: Path) -> Iterator[list[Training]]:
-    """What `build(spec)`, a function of a module, makes here; rank 1 makes the same and follows each step."""
+    """Yields the result of `build(spec)`, a module-level function. Rank 1 builds the same and repeats each step."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     peer = context.Process(target=_follow, args=(build, spec, folder, theirs), daemon=True)
@@ -42,7 +43,7 @@ def sessions(build: Builder, spec: dict[str, Any], folder: Path) -> Iterator[lis
 
 
 def _join(spec: dict[str, Any], folder: Path, rank: int) -> None:
-    import agspeed  # noqa: F401  makes the backend known
+    import agspeed  # noqa: F401  registers the backend
 
     os.environ["AGSPEED_SOCKET_IFNAME"] = "lo"
     cores = spec["cores"]

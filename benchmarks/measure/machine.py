@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the numbers depend on: the machine's fingerprint, and how much others used it while we measured.
+"""The machine that the numbers depend on: its fingerprint, and its load by others during a measurement.
 
 Linux only (/proc). `Watch` may be used from one thread at a time.
 """
@@ -14,7 +14,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 def fingerprint() -> dict[str, object]:
-    """CPU, cores, memory, kernel, Python and library versions; nothing that names the host or its user."""
+    """CPU, cores, memory, kernel, Python and library versions, but nothing that identifies the host or its user."""
     import torch
 
     return {
@@ -48,7 +48,7 @@ def pin(threads: int) -> list[int]:
 
 @dataclass
 class Watch:
-    """Measures, from construction to `read`, how much of `cores` went to the hypervisor and to other processes."""
+    """Measures the share of `cores` that the hypervisor and other processes take, from construction to `read`."""
 
     cores: list[int]
     _wall: float = field(default_factory=time.monotonic, init=False)
@@ -59,7 +59,7 @@ class Watch:
         self._start = _core_seconds(self.cores)
 
     def read(self) -> dict[str, object]:
-        """Shares of the watched core time: `steal`, and `outside` (busy but neither ours nor our children's)."""
+        """Shares of the watched core time: `steal`, and `outside` (busy, but not for this process or its children)."""
         available = max(time.monotonic() - self._wall, 1e-9) * len(self.cores)
         now = _core_seconds(self.cores)
         busy = sum(now[core][0] - self._start[core][0] for core in self.cores)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Peak memory of training steps, as the allocator reports it to c10.
 
-Uses agspeed's meter where the native module is built, else torch's profiler, which listens to the same reports. Both
-count bytes above what was live when the measured steps began, so weights and optimizer state are not included.
+Uses agspeed's meter if the native module is built, and torch's profiler otherwise. Both listen to the same reports and
+count bytes above what was live when the measured steps began. So weights and optimizer state are not included.
 """
 
 import itertools

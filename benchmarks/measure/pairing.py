@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paired timing of training sessions on real steps, in palindromic blocks.
 
-Order is A B B A, or A B C C B A with more contenders: linear drift cancels inside a unit, and all ratios see the same
-state of machine and process (the allocator's, too, which changes as sessions come and go). The next unit begins with
-another side, so that each stands everywhere. The first steps after a switch, half a block of them, are run but not
-timed: they refill caches and the heap. All sides start from the same weights and optimizer states and run the same
-batches, equally many: what a step costs may depend on how far training has come (on an Intel Xeon, denormal numbers in
-Adam's state cost the `mlp` workload 25 % from step 700 on). Microsecond steps are grouped until a block is long enough
-for the clock; a block is always a whole number of the session's periods. Nothing runs but the step itself while timing:
-the garbage collector is off inside a unit and runs between units.
+The order is A B B A, or A B C C B A with more contenders, so linear drift cancels inside a unit. All ratios see the
+same state of machine and process, including the allocator's, which changes as sessions come and go. The next unit
+begins with another side, so that each side takes every place.
+
+Half a block of steps after each switch is run but not timed: these steps refill caches and the heap. All sides start
+from the same weights and optimizer states, and run the same number of the same batches. This matters because the cost
+of a step may depend on the progress of training. Example: on an Intel Xeon, denormal numbers in Adam's state cost the
+`mlp` workload 25 % from step 700 on.
+
+Microsecond steps are grouped until a block is long enough for the clock. A block is always a whole number of the
+session's periods. Nothing but the step itself runs while timing: the garbage collector is off inside a unit and runs
+between units.
 """
 
 import gc
@@ -52,7 +56,7 @@ class Comparison:
         return median_estimate([b - a for a, b in zip(self.reference, self.contender, strict=True)])
 
     def speedup_over(self, other: "Comparison") -> Estimate:
-        """The same against another contender of the same rotation."""
+        """The same, relative to another contender of the same rotation."""
         return median_estimate([b / c for b, c in zip(other.contender, self.contender, strict=True)])
 
     def to_dict(self) -> dict[str, object]:
@@ -73,7 +77,7 @@ class Comparison:
 def compare(
     reference: Training, contender: Training, limits: Limits, clock: Callable[[], float] = time.perf_counter
 ) -> Comparison:
-    """Times `contender` against `reference`. Both must be warmed up; both go on training."""
+    """Times `contender` against `reference`. Requires: both are warmed up. Both continue training."""
     return compare_all(reference, {"": contender}, limits, clock)[""]
 
 
@@ -83,7 +87,7 @@ def compare_all(
     limits: Limits,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Comparison]:
-    """Times all contenders against `reference` in one rotation, until the last comparison has a reason to stop."""
+    """Times all contenders against `reference` in one rotation, until every comparison has a reason to stop."""
     sides = [reference, *contenders.values()]
     for contender in contenders.values():
         contender.go_on_from(reference)
@@ -91,7 +95,7 @@ def compare_all(
     results = {name: Comparison(steps) for name in contenders}
     started = clock()
     gc.collect()
-    gc.freeze()  # older objects need no look between units
+    gc.freeze()  # spares the collections between units a scan of older objects
     try:
         while not all(result.stopped for result in results.values()):
             _unit(sides, list(results.values()), clock)
@@ -103,7 +107,7 @@ def compare_all(
 
 
 def _unit(sides: list[Training], results: list[Comparison], clock: Callable[[], float]) -> None:
-    """Every side once in order and once in reverse: two pairs each. The collector runs before it, never inside."""
+    """Runs every side once in order and once in reverse: two pairs each. Collects garbage before, never inside."""
     turn, steps = len(results[0].reference) // 2, results[0].steps_per_block
     first = turn * steps
     order = [(turn + place) % len(sides) for place in range(len(sides))]

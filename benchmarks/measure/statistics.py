@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Statistics of paired ratios: pure functions over lists of floats, no torch and no clock.
 
-Intervals are order statistics of the sample (the binomial interval of the median): they assume no distribution, need
-no random numbers and are exact for independent pairs.
+Intervals are order statistics of the sample (the binomial interval of the median). They assume no distribution, need no
+random numbers and are exact for independent pairs.
 """
 
 import math
@@ -32,9 +32,10 @@ class Estimate:
 
 
 def median_estimate(samples: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Median of `samples` and the tightest symmetric pair of order statistics that covers it with `confidence`.
+    """Median of `samples`, and the tightest symmetric pair of order statistics that covers it with `confidence`.
 
-    With too few samples for the confidence the interval is the whole range. Raises ValueError on an empty sample.
+    The interval is the whole range if there are too few samples for the confidence. Raises ValueError on an empty
+    sample.
     """
     if not samples:
         raise ValueError("a median needs at least one sample")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that take turns: one runs, the others stand still with all their children, so that all see one machine.
+"""Processes that take turns: one runs while the others and all their children are stopped, on the same machine.
 
-Runs of a minute each, one after another, cannot be compared on a machine whose speed drifts from minute to minute.
-Here each process works for a fraction of a second, then the next one; whoever waits is stopped (SIGSTOP), compiles in
-its background included, and its clock stands still. Linux only (/proc).
+Runs of a minute each, one after another, cannot be compared on a machine whose speed drifts from minute to minute. Here
+each process works for a fraction of a second, then the next one does. A waiting process is stopped (SIGSTOP), including
+its background compiles, and its clock stands still. Linux only (/proc).
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from typing import Any
 
 
 class Turn:
-    """The side of one process: its clock, and where it hands over."""
+    """One process's view: its clock, and the point at which it hands over."""
 
     def __init__(self, connection: Connection, seconds: float) -> None:
-        """seconds: how long a turn lasts at least."""
+        """`seconds` is the least length of a turn."""
         self._connection, self._length, self._away = connection, seconds, 0.0
         self._clock = time.perf_counter
         self._turn_begun = self._clock()
-        time.perf_counter = self.perf_counter  # for all code of this process, also what it measures about itself
+        time.perf_counter = self.perf_counter  # for all code of this process, including code that measures itself
 
     def perf_counter(self) -> float:
-        """Stands still while others have their turns."""
+        """A clock that stands still while other processes have their turns."""
         return self._clock() - self._away
 
     def border(self) -> None:
-        """To be called where another process may go on; returns when it is this one's turn again."""
+        """Call this where another process may run. Returns when it is this process's turn again."""
         now = self._clock()
         if now - self._turn_begun < self._length:
             return
@@ -43,9 +43,9 @@ class Turn:
 
 
 def take_turns(work: Callable[[Any, Turn], Any], specs: list[Any], seconds: float = 0.5) -> list[Any]:
-    """Calls `work(spec, turn)` in a fresh process per spec and returns what the calls return, in the same order.
+    """Calls `work(spec, turn)` in a fresh process for each spec. Returns their results in the same order.
 
-    Raises: RuntimeError when a process dies.
+    Raises RuntimeError if a process dies.
     """
     context = multiprocessing.get_context("spawn")
     players = [_Player(context, work, spec, seconds) for spec in specs]
@@ -59,7 +59,7 @@ def take_turns(work: Callable[[Any, Turn], Any], specs: list[Any], seconds: floa
 
 
 class _Player:
-    """One process as the conductor sees it; it is started by its first turn."""
+    """One process as `take_turns` sees it. Its first turn starts it."""
 
     def __init__(self, context: Any, work: Callable[[Any, Turn], Any], spec: Any, seconds: float) -> None:
         self._connection, self._theirs = context.Pipe()
@@ -68,7 +68,7 @@ class _Player:
         self.result: Any = None
 
     def plays(self) -> bool:
-        """One turn. Returns True when the work is done."""
+        """Runs one turn. Returns True when the work is done."""
         if self._process.pid is None:
             self._process.start()
             self._theirs.close()
@@ -100,7 +100,7 @@ def _play(work: Callable[[Any, Turn], Any], spec: Any, seconds: float, connectio
 
 
 def _stop_family(root: int) -> list[int]:
-    """Stops a process and its descendants; those that stood still before are not in the list."""
+    """Stops a process and its descendants. Returns them, except processes that were stopped before."""
     stopped: list[int] = []
     while True:
         states = dict(_family(root))

@@ -19,10 +19,11 @@ def names() -> list[str]:
 
 
 def load(name: str) -> Workload:
-    """The workload called `name`; "library/architecture" is one of benchmarks/architectures.
+    """Returns the workload called `name`. A name "library/architecture" means one of benchmarks/architectures.
 
-    Each call defines a workload's classes anew, so that sessions of one process share no code: Dynamo remembers by code
-    what it gave up, of ``torch.compile`` and agspeed alike. Raises ValueError when there is none.
+    Each call defines a workload's classes anew, so that sessions of one process share no code. Otherwise Dynamo would
+    remember by code object what it gave up on, for ``torch.compile`` and agspeed alike. Raises ValueError if there is
+    none.
     """
     if "/" in name:
         from benchmarks import architectures

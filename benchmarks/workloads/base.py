@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training workload is: a frozen recipe that builds one independent training session.
+"""Training workloads: a workload is a frozen recipe that builds independent training sessions.
 
-A `Workload` is data. Its `build` makes a `Training`: modules a candidate may compile in place, a closure that performs
+A `Workload` is data. Its `build` makes a `Training`: modules that a candidate may compile in place, a closure that runs
 one whole training step on a batch, and a fixed list of real batches. Building twice gives bit-identical weights and
 data, so two candidates start from the same state. Not thread-safe: building seeds torch's global generator.
 """
@@ -22,8 +22,8 @@ Batch = tuple[Any, ...]
 class Training:
     """One training session. `step` does zero_grad, forward, loss, backward and update, and returns the detached loss.
 
-    `period` is the number of consecutive batches that make up one unit of equal work; it is above 1 only where batches
-    differ in shape, and timing blocks are whole periods.
+    `period` is the number of consecutive batches that make up one unit of equal work. It is above 1 only if batches
+    differ in shape. Timing blocks are whole periods.
     """
 
     modules: dict[str, nn.Module]
@@ -45,7 +45,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Workload:
-    """A named recipe. `learn_steps` steps on its own data are enough for the loss to fall visibly."""
+    """A named recipe. After `learn_steps` steps on its own data the loss has fallen visibly."""
 
     name: str
     stresses: str
@@ -67,7 +67,7 @@ _wrap: Callable[[nn.Module], nn.Module] | None = None
 
 @contextmanager
 def called_through(wrap: Callable[[nn.Module], nn.Module]) -> Iterator[None]:
-    """Models of `supervised` trainings that are made meanwhile are called through `wrap(model)`, a wrapper say."""
+    """Models of `supervised` trainings that are made inside the block are called through `wrap(model)`, such as DDP."""
     global _wrap
     before, _wrap = _wrap, wrap
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A regularised residual MLP that looks at its activations half-way with `.item()`, as guards against overflow do."""
+"""A regularised residual MLP that reads its activations half-way with `.item()`, as guards against overflow do."""
 
 import torch
 from torch import Tensor, nn

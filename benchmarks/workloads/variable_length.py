@@ -28,7 +28,7 @@ class LineClassifier(nn.Module):
 
 
 def line_batches() -> list[Batch]:
-    """One batch per length in `_LENGTHS`: lines that fit it but not the previous one, half of them with digits."""
+    """One batch per length in `_LENGTHS`, with lines that fit it but not the previous length; half contain digits."""
     lines = [line.strip() for line in data.source_text().splitlines()]
     result: list[Batch] = []
     for longest in _LENGTHS:

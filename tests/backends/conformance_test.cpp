@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The suite that every registered backend must pass; GPU kernels go through a fake driver. The reference interpreter is
-// the oracle; its own arithmetic is checked against hand-written values in reference_test.cpp. A backend that does not
-// compute only has to launch.
+// The suite that every registered backend must pass. GPU kernels run through a fake driver. The reference interpreter
+// is the oracle; reference_test.cpp checks its arithmetic against hand-written values. A backend that does not compute
+// only has to launch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,7 +63,7 @@ std::vector<float> randomFloats(size_t count, std::mt19937& random, float low = 
   return values;
 }
 
-// Equal up to a few units in the last place of the larger magnitude in the row.
+// Expects equal values up to a few units in the last place of the row's larger magnitude.
 void expectClose(const std::vector<float>& expected, const std::vector<float>& actual, double tolerance) {
   ASSERT_EQ(expected.size(), actual.size());
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -97,7 +97,7 @@ Cluster parse(const std::string& text) {
   return cluster.isOk() ? *cluster : Cluster{};
 }
 
-// A flat kernel of one float operation.
+// A flat kernel with one float operation.
 Cluster flatCluster(PointwiseOp op) {
   int arity = infoOf(op).arity;
   std::string text = "cluster rank 0\n";
@@ -164,7 +164,7 @@ TEST_P(Conformance, ReducesRowsAndBroadcastsThem) {
 
 TEST_P(Conformance, SumsRowsInBlocksBesideRowWork) {
   std::mt19937 random(12);
-  // Per row: x minus its mean is stored, and added up over the rows of each block, as is x itself.
+  // Per row: x minus its mean is stored. The rows of each block sum both x minus its mean and x itself.
   Cluster cluster = parse(R"(cluster rank 2
     operand 0 f32 in contiguous
     operand 1 f32 in broadcast row

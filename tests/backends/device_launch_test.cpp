@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches at the edges of what GPU kernels take, through the fake driver: addresses that are not aligned, indices
-// beyond 31 bits, and nothing to do.
+// Launches at the limits of GPU kernels, through the fake driver: unaligned addresses, indices beyond 31 bits, and
+// empty launches.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ Cluster negation(const std::string& dtype, int rank = 0) {
                " out contiguous\nn0 = load 0 : " + dtype + "\nn1 = neg n0 : " + dtype + "\nstore n1 -> 1\nend\n");
 }
 
-// The sum of each row, beside what is left of it without its sum.
+// The sum of each row, and the row minus its sum.
 Cluster rowSums() {
   return parse(R"(cluster rank 1
     operand 0 f32 in contiguous
@@ -67,7 +67,7 @@ class DeviceLaunch : public ::testing::Test {
   }
 };
 
-// Code for 128 bits would fault here, or write over the guards.
+// The test of unaligned addresses: code that accesses 128 bits would fault here, or write over the guards.
 template <typename T>
 void expectNegated(const runtime::KernelLibrary& library, int64_t count, int64_t inputStart, int64_t outputStart) {
   constexpr T kGuard = T{77};
@@ -120,7 +120,7 @@ TEST_F(DeviceLaunch, RowsOfOddLengthStartAnywhere) {
   }
 }
 
-// The launch's slice lies where the tensors' memory is; what is before it is no memory.
+// The launch's slice lies within the tensors' memory. The addresses before it are not mapped.
 TEST_F(DeviceLaunch, ElementsBeyond31BitsAreReached) {
   auto library = build(negation("f32"));
   ASSERT_TRUE(library);

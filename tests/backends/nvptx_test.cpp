@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs on a GPU that is not there: compiled for cuda:0, loaded through the fake driver, run by the Executor on
-// torch's tensors of a device that the host plays, and compared with the reference interpreter on the CPU. Memory,
-// streams, order and errors are those of the product; machine code and speed are not.
+// Graphs on a simulated GPU: compiled for cuda:0, loaded through the fake driver, run by the Executor on torch tensors
+// of a device that the host simulates, and compared with the reference interpreter on the CPU. Memory, streams, order
+// and errors are the product's; machine code and speed are not.
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 
 using Loaded = std::shared_ptr<const AtenExecutable>;
 
-// GraphSpec nodes, each a line; DEVICE stands for where it runs.
+// GraphSpec nodes, one per line. DEVICE is a placeholder for their device.
 std::string specOn(const std::string& device, std::string nodes) {
   for (size_t at; (at = nodes.find("DEVICE")) != std::string::npos;) nodes.replace(at, 6, device);
   return R"({"version": 1, "nodes": [)" + nodes + "]}";
@@ -90,7 +90,7 @@ class Nvptx : public ::testing::Test {
   }
   void TearDown() override { setCurrentStream(nullptr); }
 
-  // Runs the graph on the GPU and by the reference.
+  // Runs the graph on the GPU and by the reference, and expects equal results.
   void expectAsReference(const std::string& nodes, const std::vector<at::Tensor>& inputs, double tolerance = 2e-6) {
     auto onGpu = compileOn("cuda:0", nodes);
     auto oracle = compileOn("cpu", nodes, "reference");
@@ -235,7 +235,7 @@ TEST_F(Nvptx, TheKernelCacheHoldsPtxByCapability) {
 }
 
 TEST_F(Nvptx, EachErrorOfTheDriverIsAnErrorOfItsCall) {
-  using namespace runtime::device::cuda;  // the driver's results
+  using namespace runtime::device::cuda;  // result codes of the driver
   struct Case {
     const char* symbol;
     int result;
@@ -267,10 +267,10 @@ TEST_F(Nvptx, EachErrorOfTheDriverIsAnErrorOfItsCall) {
   }
 }
 
-// A constant, an arena, results of kernels and of a call: all that a Program keeps in a GPU's memory.
+// Uses everything that a Program keeps in a GPU's memory: a constant, an arena, and results of kernels and of a call.
 class OutOfMemory : public Nvptx {
  protected:
-  // Compiles and runs, with `fail` in force from the first call on or, where that is OK, in a second run.
+  // Compiles and runs while `fail` is active from the first call on. If that succeeds, runs again with `fail` active.
   Status attempt(const std::function<void()>& fail, const std::function<void()>& stopFailing) {
     fail();
     const std::vector<float> shift = {1, 2, 3, 4};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PTX of many kernels, assembled for each generation of GPUs where an assembler is at hand: it must be accepted, and no
-// kernel may spill registers to memory.
+// PTX of many kernels, assembled for each generation of GPUs if an assembler is available. The assembler must accept
+// it, and no kernel may spill registers to memory.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -28,7 +28,7 @@ constexpr int64_t kRandomClusters = 200;
 
 std::string nameOf(Capability capability) { return formatText("sm_{}{}", capability.major, capability.minor); }
 
-// Kernels named k<number>_<entry>, of clusters[number].
+// Expects kernels named k<number>_<entry>, made from clusters[number], without spills.
 void expectNoSpills(const std::vector<std::string>& texts, const std::vector<Cluster>& clusters, size_t numKernels,
                     Capability capability) {
   auto kernels = assemble(joinPtx(texts), capability);
@@ -104,7 +104,7 @@ TEST_P(Ptx, RandomClustersAssemble) {
   expectAllAssemble(clusters, GetParam());
 }
 
-// Another test captures graphs, and names their folder.
+// Another test captures the graphs and passes their folder.
 TEST_P(Ptx, GraphsOfAFolderAssemble) {
   const char* folder = std::getenv("AG_GRAPH_SPECS");
   if (folder == nullptr) GTEST_SKIP() << "AG_GRAPH_SPECS names no folder: tests/python/native/test_ptx.py makes one";

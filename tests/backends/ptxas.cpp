@@ -15,7 +15,7 @@
 namespace agspeed::backends::nvptx {
 namespace {
 
-// Without the lines that open a module, of which there may be one.
+// Removes the lines that open a module; a module may have them only once.
 std::string withoutHeader(const std::string& ptx) {
   std::string result;
   for (size_t begin = 0; begin < ptx.size();) {

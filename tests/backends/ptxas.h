@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Assembles PTX with the `ptxas` of a CUDA toolkit or of Triton's wheel, and reads what it says of each kernel.
+// Assembles PTX with the `ptxas` of a CUDA toolkit or of Triton's wheel, and parses its output for each kernel.
 #pragma once
 
 #include <string>
@@ -17,10 +17,10 @@ struct AssembledKernel {
   int spillBytes = 0;  ///< stores and loads
 };
 
-/// Path of the assembler; empty where none was found when the tests were built.
+/// Returns the path of the assembler; empty if none was found when the tests were built.
 std::string ptxasPath();
 
-/// Several PTX texts of one capability as one module, so that the assembler starts once.
+/// Joins several PTX texts of one capability to one module, so that the assembler starts only once.
 std::string joinPtx(const std::vector<std::string>& texts);
 
 /// Errors: kInternal with what the assembler printed.

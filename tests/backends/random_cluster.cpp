@@ -40,7 +40,7 @@ class Generator {
 
  private:
   int pick(size_t count) { return static_cast<int>(random_() % count); }
-  // Late ones more often, so that what is computed is used.
+  // Prefers later nodes, so that most nodes are used.
   int32_t anyNumber() {
     size_t count = numbers_.size();
     size_t back = static_cast<size_t>(pick(pick(2) ? count : std::min<size_t>(count, 3)));
@@ -70,7 +70,7 @@ class Generator {
     numbers_.push_back(dtype == dtype_ ? loaded : add(Op::kCast, dtype_, {loaded}));
   }
 
-  // Every product and every reduction is brought back into a small range.
+  // Maps every product and every reduction back into a small range.
   int32_t bounded(int32_t node) { return add(Op::kRemainder, dtype_, {node, add(Op::kConstant, dtype_, {}, -1, 7)}); }
 
   void addFunction() {
@@ -99,7 +99,7 @@ class Generator {
     }
   }
 
-  // A node with a value per column.
+  // A node with a value for each column.
   int32_t anyElement() {
     int32_t node = anyNumber();
     if (!cluster_.nodes[node].isPerRow) return node;
@@ -129,9 +129,9 @@ class Generator {
 
   std::mt19937_64 random_;
   bool isExact_;
-  DType dtype_;  ///< of all arithmetic
+  DType dtype_;  ///< dtype of all arithmetic
   Cluster cluster_;
-  std::vector<int32_t> numbers_;  ///< nodes of dtype_
+  std::vector<int32_t> numbers_;  ///< nodes with that dtype
 };
 
 int64_t randomColumns(std::mt19937_64& random) {

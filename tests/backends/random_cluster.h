@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random clusters of every shape and dtype that kernels have, with memory to launch them on.
+// Random clusters of every shape and dtype that kernels support, with memory to launch them on.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 namespace agspeed::backends::testing {
 
 enum class Arithmetic : uint8_t {
-  kExact,  ///< small whole numbers stay whole and small: any order of additions gives the same bits
-  kAny,    ///< with the functions whose code is long
+  kExact,  ///< small whole numbers stay whole and small, so any order of additions gives the same bits
+  kAny,    ///< also uses functions with long code
 };
 
 compiler::Cluster randomCluster(uint64_t seed, Arithmetic arithmetic);
 
-/// Sizes, strides and memory of a launch. Rows are padded and start at odd places, so that accesses are unaligned, and
-/// writes outside an operand are seen.
+/// Sizes, strides and memory of a launch. Rows are padded and start at odd addresses, so that accesses are unaligned
+/// and writes outside an operand are found.
 class RandomLaunch {
  public:
   RandomLaunch(const compiler::Cluster& cluster, uint64_t seed);
@@ -29,7 +29,7 @@ class RandomLaunch {
   /// Runs [begin, end) of the first kernel on this launch's memory.
   void run(const runtime::KernelLibrary& library, int64_t begin, int64_t end);
   void run(const runtime::KernelLibrary& library) { run(library, 0, extent_); }
-  /// Empty, or the first output element that differs; a zero's sign does not count.
+  /// Returns "", or the first output element that differs. The sign of a zero does not count.
   std::string differenceFrom(const RandomLaunch& expected) const;
   bool hasSameBytes(const RandomLaunch& other) const { return buffers_ == other.buffers_; }
   std::string describe() const;

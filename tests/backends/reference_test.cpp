@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle's own arithmetic, against values written by hand (from PyTorch on CPU).
+// The oracle's own arithmetic, against values written by hand (computed by PyTorch on CPU).
 #include <gtest/gtest.h>
 
 #include <cmath>

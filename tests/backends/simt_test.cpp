@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPU's kernels on the SIMT runner: random clusters against the reference, equal bits whatever the slices, outputs
-// over inputs, and mutants of the generated code that must be caught. AG_FUZZ_SEED reruns one seed, AG_FUZZ_COUNT sets
-// how many clusters are tried.
+// The GPU's kernels on the SIMT runner: random clusters against the reference, equal bits for all slices, outputs that
+// overwrite inputs, and mutants of the generated code that must be caught. AG_FUZZ_SEED reruns one seed, AG_FUZZ_COUNT
+// sets the number of clusters.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -39,7 +39,7 @@ Library buildWith(const Backend& backend, const Cluster& cluster) {
   return library.isOk() ? *library : nullptr;
 }
 
-// What is wrong with the kernels of a random cluster; empty: nothing.
+// Describes what is wrong with the kernels of a random cluster; empty if nothing is.
 std::string wrongWith(uint64_t seed) {
   Cluster cluster = testing::randomCluster(seed, Arithmetic::kExact);
   if (Status status = cluster.verify(); !status) return status.toString() + "\n" + cluster.toString();
@@ -59,7 +59,7 @@ std::string wrongWith(uint64_t seed) {
   return sliced.hasSameBytes(actual) ? "" : "slices change bits\n" + actual.describe();
 }
 
-// On every core, because most of the time goes into compiling.
+// Runs on every core, because compiling takes most of the time.
 TEST(Simt, RandomClustersAgreeWithTheReference) {
   const int64_t first = fromEnvironment("AG_FUZZ_SEED", 1);
   const int64_t end = first + fromEnvironment("AG_FUZZ_COUNT", std::getenv("AG_FUZZ_SEED") ? 1 : 1000);
@@ -79,7 +79,7 @@ Cluster parse(const char* text) {
   return cluster.isOk() ? *cluster : Cluster{};
 }
 
-// x minus its row's mean and over its largest magnitude: two phases of reductions.
+// x minus its row's mean, over its largest magnitude: two phases of reductions.
 Cluster twoPhases() {
   return parse(R"(cluster rank 1
     operand 0 f32 in contiguous
@@ -99,7 +99,7 @@ Cluster twoPhases() {
 constexpr int64_t kRows = 3;
 constexpr int64_t kColumns = 4096;
 
-// One value of each row is the largest by far: a thread that does not hear of it is wrong.
+// One value of each row is the largest by far, so a thread that misses it computes wrong results.
 std::vector<float> input(int64_t columns) {
   std::vector<float> values(static_cast<size_t>(kRows * columns));
   for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * 37 % 101) - 31.0f;
@@ -112,7 +112,7 @@ struct Outcome {
   std::vector<float> output;
 };
 
-// Runs twoPhases() over kRows rows with the kernel's code changed first.
+// Runs twoPhases() over kRows rows after changing the kernel's code.
 Outcome runMutant(const simt::Mutation& mutate, nvptx::Entry entry, int64_t columns, uint32_t threads) {
   auto module = simt::compileForHost(twoPhases(), "kernel", mutate);
   if (!module.isOk()) return {module.status(), {}};
@@ -185,7 +185,7 @@ TEST_P(Mutants, EveryMissingBarrierIsCaught) {
   std::vector<float> expected = expectedOutput(columns());
   size_t numBarriers = count(kBarrier);
   ASSERT_EQ(numBarriers, 4u) << "two a phase";
-  // The one after the last reads of shared memory has nothing to protect: no phase follows.
+  // The barrier after the last reads of shared memory protects nothing, because no phase follows.
   for (size_t i = 0; i + 1 < numBarriers; ++i) {
     Outcome mutant = run([&](llvm::Module& module) { callsOf(module, function(), kBarrier)[i]->eraseFromParent(); });
     EXPECT_FALSE(isRight(mutant, expected)) << "barrier " << i;
@@ -207,7 +207,7 @@ TEST_P(Mutants, EveryWrongLaneIsCaught) {
 
 TEST_P(Mutants, ABarrierThatSomeThreadsMissIsAnError) {
   Outcome mutant = run([&](llvm::Module& module) {
-    // Thread 0 alone reaches the first barrier.
+    // Only thread 0 reaches the first barrier.
     llvm::CallInst* barrier = callsOf(module, function(), kBarrier)[0];
     llvm::IRBuilder<> builder(barrier);
     llvm::Value* thread = builder.CreateCall(module.getFunction("llvm.nvvm.read.ptx.sreg.tid.x"));

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks run in `test_blocks.py`: `python blocks_program.py DTYPE`, several processes per host of a bed."""
+"""The program that ranks run in `test_blocks.py`: `python blocks_program.py DTYPE`, several ranks per host of a bed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import torch
 from torch import distributed as dist
 
-import agspeed  # noqa: F401  makes the backend known
+import agspeed  # noqa: F401  registers the backend
 
 NUM_ELEMENTS = 1 << 22
 

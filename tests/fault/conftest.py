@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beds for tests: built on request, gone when the test ends, skipped with one reason where they are not possible."""
+"""Test beds as a fixture. A bed ends with its test. A test is skipped, with the reason, if no bed can be built here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MakeNetbed = Callable[..., netbed.Netbed]
 
 @pytest.fixture
 def make_netbed() -> Iterator[MakeNetbed]:
-    """`make_netbed(hosts=4, rails=2, rate="100mbit")` is an open bed; arguments as for `netbed.Netbed`."""
+    """`make_netbed(hosts=4, rails=2, rate="100mbit")` returns an open bed. It takes `netbed.Netbed`'s arguments."""
     reason = netbed.unavailable()
     if reason:
         pytest.skip(reason)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks run in `test_liveness.py`: `python liveness_programs.py NAME`, one process per host of a bed.
+"""The programs that ranks run in `test_liveness.py`: `python liveness_programs.py NAME`, one rank per host of a bed.
 
-A rank says "ready" when all ranks are connected and it goes on, then "done", or "failed at TIME: MESSAGE" when an
+A rank prints "ready" when all ranks are connected. At the end it prints "done", or "failed at TIME: MESSAGE" if an
 operation failed.
 """
 
@@ -13,7 +13,7 @@ import time
 import torch
 from torch import distributed as dist
 
-import agspeed  # noqa: F401  makes the backend known
+import agspeed  # noqa: F401  registers the backend
 
 
 def say(text: str) -> None:
@@ -26,7 +26,7 @@ def sums_for_ever() -> None:
 
 
 def sums(steps: int = 400) -> None:
-    """Short and long operations, each of whose results is checked."""
+    """Runs short and long operations and checks each result."""
     size = dist.get_world_size()
     for step in range(steps):
         tensor = torch.full((1 << (step % 5 * 4),), float(dist.get_rank() + step))
@@ -36,7 +36,7 @@ def sums(steps: int = 400) -> None:
 
 
 def computing() -> None:
-    """Rank 1 keeps Python's lock for seconds while the others wait for it."""
+    """Rank 1 holds Python's GIL for seconds while the others wait for it."""
     if dist.get_rank() == 1:
         start = time.monotonic()
         while time.monotonic() - start < 4:
@@ -45,7 +45,7 @@ def computing() -> None:
 
 
 def chain() -> None:
-    """Each rank waits for the next one, the last one for nobody: only one rank talks to it."""
+    """Each rank receives from the next one, and the last rank sleeps. Only one rank communicates with the last one."""
     if dist.get_rank() == dist.get_world_size() - 1:
         time.sleep(600)
     dist.recv(torch.empty(10), src=dist.get_rank() + 1)
@@ -63,7 +63,7 @@ def main(name: str) -> None:
         PROGRAMS[name]()
     except dist.DistBackendError as error:
         say(f"failed at {time.time()}: {str(error).replace(chr(10), ' ')}")
-        time.sleep(2)  # whoever learns of the failure only because this process ends would learn of it too late
+        time.sleep(2)  # stays alive, so that others learn of the failure from a message and not from this process's end
         sys.exit(3)
     say("done")
     dist.destroy_process_group()

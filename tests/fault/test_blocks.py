@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks on each host: what leaves a host leaves it once, and results keep their bits."""
+"""Several ranks on each host: data that the ranks share leave the host once, and results keep their bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTS, PER_HOST, LIMIT_S = 2, 2, 120
 
 
 def run(bed: netbed.Netbed, dtype: str, **environment: str) -> tuple[float, list[str]]:
-    """Buffers that have left host 0, and what each rank got."""
+    """Returns the number of buffers that have left host 0, and the digest of each rank's results."""
     before = bed.counters()
     lines: list[dict[str, Any]] = []
     jobs = [
@@ -48,9 +48,10 @@ def test_a_host_sends_once_what_its_ranks_have_in_common(make_netbed: MakeNetbed
     """The program does three all-reduces, an all-gather and a reduce-scatter of one buffer."""
     bed = make_netbed(hosts=HOSTS, rails=2, rate="400mbit")
     sent, digests = run(bed, dtype)
-    apart, others = run(bed, dtype, AGSPEED_SHARED_MEMORY="0")  # hosts are then unknown
+    apart, others = run(bed, dtype, AGSPEED_SHARED_MEMORY="0")  # so ranks do not know which hosts they share
     assert len({*digests, *others}) == 1, (digests, others)
-    wide = {"float32": 1, "bfloat16": 2}[dtype]  # what a block has reduced
-    expected = 3 * (wide + 1) / HOSTS + 1 / HOSTS + wide / HOSTS  # a reduce-scatter goes directly where wide is 2
+    wide = {"float32": 1, "bfloat16": 2}[dtype]  # width of reduced values, relative to the buffer's
+    # For bfloat16 the reduce-scatter goes directly between ranks.
+    expected = 3 * (wide + 1) / HOSTS + 1 / HOSTS + wide / HOSTS
     assert expected <= sent < 1.1 * expected
     assert apart >= 3 * 2 + 1 + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Interfaces that lose their carrier while ranks use several connections over each."""
+"""Interfaces that lose their carrier while ranks use several connections over each of them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_peers_are_told_of_all_connections_over_an_interface(make_netbed: MakeNe
         on_line=lambda host, line: lines.append((host, line)),
     )
     assert await_that(lambda: {0, 1} <= {host for host, line in lines if line.startswith("ready")}, 120), lines
-    time.sleep(1)  # until all rails carry
+    time.sleep(1)  # by then all rails carry data
 
     def told() -> set[int]:
         return {int(found[1]) for host, line in lines if host == 1 and (found := TOLD.search(line))}

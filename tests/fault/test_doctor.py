@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed doctor --peer` and `doctor --net` of several hosts, on networks with faults: each is found and named."""
+"""`agspeed doctor --peer` and `doctor --net` find and name each fault of networks of several hosts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def variables(key: str) -> dict[str, str]:
 
 
 def listen(bed: netbed.Netbed, keys: dict[int, str]) -> list[netbed.Job]:
-    """Listeners on these hosts, which are ready."""
+    """Starts listeners on these hosts and waits until they are ready."""
     ready = {host: threading.Event() for host in keys}
 
     def hear(host: int, line: str) -> None:

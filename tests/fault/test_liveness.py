@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that die, freeze and come back: who is given up, when, and what the others read about it."""
+"""Ranks that die, freeze and come back: which rank is given up, when, and which error the others get."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ pytestmark = [
 PROGRAMS = Path(__file__).parent / "liveness_programs.py"
 SIZE = 4
 PEER_TIMEOUT_S = 3.0
-SPREAD_S = 1.0  # from the first rank that knows to the last
+SPREAD_S = 1.0  # most seconds between the first failure of a survivor and the last
 FAILED = re.compile(r"^failed at (\S+): (.*)$", re.MULTILINE)
 
 
 class Training:
-    """Ranks running one of the programs, from when all are connected."""
+    """Ranks that run one of the programs, all connected."""
 
     def __init__(self, bed: netbed.Netbed, program: str) -> None:
         self._lines: list[tuple[int, str]] = []
@@ -38,14 +38,14 @@ class Training:
         self.await_line("ready", range(SIZE), 120)
 
     def await_line(self, text: str, hosts: range | list[int], limit_s: float) -> None:
-        """Returns when every one of the hosts has written a line that begins so."""
+        """Waits until each of these hosts has printed a line that begins with the text."""
         deadline = time.monotonic() + limit_s
         while not set(hosts) <= {host for host, line in self._lines if line.startswith(text)}:
             assert time.monotonic() < deadline, f"no {text!r} from all of {list(hosts)}: {self._lines}"
             time.sleep(0.01)
 
     def failures(self, hosts: list[int]) -> list[tuple[float, str]]:
-        """When and with which words each of the hosts failed."""
+        """Returns time and message of each host's failure."""
         self.await_line("failed", hosts, PEER_TIMEOUT_S + 30)
         text = {host: "\n".join(line for at, line in self._lines if at == host) for host in hosts}
         matches = [FAILED.search(text[host]) for host in hosts]
@@ -56,7 +56,8 @@ class Training:
 
 
 def assert_all_name(failures: list[tuple[float, str]], rank: int) -> None:
-    """All ranks read of this one first, and about at the same time."""
+    """Asserts that all messages name this rank before other ranks, and that all failures come at about the same
+    time."""
     for _, message in failures:
         first = re.search(r"rank \d+", message)
         assert first and first[0] == f"rank {rank}" and f"rank {rank} is lost" in message, message
@@ -66,7 +67,7 @@ def assert_all_name(failures: list[tuple[float, str]], rank: int) -> None:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_by_all_others(make_netbed: MakeNetbed, victim: int) -> None:
-    """Also when the torch store dies with it."""
+    """With rank 0 as the victim, torch's store dies, too."""
     training = Training(make_netbed(hosts=SIZE, rails=2), "sums_for_ever")
     killed_at = time.time()
     training.job.kill(victim)
@@ -97,7 +98,7 @@ def test_a_stopped_rank_is_warned_of_then_given_up(make_netbed: MakeNetbed) -> N
     assert warning and 500 <= int(warning[1]) < 1500, training.log()
     assert re.search(r"all_reduce\(\d+ x f32, sum\), operation \d+ of group '.*' needs it", training.log())
 
-    training.job.resume(2)  # too late: it must not wait for ever
+    training.job.resume(2)  # too late, so it must not wait for ever
     training.await_line("failed", [2], PEER_TIMEOUT_S + 20)
     training.job.wait(30)
 
@@ -112,7 +113,7 @@ def test_a_rank_stopped_for_a_moment_is_waited_for(make_netbed: MakeNetbed) -> N
 
 
 def test_a_rank_that_computes_is_waited_for(make_netbed: MakeNetbed) -> None:
-    """For longer than the timeout, and with Python's lock held."""
+    """The rank computes for longer than the timeout and holds Python's GIL meanwhile."""
     training = Training(make_netbed(hosts=SIZE), "computing")
     training.job.wait(60, check=True)
     assert "has not answered" not in training.log()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL's network tables between two hosts: one connection over several rails, and what faults do to it.
+"""NCCL's network tables between two hosts: one connection over several rails, with and without faults.
 
-Host memory only, as NCCL uses such tables; NCCL's own socket table runs beside ours where it is there.
+The tables are called as NCCL calls them, on host memory only. NCCL's own socket table is the control if NCCL is
+installed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from benchmarks.comm import nccl_faults, nccl_programs
 from tests.fault.conftest import MakeNetbed
 
 WAY = nccl_programs.find(nccl_programs.OURS)
-OURS, NCCL_SOCKET = 11, 0  # tables
+OURS, NCCL_SOCKET = 11, 0  # versions of tables
 LIMIT_S = 60
 OPERATIONS = 200  # with each fault
 
 
 def why_not() -> str | None:
-    """Why nothing here can run, or None."""
+    """Returns why none of these tests can run, or None."""
     try:
         nccl_programs.program("pair")
         nccl_programs.library(WAY)
@@ -41,7 +42,7 @@ pytestmark = [
 
 
 class Pair:
-    """Operations from host 0 to host 1, each compared byte by byte, for some seconds."""
+    """Operations from host 0 to host 1 for some seconds, each compared byte by byte."""
 
     def __init__(
         self,
@@ -72,7 +73,7 @@ class Pair:
             self._lines[host] = json.loads(line)
 
     def end(self) -> tuple[list[float], int]:
-        """Seconds of each operation, and how many bytes came wrong."""
+        """Returns the seconds of each operation and the number of wrong bytes."""
         for outcome in self.outcomes():
             assert outcome.code == 0, outcome.output
         return self._lines[0]["seconds"], self._lines[1]["wrong_bytes"]
@@ -81,7 +82,7 @@ class Pair:
         return [outcome for job in self._jobs for outcome in job.wait(LIMIT_S)]
 
     def is_wrong(self) -> bool:
-        """Whether bytes came wrong, or such as no end could make sense of."""
+        """True if bytes arrived wrong, or so wrong that an end failed."""
         return any(outcome.code != 0 for outcome in self.outcomes()) or self._lines[1]["wrong_bytes"] > 0
 
 
@@ -97,7 +98,7 @@ def test_one_connection_is_striped_over_all_rails(make_netbed: MakeNetbed) -> No
 
 @pytest.mark.parametrize("rail", [0, 1])
 def test_a_cut_link_changes_no_byte_and_ends_nothing(make_netbed: MakeNetbed, rail: int) -> None:
-    """It stays cut to the end, also where the connection was set up over it."""
+    """The link stays cut to the end. In one of the cases the connection was set up over it."""
     bed = make_netbed(hosts=2, rails=2, rate="200mbit")
     pair = Pair(bed, OURS, 4 << 20, 4, 3)
     time.sleep(1.5)
@@ -108,7 +109,7 @@ def test_a_cut_link_changes_no_byte_and_ends_nothing(make_netbed: MakeNetbed, ra
 
 
 def test_a_device_of_one_interface_goes_on_over_others(make_netbed: MakeNetbed) -> None:
-    """Small operations stay at home until its link is cut."""
+    """Small operations use the device's own interface until its link is cut."""
     bed = make_netbed(hosts=2, rails=2)
     pair = Pair(bed, OURS, 8_000, 1, 4, env={"AGSPEED_NCCL_DEVICES": "nic"})
     time.sleep(1.5)
@@ -125,7 +126,7 @@ def test_a_device_of_one_interface_goes_on_over_others(make_netbed: MakeNetbed) 
 
 @pytest.mark.parametrize("fault", [name for name in nccl_faults.FAULTS if name != "none"])
 def test_failing_links_change_no_byte_and_end_nothing(make_netbed: MakeNetbed, fault: str) -> None:
-    """A rail chosen by chance fails and comes back, again and again, at either end, loudly or silently."""
+    """A random rail fails and recovers again and again, at either end, visibly or silently."""
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"{fault}, seed {seed}")
     bed = make_netbed(hosts=2, rails=4, rate="250mbit")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test bed itself: what it builds, that nothing of it remains, and that each fault does what it says."""
+"""The test bed itself: what it builds, that nothing of it is left behind, and that each fault works."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ETHERNET_AND_IP_TCP = 1514 / 1448
 
 
 def left_behind(pid: int) -> list[str]:
-    """Namespaces and scratch folders of a process."""
+    """Returns the namespaces and scratch folders of a process."""
     named = [path.name for path in NAMED.glob(f"agspeed-{pid}-*")] if NAMED.is_dir() else []
     return named + [path.name for path in Path(tempfile.gettempdir()).glob(f"agspeed-{pid}-*")]
 
 
 def reaches(bed: netbed.Netbed, source: int, address: str) -> bool:
-    """Whether a host gets an answer from an address: a refusal, as nobody listens there."""
+    """True if a host gets an answer from an address. The answer is a refusal, because no process listens there."""
 
     def knock(_: netbed.Host) -> bool:
         try:
@@ -44,12 +44,12 @@ def reaches(bed: netbed.Netbed, source: int, address: str) -> bool:
 
 
 def reaches_soon(bed: netbed.Netbed, source: int, address: str) -> bool:
-    """As `reaches`, but address resolution may first have to forget that it failed."""
+    """Like `reaches`, but tries for a while: a failed address resolution is cached at first."""
     return any(reaches(bed, source, address) for _ in range(20))
 
 
 def counted(bed: netbed.Netbed, host: int, protocol: str, name: str) -> int:
-    """One of the kernel's counters of a host, such as Tcp OutRsts."""
+    """Returns one of the kernel's counters of a host, such as Tcp OutRsts."""
     lines = bed.run(["cat", "/proc/net/snmp"], hosts=[host])[0].output.splitlines()
     names, values = (line.split() for line in lines if line.startswith(f"{protocol}:"))
     return int(values[names.index(name)])
@@ -89,7 +89,7 @@ with Netbed(hosts=2, rails=2, rate="10mbit") as bed:
 
 
 def interrupted(number: int) -> int:
-    """The id of a process that held a bed and ended after this signal."""
+    """Returns the id of a process that held a bed and was ended by this signal."""
     holder = subprocess.Popen([sys.executable, "-c", HOLDS_A_BED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     with holder:
         assert holder.stdout is not None and holder.stdout.readline() == b"open\n"
@@ -254,7 +254,7 @@ def test_a_link_goes_down_and_comes_back(make_netbed: MakeNetbed, place: str) ->
 
 
 def test_packets_are_dropped_one_way_without_a_trace(make_netbed: MakeNetbed) -> None:
-    """What goes into host 1 and what comes out of it is dropped in turn: only in the second case does it answer."""
+    """Drops packets into host 1, then packets out of it. Host 1 answers only in the second case."""
     bed = make_netbed(hosts=2)
     rail = bed.hosts[1].rails[0]
     assert reaches(bed, 0, rail.ipv4)
@@ -289,7 +289,7 @@ def test_some_packets_are_dropped(make_netbed: MakeNetbed) -> None:
     rail.drop("in", one_in=4)
     before = counted(bed, 1, "Udp", "NoPorts")
     bed.call(send, rail.ipv4, hosts=[0])
-    assert 200 <= counted(bed, 1, "Udp", "NoPorts") - before <= 380  # 300 on average, deviation 9
+    assert 200 <= counted(bed, 1, "Udp", "NoPorts") - before <= 380  # 300 on average, standard deviation 9
 
 
 def test_plain_tcp_delivers_corrupted_bytes(make_netbed: MakeNetbed) -> None:
@@ -307,7 +307,7 @@ def test_plain_tcp_delivers_corrupted_bytes(make_netbed: MakeNetbed) -> None:
 
 
 def test_corruption_reaches_every_offset_and_spares_the_transport_header(make_netbed: MakeNetbed) -> None:
-    """One byte of every datagram is changed: each of its 8 bytes in some, and always exactly one."""
+    """Exactly one byte of every datagram is changed, and each of its 8 bytes is changed in some datagrams."""
     reason = netbed.corruption_unavailable()
     if reason:
         pytest.skip(reason)
@@ -369,5 +369,5 @@ def test_mptcp_spreads_a_connection_over_all_rails(make_netbed: MakeNetbed) -> N
 
     with netbed.mptcp(bed) as env:
         assert min(sent(env)) > 500_000
-    with netbed.mptcp(bed):  # can be prepared again, and does nothing to commands without its environment
+    with netbed.mptcp(bed):  # may be prepared again; changes nothing for commands without its environment
         assert [carried > 500_000 for carried in sent({})] == [True, False, False]

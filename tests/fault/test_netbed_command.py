@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed netbed` as people type it."""
+"""`agspeed netbed` as users type it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agspeed.cli import main
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs it in a process of its own, which may have to enter a user namespace."""
+    """Runs the command in a process of its own, because it may have to enter a user namespace."""
     done = subprocess.run([sys.executable, "-m", "agspeed", "netbed", *arguments], capture_output=True, text=True)
     if "are not possible here" in done.stderr or "unshare" in done.stderr:
         pytest.skip(netbed.unavailable() or done.stderr)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths that take small packets and drop large ones: what a wrong MTU on a switch does."""
+"""Paths that pass small packets and drop large ones, as a switch with a wrong MTU does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every fault scenario a few times: bit-equal results, no hang, the errors that were promised and no others.
+"""Runs every fault scenario a few times: results are bit-equal, nothing hangs, and only the expected errors occur.
 
-`python -m tests.fault.scenarios` runs them as often as one likes and measures; see README.md.
+`python -m tests.fault.scenarios` runs them more often and measures; see README.md.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_a_fault_costs_neither_a_byte_nor_a_hang(row: str, tmp_path: Path) -> No
     if reason:
         pytest.skip(reason)
     path = tmp_path / "results.json"
-    # A process of its own: ranks are forked from it, which must have no threads.
+    # A process of its own, because ranks are forked from it and it must have a single thread.
     command = [sys.executable, "-m", "tests.fault.scenarios", "--count", str(COUNT), "--row", row, "--json", str(path)]
     with subprocess.Popen(
         command,
@@ -46,7 +46,7 @@ def test_a_fault_costs_neither_a_byte_nor_a_hang(row: str, tmp_path: Path) -> No
         try:
             output, _ = runner.communicate(timeout=LIMIT_S)
         except subprocess.TimeoutExpired:
-            runner.terminate()  # it takes its bed away
+            runner.terminate()  # which also removes its bed
             pytest.fail(f"not done after {LIMIT_S} s:\n{runner.communicate()[0]}")
     print(output)
     found = json.loads(path.read_text())["rows"]

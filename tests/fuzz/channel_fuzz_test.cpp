@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random and spoiled tickets, hellos and welcomes: none is taken, and none makes the process allocate by its word.
+// Random and corrupted tickets, hellos and welcomes. None is accepted, and no length in them causes a large allocation.
 #include <gtest/gtest.h>
 
 #include "comm/channel/hello.h"
@@ -11,7 +11,7 @@ namespace agspeed::comm {
 namespace {
 
 constexpr int kRounds = 20000;
-constexpr size_t kProvenBytes = 118;  ///< of a ticket: the connector's note follows
+constexpr size_t kProvenBytes = 118;  ///< size of the authenticated part of a ticket; the connector's note follows
 const Ticket::Secret kSecret = {std::byte{7}};
 
 Ticket sampleTicket() {
@@ -37,7 +37,7 @@ TEST_F(ChannelFuzz, SpoiledTicketsAreRefused) {
     Bytes spoiled = random_.below(4) == 0 ? random_.bytes(kProvenBytes)
                                           : random_.spoil(Bytes(good.begin(), good.begin() + kProvenBytes));
     spoiled.resize(kProvenBytes);
-    if (std::equal(spoiled.begin(), spoiled.end(), good.begin())) continue;  // what was inserted lay behind the end
+    if (std::equal(spoiled.begin(), spoiled.end(), good.begin())) continue;  // the inserted bytes lay behind the end
     std::array<std::byte, Ticket::kBytes> bytes{};
     std::copy(spoiled.begin(), spoiled.end(), bytes.begin());
     const StatusOr<Ticket> ticket = Ticket::decode(bytes, {});
@@ -57,7 +57,7 @@ TEST_F(ChannelFuzz, SpoiledHellosAndWelcomesAreRefused) {
   }
 }
 
-/// Somebody with the secret who lies: nothing is read beyond the bytes, and lengths are not believed.
+/// A peer that has the secret and sends wrong content. Nothing is read beyond the bytes, and lengths are checked.
 TEST_F(ChannelFuzz, ProvenHellosOfAnyContentAreReadSafely) {
   for (int i = 0; i < kRounds / 10; ++i) {
     Hello hello = {random_.below(9), 1, 1, {1, 1, "", ""}};

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what the process has allocated. Linked into a binary, it replaces operator new and delete. Thread-safe.
+// Counts the memory that the process has allocated. When linked into a binary, it replaces operator new and delete.
+// Thread-safe.
 #pragma once
 
 #include <cstdint>
 
 namespace agspeed {
 
-/// So much an unauthenticated peer may make a rank allocate, at most.
+/// The most memory that an unauthenticated peer may make a rank allocate.
 constexpr int64_t kMaxUnauthenticatedBytes = int64_t{16} << 20;
 
-/// Bytes that are allocated beyond those at its construction.
+/// Counts bytes that are allocated beyond the bytes at its construction.
 class CountedMemory {
  public:
   CountedMemory();
-  /// The most at a time so far.
+  /// The highest count so far.
   int64_t peakBytes() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Intact frames that make no sense, at the messenger.
+// Sends intact frames with senseless content to the messenger.
 #include <gtest/gtest.h>
 
 #include "comm/messaging/transport_messenger.h"
@@ -35,7 +35,7 @@ void talkNonsense(RandomBytes& random) {
           transfer->storage.resize(someSize());
           transfer->bytes = transfer->storage;
           transfer->peer = 1;
-          // Names are used once per direction; the nonsense is the peer's.
+          // Each name is used once per direction. The senseless frames come from the peer.
           const bool isSend = random.below(2) == 0;
           transfer->id = {1, static_cast<uint32_t>(used % 40), 1 + used / 40};
           ++used;
@@ -86,7 +86,7 @@ void talkNonsense(RandomBytes& random) {
 TEST(FramesFuzz, FramesThatMakeNoSenseHarmNobody) {
   RandomBytes random;
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
-  // Whoever sends more than there is of a message is given up: no messenger listens for long.
+  // A peer that sends more bytes than a message has is given up, so each messenger lives only briefly.
   for (int life = 0; life < 100 && !testing::Test::HasFatalFailure(); ++life) talkNonsense(random);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random and spoiled handshakes at a rail's acceptor: only an intact one is accepted, and nothing else costs much.
+// Random and corrupted handshakes at a rail's acceptor. It accepts only an intact one, and no other costs much.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -19,10 +19,10 @@ namespace {
 
 using testing::HasSubstr;
 
-/// The log says what is refused only at level info; the level is read once.
+/// Refusals are logged at level info only, and the level is read once.
 const bool kIsInfoLogged = setenv("AGSPEED_DEBUG", "info", 1) == 0;
 
-/// An acceptor of rank 0, and rank 1's knowledge.
+/// An acceptor of rank 0, and the keys of rank 1.
 class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
  protected:
   HandshakeFuzz() {
@@ -63,7 +63,7 @@ class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
       drive();
     }
   }
-  /// The reply, once it is there; empty when the connection was refused.
+  /// Waits for the reply. Returns "" if the connection was refused.
   Bytes hear(int descriptor) {
     Bytes reply(kReplyBytes);
     const Clock::time_point limit = Clock::now() + std::chrono::seconds(10);
@@ -75,7 +75,7 @@ class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
     }
     return {};
   }
-  /// Shakes hands as rank 1 does, but for what is spoiled.
+  /// Does the handshake of rank 1, with corrupted parts as asked.
   void shakeHands(RandomBytes& random, bool isRequestSpoiled, bool isConfirmSpoiled) {
     const int descriptor = connectTo();
     const Initiator initiator({Protection::kAuthenticated, 0, 1, 0}, secret_);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random and spoiled bytes for fuzz tests, from a seed that a failing test prints. Not thread-safe.
+// Random and corrupted bytes for fuzz tests, from a seed that a failing test prints. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ class RandomBytes {
     for (std::byte& byte : result) byte = std::byte(engine_());
     return result;
   }
-  /// Changed in one of the ways in which bytes go wrong; never the same as before.
+  /// Returns the bytes with one kind of typical corruption; they always differ from before.
   Bytes spoil(Bytes bytes) {
     const Bytes before = bytes;
     const size_t at = below(bytes.size()), count = 1 + below(std::min<size_t>(bytes.size() - at, 40));

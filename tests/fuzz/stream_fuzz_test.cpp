@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random and spoiled streams of frames at a connection's receiver: only intact frames get through.
+// Random and corrupted streams of frames at a connection's receiver. Only intact frames get through.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-/// Frames as they were sent, and a sink that compares what arrives with them.
+/// The frames that were sent, and a sink that compares arrivals with them.
 class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::Sink, public Receiver::Owner {
  protected:
   struct Sent {
@@ -40,7 +40,7 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
     cause_ = cause;
   }
 
-  /// Some frames, sealed.
+  /// Returns some frames, sealed.
   Bytes makeFrames(RandomBytes& random) {
     Sealer sealer(GetParam(), key_);
     Bytes stream;
@@ -71,7 +71,7 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
     stream.insert(stream.end(), payload.begin(), payload.end());
     stream.insert(stream.end(), tag.begin(), tag.end());
   }
-  /// Lets a receiver have the bytes, a part at a time.
+  /// Passes the bytes to a receiver in parts.
   void feed(const Bytes& stream, RandomBytes& random) {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);

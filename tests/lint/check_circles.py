@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No circles: among the modules of the Python package (lazy and type-only imports count), nor among C++ files.
+"""There are no import cycles among the modules of the Python package, and no include cycles among C++ files.
 
-A circle has no place to begin reading. It opens by moving what both sides need below them, or by handing in an object
-or a callable; an import inside a function hides it and is found here all the same.
+Imports inside functions and imports for types only count, too. Code in a cycle has no place to begin reading. To break
+one, move the shared part below both sides, or pass in an object or a callable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Graph = Mapping[str, Iterable[str]]
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Groups of nodes that reach each other, each sorted; a node that names itself is one, too (Tarjan)."""
+    """Groups of nodes that reach each other, each sorted (Tarjan). A node with an edge to itself is a group, too."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -45,7 +45,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def python_graph() -> dict[str, set[str]]:
-    """Module -> modules of the package that it names in an import, wherever that stands."""
+    """Module -> modules of the package that it imports, anywhere in the module."""
     paths = {_module_of(path): path for path in sources.python_files() if path.startswith("python/agspeed/")}
     return {
         module: {home for _, name, _ in sources.imports(path) if (home := _home_of(name, paths)) is not None}
@@ -58,7 +58,7 @@ def _module_of(path: str) -> str:
 
 
 def _home_of(name: str, modules: Iterable[str]) -> str | None:
-    """The module that an imported name is or comes from: agspeed.log.logger -> agspeed.log."""
+    """The module of an imported name, or the name itself if it is a module: agspeed.log.logger -> agspeed.log."""
     parent = name.rpartition(".")[0]
     return name if name in modules else parent if parent in modules else None
 

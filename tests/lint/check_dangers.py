@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can hand a process or a file to others: one place writes files, one removes folders, nothing interprets bytes.
+"""Dangerous operations: one place writes files, one place removes folders, and no code executes bytes that it reads.
 
-Reports, caches, plans and messages come from files and sockets that others may have written, and names in shared
-folders may be taken by their links. `LAWFUL` lists the other uses there are, with the reason why each is none of that;
-a use that is gone leaves the list, too.
+Reports, caches, plans and messages come from files and sockets that other users may have written. In shared folders,
+other users may put links in place of files. `LAWFUL` lists all other uses, each with the reason why it is harmless. An
+entry whose use is gone has to be removed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _CPP = {
 
 
 def dangers_of_python(path: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of every use in a file of the package."""
+    """Yields (line, danger) for every use in a file of the package."""
     for node in ast.walk(sources.parse(path)):
         if isinstance(node, ast.Call):
             yield from ((node.lineno, what) for what in _dangers_of_call(node))
@@ -89,7 +89,7 @@ def _dangers_of_call(call: ast.Call) -> Iterator[str]:
 
 
 def _joins_search_paths(node: ast.AST) -> bool:
-    """os.pathsep, environment["PYTHONPATH"] = ..., or the like in a dictionary."""
+    """True for os.pathsep, environment["PYTHONPATH"] = ..., and the same key in a dictionary."""
     if isinstance(node, ast.Attribute):
         return ast.unparse(node) == "os.pathsep"
     keys = node.keys if isinstance(node, ast.Dict) else []
@@ -104,7 +104,7 @@ def dangers_of_cpp(text: str) -> Iterator[tuple[int, str]]:
 
 
 def uses() -> list[tuple[str, int, str]]:
-    """(path, line, what) of all that the product does."""
+    """Returns (path, line, danger) for all uses in the product."""
     found = []
     for path in sources.python_files():
         if path.startswith("python/agspeed/"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Formatting, ruff's rules and types, with the tool versions pinned in .ci/requirements.txt. `make format` repairs the
-first two."""
+"""Checks formatting, ruff's rules and types with the tool versions pinned in .ci/requirements.txt. `make format`
+repairs the first two."""
 
 from __future__ import annotations
 

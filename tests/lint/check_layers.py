@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may know whom, for C++ includes and Python imports. The tables below are the rule; there are no exceptions.
+"""Allowed C++ includes and Python imports between components. The tables below are the rule, without exceptions.
 
-A component is a folder, and a file belongs to the longest component that is a prefix of its path. Every component may
-use itself. To add a component: one row, below all rows it names (tests may use anything, nothing may use tests).
+A component is a folder. A file belongs to the longest component that is a prefix of its path. Every component may use
+itself. To add a component, add one row below all rows that it names. Tests may use anything; nothing may use tests.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORLD = (
     "comm/transport/shm",
 )
 
-# Component -> components whose headers it may include. Order is the layer order: a row names only rows above it.
+# Component -> components whose headers it may include. Rows are in layer order: a row names only rows above it.
 CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/base": (),
     "runtime/memory": ("runtime/base",),
@@ -161,7 +161,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"sqlite3": ("runtime/tune/store",),
 }
 
-# Units of the Python package, lowest first. A unit may import units of lower rows and itself.
+# Units of the Python package, lowest first. A unit may import units of lower rows, and itself.
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("bounded_json", "errors", "files", "native_files", "private_folder", "version", "when_loaded"),
     ("config", "log"),
@@ -178,7 +178,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("cli",),
     ("__main__",),
 )
-# These read JSON and settings only: no torch, no native code, nothing but the units named.
+# These units read JSON and settings only: no torch, no native code, and no other units than the ones listed.
 PURE_PYTHON = {
     "bounded_json": (),
     "errors": (),
@@ -195,13 +195,13 @@ PURE_PYTHON = {
 
 
 def component_of(path: str) -> str | None:
-    """The component a C++ file belongs to, or None for tests and benchmarks."""
+    """Returns the component of a C++ file, or None for tests and benchmarks."""
     owners = [name for name in CPP_LAYERS if path.startswith(f"{name}/")]
     return max(owners, key=len, default=None)
 
 
 def cpp_violations(path: str, headers: Iterable[tuple[int, str]]) -> list[str]:
-    """One sentence per include of `path` that the tables do not allow."""
+    """Returns one sentence per include in `path` that the tables do not allow."""
     component = component_of(path)
     if component is None:
         return []
@@ -235,7 +235,7 @@ def known_units() -> set[str]:
 
 
 def python_violations(path: str, imported: Iterable[tuple[int, str, bool]]) -> list[str]:
-    """One sentence per import of a module of the package that the order does not allow, lazy imports included."""
+    """Returns one sentence per import in `path` that the order does not allow. Lazy imports count, too."""
     unit = path.removeprefix("python/agspeed/").split("/")[0].removesuffix(".py")
     if unit not in known_units():
         return [f"{path}:1: unit {unit} has no row in PYTHON_ORDER"]
@@ -274,7 +274,8 @@ def test_the_cpp_table_has_no_cycles() -> None:
 
 
 def test_gpu_kernels_know_no_element_wise_operation() -> None:
-    """One more needs no line there: it is emitted by compiler/kernel/emit, and counts as a long formula until named."""
+    """A new element-wise operation needs no line in that folder. compiler/kernel/emit emits it, and it counts as a long
+    formula until it is named."""
     structural = {"kConstant", "kLoad", "kSumRows"}
     known = {
         f"{path}: {name}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A split is an object: the methods of a class stand in the source file of the header that declares it.
+"""The methods of a class stand in the source file that belongs to the header with its declaration.
 
-Methods of one class in a second file would have to be read together with the first, in both directions.
+Methods in a second file would have to be read together with the first file, in both directions. To split a class, make
+an object of one part.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from pathlib import PurePosixPath
 
 from tests.lint import sources
 
-# One state machine in chapters. Tuner: what happened, what is next (max mode apart), how arms are judged, what is told
-# of it. Coordinator: what not all ranks have said yet, and what they have.
+# Classes that may have several source files: large state machines, split by topic. Tuner: events, the next action (max
+# mode apart), judgement of arms, reports. Coordinator: requests that some ranks have not sent yet, and complete ones.
 CHAPTERS = {
     "Coordinator": {"comm/named/coordinator", "comm/named/waiting"},
     "Tuner": {
@@ -38,7 +39,7 @@ def product_files() -> list[str]:
 
 
 def strangers(texts: dict[str, str]) -> list[str]:
-    """One sentence per source that has methods of a class which is declared in other files only."""
+    """Returns one sentence per source file with methods of a class that only other headers declare."""
     homes: defaultdict[str, set[str]] = defaultdict(set)
     for path, text in texts.items():
         for declared in _CLASS.finditer(text):

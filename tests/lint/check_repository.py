@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conventions that hold across files: licence lines, READMEs, the list of root files, sorted lists, one place for the
-environment, nothing tied to one machine."""
+"""Conventions across files: licence lines, READMEs, the list of root files, sorted lists, one place that reads the
+environment, and no text that belongs to one machine."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CARRIES_SPDX = (
 )
 TEXT = (*CARRIES_SPDX, ".ag", ".cfg", ".css", ".html", ".j2", ".js", ".json", ".md", ".mlir", ".txt", ".yaml")
 
-# Written with character classes so that this file does not contain what it forbids.
+# Written with character classes, so that this file does not match its own patterns.
 FOREIGN_TEXT = {
     r"(?<![\w.~$}])/(home/(?!user\b)|root/|work/|Users/)\w": "an absolute path of one machine",
     r"pypi[.]org|files[.]pythonhosted|download[.]pytorch|deb[.]debian|[-]-(extra-)?index-url": "a package registry",
@@ -145,7 +145,8 @@ def test_what_is_written_from_the_table_of_settings_is_current() -> None:
 
 
 def test_variables_with_our_prefix_are_in_the_table_of_settings() -> None:
-    """Also those that only tests, benchmarks and tools read: else users would be warned of them."""
+    """This includes variables that only tests, benchmarks and tools read. Otherwise agspeed would warn users of
+    them."""
     rows = tomllib.loads(sources.read("runtime/base/settings.toml"))
     known = {name for row in rows["setting"] for name in (row["env"], *row.get("env_aliases", ()))}
     known.update(rows["internal"])
@@ -164,11 +165,11 @@ def test_variables_with_our_prefix_are_in_the_table_of_settings() -> None:
 
 
 def sorted_blocks(text: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, entries) of every list that a comment line "keep-sorted" opens.
+    """Yields (line, entries) for every list that a comment line "keep-sorted" opens.
 
-    The list ends at a blank line, a comment, a closing bracket or a line indented less; lines indented more belong to
-    the entry above them. A first line that only opens a bracket, such as "set(NAMES", is not an entry. In CMake, a
-    keyword such as SRCS opens the list of what follows it, and the next keyword ends it.
+    The list ends at a blank line, a comment, a closing bracket or a line with less indentation. Lines with more
+    indentation belong to the entry above them. A first line that only opens a bracket, such as "set(NAMES", is not an
+    entry. In CMake, a keyword such as SRCS opens a list, and the next keyword ends it.
     """
     lines = text.splitlines()
     for at, line in enumerate(lines):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Size budgets of files, functions and folders, and a report of the figures (`pytest -s tests/lint/check_sizes.py`).
 
-A budget is a smell detector: where two halves would have to be read together, keep one file and add a line of reason to
-EXPLAINED. Generated tables go there too.
+A budget is a warning sign, not a law. If two halves of a file would have to be read together, keep one file and add it
+to EXPLAINED with the reason. Add generated tables there, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from tests.lint import sources
 
-# File or folder -> why it may exceed its budget.
+# File or folder -> the reason why it may exceed its budget.
 EXPLAINED: dict[str, str] = {
     "python/agspeed/horovod/function_job.py": "run() takes horovod.run()'s arguments, in their order",
     "python/agspeed/horovod/torch/optimizer.py": "DistributedOptimizer takes Horovod's arguments, in Horovod's order",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The closing line of a test run counts what ran, and never calls a broken run green (.ci/summarize.py)."""
+"""The closing line of a test run counts the tests that ran, and never reports a broken run as passed."""
 
 from __future__ import annotations
 

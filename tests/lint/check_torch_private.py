@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private names of torch are used in agspeed/torch_compat alone, so that one folder says what agspeed needs of them.
+"""Only agspeed/torch_compat uses private names of torch, so that one folder shows all that agspeed needs of them.
 
-Private is each name with a leading underscore on the way from torch, and what CLOSED names: parts of torch that have no
-underscore and change like those that have one. Double underscores are no private names, and operators below torch.ops
-are named by PyTorch's dispatcher, whatever their names begin with. Four things are looked for: imports; attributes of
-torch and of what was imported from it; strings that name a module or a name of torch; and private attributes of any
-object that neither this class nor another one of the package defines.
+A name is private if any part of its path from torch begins with an underscore. Parts of torch listed in CLOSED are
+private, too: they have no underscore but change in the same way. Double underscores do not count. Operators below
+torch.ops do not count either, because PyTorch's dispatcher names them.
+
+The check finds four things: imports; attributes of torch and of objects imported from it; strings that name a module or
+a name of torch; and private attributes of any object, if the package does not define the name.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from tests.lint import sources
 
 HOME = "python/agspeed/torch_compat/"
 PACKAGE = "python/agspeed/"
-# Parts of torch without an underscore that are no public interface either.
+# Parts of torch that are no public interface although they have no underscore.
 CLOSED = ("torch.distributed.distributed_c10d", "torch.fx.experimental", "torch.multiprocessing.reductions")
 BY_NAME = ("delattr", "getattr", "hasattr", "setattr")
-# Names with an underscore that Python gives to named tuples and to the specs of modules.
+# Names with an underscore that belong to Python's named tuples and module specs.
 OF_PYTHON = {"_asdict", "_fields", "_initializing", "_make", "_replace"}
 _NAMED = re.compile(r"torch(\.\w+)+")
 
 
 def is_private(name: str) -> bool:
-    """Whether one name, without dots, is private."""
+    """True if one name, without dots, is private."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__")) and name.strip("_") != ""
 
 
 def is_private_path(path: str) -> bool:
-    """Whether a dotted name that begins with torch is private."""
+    """True if a dotted name that begins with torch is private."""
     parts = path.split(".")
     if parts[0] != "torch" or parts[1:2] == ["ops"]:
         return False
@@ -44,7 +45,7 @@ def is_private_path(path: str) -> bool:
 
 
 def defined_names(tree: ast.AST) -> set[str]:
-    """Private names that a module of the package gives to something of its own."""
+    """Returns the private names that a module of the package defines for its own objects."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -61,7 +62,7 @@ def _is_own(node: ast.expr) -> bool:
 
 
 def imported_names(tree: ast.AST) -> dict[str, str]:
-    """What a module calls the things that it imports -> their absolute dotted names; relative imports are left out."""
+    """Returns local name -> absolute dotted name for all imports of a module except relative ones."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -80,7 +81,8 @@ def imported_names(tree: ast.AST) -> dict[str, str]:
 
 
 def path_of(node: ast.expr, names: dict[str, str]) -> str:
-    """The dotted name of an expression like torch.a.b, with what is imported written in full; empty for others."""
+    """Returns the dotted name of an expression such as torch.a.b, with imported names in full; "" for other
+    expressions."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -90,7 +92,7 @@ def path_of(node: ast.expr, names: dict[str, str]) -> str:
 
 
 def violations(path: str, tree: ast.Module, own: set[str]) -> list[str]:
-    """One sentence per use of a private name; `own` are the private names that the package defines."""
+    """Returns one sentence per use of a private name. `own` are the private names that the package defines."""
     found = sorted({*_imports(tree), *_attributes(tree, own), *_strings(tree)})
     return [f"{path}:{line}: {name} is private to torch: use it in agspeed/torch_compat" for line, name in found]
 
@@ -117,7 +119,8 @@ def _attributes(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
             continue
         full = path_of(value, names)
         if full.split(".")[0] == "torch":
-            if is_private_path(f"{full}.{name}") and not is_private_path(full):  # that one is another node
+            # a private path is reported at another node
+            if is_private_path(f"{full}.{name}") and not is_private_path(full):
                 yield node.lineno, f"{full}.{name}"
         elif is_private(name) and name not in own | OF_PYTHON and not _is_own(value) and not _is_of_python(full):
             yield node.lineno, f"{ast.unparse(value)}.{name}"
@@ -130,7 +133,7 @@ def _is_access_by_name(node: ast.AST) -> bool:
 
 
 def _is_of_python(full: str) -> bool:
-    """Python's own modules have private parts as well, sys._getframe for one."""
+    """True for private parts of Python's own modules, such as sys._getframe."""
     return full.split(".")[0] in sys.stdlib_module_names
 
 
@@ -143,13 +146,14 @@ def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def product_files() -> list[str]:
-    """All modules of the package, those that are not under version control yet included."""
+    """Returns all modules of the package, including modules that are not under version control yet."""
     return sorted(str(path.relative_to(sources.ROOT)) for path in (sources.ROOT / PACKAGE).rglob("*.py"))
 
 
 def test_private_names_of_torch_are_used_in_one_folder() -> None:
     paths = [path for path in product_files() if not path.startswith(HOME)]
-    # What torch_compat sets on objects of torch is torch's, and the rest of the package goes without it.
+    # torch_compat is left out: it sets private attributes on torch's objects, which the rest of the package must not
+    # use.
     own = set().union(*(defined_names(sources.parse(path)) for path in paths))
     own |= {Path(path).stem for path in paths} | {"_native"}
     found = [line for path in paths for line in violations(path, sources.parse(path), own)]

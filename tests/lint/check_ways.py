@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways through the code that the project's README names exist: each file, and in it the function beside it."""
+"""Every file and function that the README's section "Follow the data" names exists."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_FILES = 8
 
 
 def ways() -> list[list[tuple[str, str]]]:
-    """(file, function) in order, for each row of the section "Follow the data"."""
+    """Returns (file, function) in order, for each row of the section "Follow the data"."""
     section = sources.read("README.md").split("## Follow the data\n", 1)[1].split("\n## ", 1)[0]
     rows = [line for line in section.splitlines() if "→" in line]
     return [re.findall(r"`([\w/.]+)` `(\w+)`", row) for row in rows]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Words that `comm` no longer uses: where the field has a word (CONTRIBUTING, "Words"), identifiers use it.
+"""Identifiers of `comm` use the field's words (CONTRIBUTING, "Words"). The table lists words to replace.
 
-Identifiers of code are read, not comments or texts. A word in small letters is found as a part of any identifier
-(`unasked` in `mayBeUnasked`); one with a capital is a whole identifier, as is one marked so; one that ends in `(` names
-a function. `within` narrows a word with other honest uses to the folders where it had the old meaning.
+The check reads identifiers of code, not comments or texts. A lower-case word matches any part of an identifier
+(`unasked` matches `mayBeUnasked`). A word with a capital letter, or marked as whole, matches a whole identifier. A word
+that ends in `(` matches the name of a function. `within` limits a word to some folders if it has other legitimate uses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FOLDERS = ("comm/", "tests/comm/", "tests/fuzz/")
 
 @dataclass(frozen=True)
 class Word:
-    """Old words, and the new ones to use instead. `allowed` are files that use the word in another sense."""
+    """Words to avoid, and the words to use instead. `allowed` are files that use a word in another sense."""
 
     old: str
     new: str
@@ -94,7 +94,7 @@ def parts_of(identifier: str) -> list[str]:
 
 
 def violations(path: str, text: str) -> Iterator[str]:
-    """One sentence per identifier of a line of `text` that is or has an old word."""
+    """Yields one sentence per identifier in `text` that is a word to avoid or contains one."""
     parts, wholes = {}, {}
     for word in (word for word in WORDS if word.covers(path)):
         for name in word.old.split():

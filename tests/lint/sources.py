@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files the lint checks look at, and small readers of C++ and Python text. Nothing is compiled or imported."""
+"""The files that the lint checks read, and small parsers of C++ and Python text. Nothing is compiled or imported."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ _HIDDEN = re.compile(
 
 
 def without_hidden_text(text: str) -> str:
-    """The code with comments, strings and preprocessor lines blanked out, newlines kept."""
+    """Returns the code with comments, strings and preprocessor lines blanked out. Newlines are kept."""
     return _HIDDEN.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)
 
 
 @dataclass(frozen=True)
 class Function:
-    """A function with a body: where it starts, its length in lines, its deepest nesting, its positional parameters."""
+    """A function with a body: its first line, its length in lines, its deepest nesting and its positional
+    parameters."""
 
     path: str
     line: int
@@ -86,17 +87,18 @@ _OPENS_FUNCTION = re.compile(r"\)\s*(?:const|noexcept|override|final|mutable|&|&
 
 
 def cpp_functions(path: str) -> list[Function]:
-    """Outermost functions of a file. Control blocks count as nesting, braces of initialisers and lambdas do not."""
+    """Returns the outermost functions of a file. Control blocks count as nesting; initialisers and lambdas do not."""
     code = without_hidden_text(read(path))
     found: list[Function] = []
-    stack: list[tuple[str, int]] = []  # of every open brace: "scope", "function", "control" or "other", and parentheses
+    # kind of every open brace ("scope", "function", "control" or "other"), number of open parentheses
+    stack: list[tuple[str, int]] = []
     head_begin = start_line = nesting = parentheses = 0
     for match in re.finditer(r"[{};()]", code):
         at, symbol = match.start(), match.group()
         if symbol in "()":
             parentheses += 1 if symbol == "(" else -1
             continue
-        if symbol == ";" and parentheses:  # the two of a for loop
+        if symbol == ";" and parentheses:  # the two semicolons of a for loop
             continue
         if symbol == "{":
             head = code[head_begin:at]
@@ -139,7 +141,7 @@ def python_functions(path: str) -> list[Function]:
     for node in ast.walk(parse(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
-            # Keyword-only parameters are the options struct of Python; only positional ones are counted.
+            # Keyword-only parameters are Python's options struct, so only positional parameters count.
             positional = [arg for arg in node.args.posonlyargs + node.args.args if arg.arg not in ("self", "cls")]
             found.append(Function(path, node.lineno, length, _nesting(node), len(positional)))
     return found

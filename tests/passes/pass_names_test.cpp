@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which names may stand among the disabled passes.
+// Names that are valid in the list of disabled passes.
 #include "passes/pass_names.h"
 
 #include <gmock/gmock.h>

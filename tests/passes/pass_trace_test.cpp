@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files that a run of passes leaves in the dump folder.
+// The files that a run of passes writes to the dump folder.
 #include "passes/pass_trace.h"
 
 #include <gmock/gmock.h>

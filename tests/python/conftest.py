@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of several folders."""
+"""Fixtures that several folders share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """torch computes on one thread: equal sums in each run, and no waiting for a second thread on a busy machine."""
+    """Restricts torch to one thread: sums are equal in each run, and nothing waits for a second thread on a busy
+    machine."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON of strangers: what is not too deep and not too large is read as `json` does, the rest is a ValueError."""
+"""JSON from strangers: input within the limits of depth and size is read as by `json`; the rest is a ValueError."""
 
 from __future__ import annotations
 

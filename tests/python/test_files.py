@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files appear whole, are private, and never change what somebody has put in their place."""
+"""Files appear whole, are private, and never change a file that another user has put in their place."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agspeed import files
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A file that nobody may change."""
+    """A file that the code must not change."""
     path = tmp_path / "own"
     path.write_text("precious")
     return path

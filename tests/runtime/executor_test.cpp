@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The executor over a tensor library of std::vector<float>: what it asks of a backend, in which order, and when.
+// The executor over a tensor library of std::vector<float>: its requests to a backend, their order and their time.
 #include "runtime/executor.h"
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ class FakeFrame final : public TensorFrame {
   std::map<ValueId, std::vector<float>> tensors;
   std::vector<std::string> log;
   bool failCalls = false;
-  std::vector<std::byte> arena;  ///< of a Program on a device
+  std::vector<std::byte> arena;  ///< the arena of a Program on a device
   void* currentStream = nullptr;
 };
 
@@ -94,7 +94,7 @@ struct Fixture {
 
 FakeFrame& frameOf(const Executor::Lease& lease) { return static_cast<FakeFrame&>(lease.frame()); }
 
-// x -> arena (times 2) -> fresh y (times s0), over a symbolic length.
+// x -> arena (times 2) -> fresh y (times s0), for a symbolic length.
 Program scaleTwice(bool symbolic) {
   ProgramBuilder b;
   const SymExpr n = symbolic ? SymExpr::symbol(0) : SymExpr(4);
@@ -156,7 +156,7 @@ TEST(Executor, AFailingOperatorIsNamedWithItsOrigin) {
   EXPECT_THAT(f.executor->run(lease).message(), HasSubstr("aten.mm.default (call0): shapes do not match"));
 }
 
-// What was queued runs at once; the streams are kept.
+// Runs queued work at once, and records the streams.
 class DeviceLibrary final : public KernelLibrary {
  public:
   size_t numKernels() const override { return 1; }

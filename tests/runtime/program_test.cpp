@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 const TensorType kVector = contiguous(DType::kF32, {SymExpr(4)});
 
-// input -> kernel 0 -> fresh output: valid as it stands.
+// input -> kernel 0 -> fresh output, which is a valid program.
 ProgramBuilder valid() {
   ProgramBuilder b;
   const ValueId x = b.input(kVector);

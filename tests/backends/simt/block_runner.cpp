@@ -9,7 +9,7 @@ namespace {
 
 constexpr uint32_t kWarp = 32;
 
-// The runner whose fibers this host thread runs.
+// The runner whose fibers run on this host thread.
 thread_local BlockRunner* active = nullptr;
 
 }  // namespace
@@ -80,7 +80,7 @@ void BlockRunner::resume(uint32_t thread) {
   if (threads_[current_].wait == Wait::kEnded) idleFibers_.push_back(std::move(threads_[current_].fiber));
 }
 
-// A fiber whose thread has ended goes on with the next one, or waits for one.
+// A fiber whose thread has ended runs the next thread, or waits for one.
 void BlockRunner::fiberBody() {
   for (;;) {
     active->runThreads();
@@ -102,7 +102,7 @@ void BlockRunner::runThreads() {
   }
 }
 
-// The last to arrive lets the others go on, and goes on first.
+// The last thread to arrive releases the others, and continues first.
 void BlockRunner::waitFor(Wait what) {
   uint32_t self = current_;
   threads_[self].wait = what;

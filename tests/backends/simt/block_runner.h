@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockRunner: the threads of one block at a time, each a fiber, and what they ask of each other. A thread runs until
-// it must wait; then the one that was made ready last goes on, so that a warp runs ahead of the others as far as it
+// BlockRunner: runs the threads of one block, each on a fiber, and the operations between them. A thread runs until it
+// must wait. Then the thread that became ready last continues, so that a warp runs ahead of the others as far as it
 // can.
 #pragma once
 
@@ -22,19 +22,19 @@ class BlockRunner {
  public:
   BlockRunner(KernelEntry entry, const void* parameters, Dim3 grid, Dim3 block);
 
-  /// Runs all threads of a block to their end. Errors: kInternal when some wait for what does not come.
+  /// Runs all threads of a block to their end. Errors: kInternal if some threads wait for an event that cannot come.
   Status run(Dim3 blockIndex);
 
-  /// Names and addresses of the functions that stand for intrinsics: llvm.nvvm.x.y is "llvm_nvvm_x_y".
+  /// Names and addresses of the functions that replace intrinsics: llvm.nvvm.x.y becomes "llvm_nvvm_x_y".
   static const std::vector<std::pair<const char*, void*>>& intrinsics();
 
  private:
   friend struct Intrinsics;
   enum class Wait : uint8_t { kNothing, kShuffle, kWarp, kBlock, kEnded };
   struct Thread {
-    std::unique_ptr<Fiber> fiber;  ///< null until started, or once its fiber runs another thread
+    std::unique_ptr<Fiber> fiber;  ///< null until started, or after its fiber has switched to another thread
     Wait wait = Wait::kNothing;
-    uint32_t value = 0;  ///< given to the shuffle, then its result
+    uint32_t value = 0;  ///< the input of a shuffle, then its result
     uint32_t distance = 0;
   };
 
@@ -53,7 +53,7 @@ class BlockRunner {
   Dim3 block_;
   Dim3 blockIndex_;
   std::vector<Thread> threads_;
-  std::vector<uint32_t> ready_;  ///< a stack
+  std::vector<uint32_t> ready_;  ///< used as a stack
   std::vector<std::unique_ptr<Fiber>> idleFibers_;
   uint32_t current_ = 0;
   bool hasMixedShuffle_ = false;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kLaunchFailed = 719;
 
-// The library's name inside is that of the driver: whoever opens "libcuda.so.1" later gets this one.
+// The library's internal name is the driver's, so a later attempt to open "libcuda.so.1" finds this library.
 template <typename Function>
 Function symbol(const char* name) {
   static void* const library = dlopen(FAKE_CUDA, RTLD_NOW);
@@ -53,7 +53,8 @@ void open(int capability) {
 
 const char* synchronize(void* stream) {
   const int result = symbol<int (*)(void*)>("cuStreamSynchronize")(stream);
-  if (!runtime::device::cuda::isSticky(result)) return nullptr;  // such as: nothing has started the driver yet
+  // Another error may just mean that the driver has not been initialised.
+  if (!runtime::device::cuda::isSticky(result)) return nullptr;
   const char* text = nullptr;
   symbol<int (*)(int, const char**)>("cuGetErrorString")(result, &text);
   return text == nullptr ? "unknown error" : text;

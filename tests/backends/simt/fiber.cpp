@@ -12,13 +12,13 @@ namespace agspeed::simt {
 
 namespace {
 
-constexpr size_t kStackBytes = size_t{128} << 10;  // touched as far as it is used
+constexpr size_t kStackBytes = size_t{128} << 10;  // the system provides pages only as they are used
 
 }  // namespace
 
 #if defined(__x86_64__)
 
-// Saves the registers that a call preserves on the current stack and takes them from another one.
+// Saves the callee-saved registers on the current stack, and loads them from another stack.
 extern "C" void agSimtSwitch(void** from, void* to);
 asm(R"(
 .text
@@ -45,7 +45,7 @@ agSimtSwitch:
 struct Fiber::State {
   void* stack = nullptr;
   void* inside = nullptr;   ///< stack pointer of the fiber while it does not run
-  void* outside = nullptr;  ///< and of its caller while it does
+  void* outside = nullptr;  ///< stack pointer of its caller while the fiber runs
 };
 
 Fiber::Fiber(void (*body)()) : state_(std::make_unique<State>()) {
@@ -53,7 +53,7 @@ Fiber::Fiber(void (*body)()) : state_(std::make_unique<State>()) {
   state_->stack = std::malloc(kStackBytes);
   uintptr_t top = (reinterpret_cast<uintptr_t>(state_->stack) + kStackBytes) & ~uintptr_t{15};
   auto* slots = reinterpret_cast<uintptr_t*>(top);
-  slots[-1] = 0;  // where body would return to
+  slots[-1] = 0;  // the return address of body, which never returns
   slots[-2] = reinterpret_cast<uintptr_t>(body);
   for (int i = 0; i < kSavedRegisters; ++i) slots[-3 - i] = 0;
   state_->inside = slots - 2 - kSavedRegisters;

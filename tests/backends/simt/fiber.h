@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fiber: a stack of its own on which a function runs until it switches back. A few instructions a switch on x86-64,
-// POSIX contexts elsewhere. A fiber belongs to the thread that runs it first; it may be freed at any time it is not
-// running, and what lives on its stack is then dropped.
+// Fiber: a separate stack on which a function runs until it switches back. A switch takes a few instructions on x86-64,
+// and uses POSIX contexts elsewhere. A fiber belongs to the thread that runs it first. It may be freed whenever it is
+// not running; objects on its stack are then not destroyed.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A module for ctypes: gives this process a GPU that the host plays, to torch (torch_on_host.h) and to the driver
+// A module for ctypes that gives this process a simulated GPU, both for torch (torch_on_host.h) and for the driver
 // (fake_gpu.h).
 #include "tests/backends/simt/fake_gpu.h"
 #include "tests/runtime/device/torch_on_host.h"

@@ -24,7 +24,7 @@ namespace {
 
 constexpr const char* kIntrinsicPrefix = "llvm.nvvm.";
 constexpr unsigned kSharedMemory = 3;
-constexpr int kGarbage = 0x7f;  // of floats: huge; of indices: far outside
+constexpr int kGarbage = 0x7f;  // as floats: huge; as indices: far out of range
 
 struct HostFunction {
   std::string name;
@@ -96,8 +96,8 @@ Status toStatus(llvm::Error error) {
   return internalError("cannot load the kernel on the host: {}", llvm::toString(std::move(error)));
 }
 
-// Intrinsics become functions of the runner. A new declaration has none of the attributes that would let the host's
-// code generator move a call.
+// Replaces intrinsics by functions of the runner. The new declarations have none of the attributes that would let the
+// host's code generator move a call.
 void replaceIntrinsics(llvm::Module& module) {
   for (llvm::Function& function : llvm::make_early_inc_range(module)) {
     std::string name = function.getName().str();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiles a cluster's GPU kernels for the host. What simt_runner.h hides; mutation tests change the LLVM IR first.
+// Compiles a cluster's GPU kernels for the host. It is the implementation below simt_runner.h; mutation tests use it
+// directly, to change the LLVM IR first.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace agspeed::simt {
 
 using Mutation = std::function<void(llvm::Module&)>;
 
-/// Errors: those of emitDeviceModule().
+/// Errors: the same as emitDeviceModule().
 StatusOr<std::unique_ptr<Module>> compileForHost(const compiler::Cluster& cluster, const std::string& symbol,
                                                  const Mutation& mutate = nullptr);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Backend whose kernels are those of backends/nvptx, run on the host by the SIMT runner: for the conformance suite.
+// A Backend for the conformance suite: it has the kernels of backends/nvptx and runs them on the host by the SIMT
+// runner.
 #pragma once
 
 #include "backends/backend.h"

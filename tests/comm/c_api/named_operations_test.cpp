@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C library as its users have it: a program in C, in processes of its own, and what the library shows and needs.
+// The C library as its users see it: a program in C, run in separate processes, and the library's symbols and needs.
 #include "comm/c_api/named_operations.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-/// Free now; rank 0 takes it soon.
+/// A port that is free now. Rank 0 binds it soon.
 int freePort() {
   const int probe = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -46,7 +46,7 @@ std::string outputOf(const std::string& command) {
   return text;
 }
 
-/// Every rank in a process of its own, which has nothing of this one's threads.
+/// Runs each rank in a process of its own, which inherits no threads.
 void runRanks(const std::string& rendezvous) {
   constexpr int kSize = 3;
   setenv("AGSPEED_SOCKET_IFNAME", "lo", 1);

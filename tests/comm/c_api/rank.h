@@ -7,7 +7,7 @@
 extern "C" {
 #endif
 
-/// Runs operations of every kind with the other ranks. Returns: the line of the first check that failed, or 0.
+/// Runs operations of every kind with the other ranks. Returns the line of the first check that failed, or 0.
 int run_operations(const char* rendezvous, int rank, int size);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a barrier waits for, and what it does not.
+// Barriers wait for earlier operations and for all ranks, and for nothing else.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -21,7 +21,7 @@ CollectiveCall sumOf(std::vector<float>& values) {
           .output = {bytesOf(values)}};
 }
 
-/// Says no so many times.
+/// Is not ready the first `numLooks` times.
 Readiness readyAfter(int numLooks) {
   return [numLooks]() mutable { return StatusOr<bool>(numLooks-- <= 0); };
 }
@@ -44,7 +44,7 @@ TEST(Barrier, EndsAfterWhatWasCalledBeforeIt) {
 
 TEST(Barrier, EndsAfterOperationsThatWaitForCreditOrHaveALaterPriority) {
   GroupOptions options;
-  options.maxInFlightBytes = 20000;  // of about one operation
+  options.maxInFlightBytes = 20000;  // about one operation's bytes
   options.plan.segmentBytes = 1024;
   Ranks ranks(4, options, {.eagerBytes = 256, .shuffleSeed = 5});
   std::atomic<int> numWrong = 0;

@@ -12,7 +12,7 @@ using Handle = CollectiveQueue::Handle;
 
 constexpr size_t kLimit = 1000;
 
-/// A queue of a group of two ranks, and operations of one byte unless said otherwise. Operation i has sequence i.
+/// A queue of a group of two ranks. Operations have one byte unless a test says otherwise. Operation i has sequence i.
 class Queue : public testing::Test {
  protected:
   Queue() : network_(1), engine_(network_.messenger(0)), queue(2, kLimit) {}
@@ -31,7 +31,7 @@ class Queue : public testing::Test {
     queue.add(operation);
     return operation;
   }
-  /// Starts the next operation. Returns: its sequence, or 0.
+  /// Starts the next operation. Returns its sequence, or 0.
   uint64_t startNext() {
     const Handle next = queue.startNext();
     if (next == nullptr) return 0;
@@ -41,7 +41,7 @@ class Queue : public testing::Test {
   void finish(uint64_t sequence) { queue.finish(*executionOf(sequence)); }
 
  private:
-  /// A stand-in: the queue only compares addresses.
+  /// A dummy pointer, because the queue only compares addresses.
   Execution* executionOf(uint64_t sequence) { return reinterpret_cast<Execution*>(&bytes_[8 * sequence]); }
 
   LoopbackGroup network_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective by every algorithm, with random sizes, segments and ranks, against what a plain loop computes.
-// Reductions are compared bit for bit with the canonical tree, so all algorithms agree with each other as well.
+// Every collective with every algorithm, with random sizes, segments and ranks, against a plain loop. Reductions are
+// compared bit for bit with the canonical tree, so all algorithms also agree with each other.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,14 +16,14 @@
 namespace agspeed::comm {
 namespace {
 
-/// One random operation, the same at all ranks.
+/// One random operation, the same on all ranks.
 struct Case {
   const Algorithm* algorithm;
   int numRanks;
   int root;
   DType dtype;
   ReduceOp op;
-  std::vector<size_t> counts;  ///< elements per rank; [0] of a divisible buffer
+  std::vector<size_t> counts;  ///< elements per rank; a divisible buffer uses [0] only
   size_t segmentBytes;
   bool isInPlace;
   LoopbackOptions loopback;
@@ -40,7 +40,7 @@ struct Case {
 
 using Bytes = std::vector<std::byte>;
 
-/// The contribution of `rank` for chunk `chunk`: small integers or random floats, different everywhere.
+/// The contribution of `rank` to chunk `chunk`: small integers or random floats that differ everywhere.
 Bytes contribution(const Case& test, int rank, int chunk, size_t count) {
   std::mt19937 random(static_cast<unsigned>(rank * 1009 + chunk * 31 + 7));
   Bytes bytes(count * sizeInBytes(test.dtype));
@@ -82,7 +82,7 @@ Bytes reduced(const Case& test, int chunk, size_t count) {
   return result;
 }
 
-/// What one rank gives and must get, chunk by chunk.
+/// The input and the expected output of one rank, chunk by chunk.
 struct Expectation {
   std::vector<Bytes> input, output;
 };
@@ -136,7 +136,7 @@ Expectation expectationOf(const Case& test, int rank) {
   return result;
 }
 
-/// Lays chunks one behind the other.
+/// Stores chunks one after another.
 struct Buffer {
   Bytes bytes;
   BufferList chunks;
@@ -150,7 +150,7 @@ struct Buffer {
   }
 };
 
-/// Ranks exchange host statistics before the first large collective.
+/// Makes ranks exchange host statistics before the first large collective.
 void applyHostStats(Communicator& group) {
   const auto size = static_cast<size_t>(group.size());
   Bytes own(((size_t{4} << 20) + size) / size), all(own.size() * size);
@@ -287,9 +287,9 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
 }
 
 TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
-  // Ranks exchange statistics before the first call and after 16 and 32 MiB; then chunks are unequal and segments
-  // shorter. They run ahead of each other by up to 96 MiB, so that some start operations, and even the next exchange,
-  // while one is under way, and others after it.
+  // Ranks exchange statistics before the first call and after 16 and 32 MiB. Then chunks are unequal and segments
+  // shorter. Ranks may be up to 96 MiB ahead of each other. So some of them start operations, and even the next
+  // exchange, while an exchange is in flight, and others do so after it.
   constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kNumEqual = 3, kFirstUnequal = 70;
   constexpr size_t kNumElements = size_t{1} << 20;
   Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}, .roundTripSeconds = 2e-4});
@@ -339,7 +339,7 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
 }
 
 TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
-  // Calls are made before, while and after each of the exchanges that find the second host slow.
+  // Calls are made before, during and after each of the exchanges that find out that the second host is slow.
   constexpr size_t kNumElements = size_t{1} << 20, kNumCalls = 80, kNumBuffers = 16;
   Ranks ranks(4, {}, {.shuffleSeed = 5, .bytesPerSecond = {25e6, 25e6, 12.5e6, 12.5e6}, .hosts = {1, 1, 2, 2}});
   std::atomic<int> numWrong = 0;
@@ -418,7 +418,7 @@ TEST(Collectives, StatedSharesHoldWhereRanksShareHosts) {
     group.setPlan(plan);
     allReduceInPlace(group, buffer);
   });
-  // 1.5 buffers at first, then 1 + 2 shares of 10.
+  // 1.5 buffers before the plan, then 1 chunk of its own and 2 shares of 10.
   const auto sent = [&](int rank) {
     return static_cast<double>(ranks.network.numBytesSent(rank)) / (kNumElements * sizeof(float));
   };
@@ -438,7 +438,7 @@ TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
     return static_cast<double>(sum) / kNumBytes;
   };
   std::atomic<int> numWrong = 0;
-  // Calls run ahead of the exchange: those after it must fit what it finds, whenever they were made.
+  // Calls run ahead of the exchange. All calls behind it must use its result, even if they were made earlier.
   const auto run = [&](Collective collective, int numCalls) {
     ranks.run([&](int rank, Communicator& group) {
       const auto own = static_cast<size_t>(rank);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many operations at once, groups beside each other, messages, callbacks, and who drives.
+// Many operations at once, concurrent groups, messages, callbacks, and the thread that drives progress.
 #include "comm/collective/communicator.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ CollectiveCall sumOf(std::vector<float>& values) {
 
 TEST(Communicator, ManyOperationsInFlightEndWithTheirOwnResults) {
   GroupOptions options;
-  options.maxInFlightBytes = 100000;  // some start only when others have ended
+  options.maxInFlightBytes = 100000;  // so that some operations start only when others have ended
   options.plan.segmentBytes = 1024;
   Ranks ranks(4, options, {.eagerBytes = 256, .shuffleSeed = 3});
   std::atomic<int> numWrong = 0;
@@ -111,7 +111,7 @@ TEST(Communicator, AnOperationWhoseInputIsLateKeepsItsPlaceAndLetsOthersPass) {
     Ranks ranks(3);
     std::atomic<int> numWrong = 0, numPassed = 0;
     ranks.run([&](int rank, Communicator& group) {
-      // On the late rank the input is written only when the operation after it has ended.
+      // The late rank writes its input only after the next operation has ended.
       std::atomic<bool> isThere = rank != lateRank;
       std::vector<float> late(50000, isThere ? 1.0f : -100.0f), prompt(50000, 2.0f);
       const Readiness readiness = [&isThere] { return StatusOr<bool>(isThere.load()); };
@@ -215,7 +215,7 @@ TEST(Communicator, CallbacksRunOnceAndNotOnAThreadThatWaits) {
     }
   });
   ranks.groups.clear();
-  ranks.engines.clear();  // callbacks that are due still run
+  ranks.engines.clear();  // pending callbacks still run
   EXPECT_EQ(numCalls, 200);
   EXPECT_EQ(numWrong, 0);
 }
@@ -226,7 +226,7 @@ TEST(Communicator, GroupsAreIndependentOfEachOther) {
   ranks.run([&](int rank, Communicator& world) {
     Engine& engine = *ranks.engines[static_cast<size_t>(rank)];
     const bool isEven = rank % 2 == 0;
-    // The members of the odd group stand in another order than in the job.
+    // The order of the odd group's members differs from their order in the job.
     auto half = Communicator::create(engine, {.id = 1u + static_cast<uint32_t>(rank % 2),
                                               .name = isEven ? "even" : "odd",
                                               .members = isEven ? std::vector<int>{0, 2} : std::vector<int>{3, 1},

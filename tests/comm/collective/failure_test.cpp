@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What goes wrong ends with a sentence at every rank that depends on it, and never with a hang.
+// A failure ends the operation with a sentence on every rank that depends on it, and never with a hang.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Every rank's status of one operation.
+/// Returns every rank's status of one operation.
 std::vector<Status> statusesOf(Ranks& ranks, const std::function<OperationHandle(int, Communicator&)>& start) {
   std::vector<Status> statuses(static_cast<size_t>(ranks.size()));
   ranks.run([&](int rank, Communicator& group) {
@@ -30,7 +30,7 @@ void expectSentence(const Status& status, StatusCode code, const std::vector<std
   }
 }
 
-/// Rank 1 of three makes a call that differs; all three must learn who called what.
+/// Rank 1 of three makes a different call. All three ranks must report which rank called what.
 void expectMismatch(const std::function<CollectiveCall(int rank, std::span<std::byte>)>& callOf,
                     const std::vector<std::string>& words) {
   Ranks ranks(3);
@@ -70,7 +70,7 @@ TEST(Failure, RanksWithAnotherOperationAreNamed) {
 }
 
 TEST(Failure, RanksWithAnotherRootAreNamed) {
-  // Ranks that are not a root need nobody, so they learn of it at their next operation.
+  // Only the root waits for others, so the other ranks get the error at their next operation.
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(600));
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
@@ -97,7 +97,7 @@ TEST(Failure, RanksWithAnotherCollectiveAreNamed) {
 }
 
 TEST(Failure, AMismatchThatNobodyWaitsForIsFoundAtTheNextOperation) {
-  // With two ranks that both take themselves for the root, a broadcast waits for nobody.
+  // With two ranks that both believe they are the root, a broadcast waits for no message.
   Ranks ranks(2);
   std::vector<std::vector<float>> buffers(2, std::vector<float>(4));
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
@@ -181,7 +181,7 @@ TEST(Failure, ALostRankIsNamedFirstToThoseWhoOnlyWaitForOthers) {
     std::this_thread::sleep_for(milliseconds(20));
     ranks.network.kill(3);
   });
-  // 2 waits for 1, 1 for 0, 0 for the one that dies.
+  // Rank 2 waits for 1, 1 for 0, and 0 for the rank that dies.
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
     if (rank == 3) return nullptr;
     return group.receive(rank == 0 ? 3 : rank - 1, 1, inboxes[static_cast<size_t>(rank)]);
@@ -302,7 +302,7 @@ TEST(Failure, ASlowRankIsWaitedFor) {
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(10, 1.0f));
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
-    if (rank == 1) std::this_thread::sleep_for(milliseconds(600));  // the others send their histories meanwhile
+    if (rank == 1) std::this_thread::sleep_for(milliseconds(600));  // meanwhile the others send their histories
     return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
   });
   for (const Status& status : statuses) EXPECT_TRUE(status.isOk()) << status.toString();

@@ -9,14 +9,14 @@
 namespace agspeed::comm {
 namespace {
 
-/// What a rank contributes.
+/// The measurements that a rank contributes.
 struct Host {
   double bytesPerSecond = 1e9;
   double roundTripSeconds = 50e-6;
   uint32_t number = 0;
 };
 
-/// Fitters of all ranks of a group, and exchanges between them without a network.
+/// The fitters of all ranks of a group, which exchange data without a network.
 class Fitters : public testing::Test {
  protected:
   void make(size_t numRanks, const Plan& plan = {}) {

@@ -13,7 +13,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// Remembers transfers until the test ends them; offers what the test says.
+/// Keeps transfers until the test ends them. Offers the messages that the test sets.
 class ManualMessenger final : public Messenger {
  public:
   int rank() const override { return 0; }

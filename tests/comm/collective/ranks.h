@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a group in one process: an engine and a communicator each over loopback, and a thread each while run().
+// The ranks of a group in one process: each has an engine and a communicator over loopback, and a thread during run().
 #pragma once
 
 #include <algorithm>
@@ -28,7 +28,7 @@ class Ranks {
 
   int size() const { return size_; }
 
-  /// Calls `body` with every rank in a thread of its own.
+  /// Calls `body` for every rank, each in a thread of its own.
   void run(const std::function<void(int rank, Communicator& group)>& body) {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size_; ++rank) {

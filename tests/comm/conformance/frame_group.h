@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that exchange frames over transports of one kind, in one process and driven by the calling thread: what the
-// suites of Rail and Transport test with.
+// Ranks that exchange frames over transports of one kind, in one process and driven by the calling thread. The suites
+// of Rail and Transport use it.
 #pragma once
 
 #include <algorithm>
@@ -16,16 +16,16 @@
 
 namespace agspeed::comm {
 
-/// What a transport says of one peer.
+/// The events that a transport reports about one peer.
 struct PeerEvents {
-  std::vector<uint64_t> numbers;                      ///< of the frames, in the order in which they arrived
+  std::vector<uint64_t> numbers;                      ///< frame numbers in the order of arrival
   std::map<uint64_t, std::vector<std::byte>> frames;  ///< the last copy of each
-  std::vector<uint64_t> tokens;                       ///< acknowledged
+  std::vector<uint64_t> tokens;                       ///< tokens of acknowledged frames
   std::vector<LossCause> losses;
   int numWritable = 0;
 };
 
-/// Where a rank's frames arrive. They are told apart by the sequence number in their names.
+/// Receives a rank's frames. The sequence number in its name identifies a frame.
 struct FrameEnd final : Transport::Sink {
   FrameEnd(Store& store, int rank, int size);
 
@@ -38,7 +38,7 @@ struct FrameEnd final : Transport::Sink {
   Poller poller;
   Directory directory;
   std::map<int, PeerEvents> peers;
-  std::function<bool(uint64_t number)> isWanted = [](uint64_t) { return true; };  ///< else it is placed nowhere
+  std::function<bool(uint64_t number)> isWanted = [](uint64_t) { return true; };  ///< otherwise it is not placed
   std::map<std::pair<int, uint64_t>, std::vector<std::byte>> placed;
 };
 
@@ -50,7 +50,7 @@ OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number);
 template <typename Kind>
 class FrameGroup {
  public:
-  /// Makes one end and publishes in the directory where it is.
+  /// Makes one end and publishes its address in the directory.
   using Make = std::function<std::unique_ptr<Kind>(Poller&, Directory&)>;
 
   FrameGroup(int size, const Make& make) {
@@ -64,9 +64,9 @@ class FrameGroup {
 
   Kind& operator[](int rank) { return *transports_[static_cast<size_t>(rank)]; }
   FrameEnd& end(int rank) { return *ends_[static_cast<size_t>(rank)]; }
-  /// What `rank` has heard of `peer`.
+  /// The events that `rank` has received from `peer`.
   PeerEvents& heard(int rank, int peer) { return end(rank).peers[peer]; }
-  /// Ends a rank as if its process had.
+  /// Ends a rank as if its process had ended.
   void destroy(int rank) { transports_[static_cast<size_t>(rank)].reset(); }
 
   /// Drives all ranks once.
@@ -77,7 +77,7 @@ class FrameGroup {
       transports_[rank]->tick(Clock::now());
     }
   }
-  /// Until `isDone`, for at most 20 s. Returns: whether it is.
+  /// Drives all ranks until `isDone`, for at most 20 s. Returns the last result of `isDone`.
   bool drive(const std::function<bool()>& isDone) {
     const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
     while (!isDone()) {
@@ -86,12 +86,12 @@ class FrameGroup {
     }
     return true;
   }
-  /// Connects a rank with a peer. Returns: whether frames can be sent.
+  /// Connects a rank with a peer. Returns true if frames can be sent.
   bool connect(int rank, int peer) {
     (*this)[rank].connect(peer);
     return drive([&] { return (*this)[rank].canSend(peer); });
   }
-  /// Sends a frame as soon as there is room. The payload stays the caller's.
+  /// Sends a frame as soon as there is room. Requires: the payload lives until it is acknowledged.
   bool send(int rank, int peer, const OutgoingFrame& frame) {
     if (!drive([&] { return (*this)[rank].canSend(peer); })) return false;
     (*this)[rank].send(peer, frame);

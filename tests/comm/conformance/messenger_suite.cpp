@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// A transfer with bytes of its own that counts how often it finished.
+/// A transfer that owns its bytes and counts how often it finished.
 struct Parcel final : Transfer {
   std::vector<std::byte> storage;
   int numFinished = 0;
@@ -30,7 +30,7 @@ struct Parcel final : Transfer {
   }
 };
 
-/// Bytes that differ by sender, receiver, name and position.
+/// Fills in bytes that differ by sender, receiver, name and position.
 void fill(Parcel& parcel, int source, int destination) {
   const uint64_t salt =
       parcel.id.sequence * 1009 + parcel.id.step * 31 + static_cast<uint64_t>(source * 7 + destination);
@@ -39,7 +39,7 @@ void fill(Parcel& parcel, int source, int destination) {
   }
 }
 
-/// Drives all ranks until `done`. Returns: whether that happened within 20 s.
+/// Drives all ranks until `done` holds. Returns false if it does not within 20 s.
 template <typename Done>
 bool drive(MessengerGroup& group, int size, Done done) {
   const auto limit = Clock::now() + seconds(20);
@@ -65,7 +65,7 @@ TEST_P(MessengerConformance, RanksAndSizesAreThoseAskedFor) {
 TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   constexpr int kRanks = 4;
   constexpr int kMessages = 40;
-  // At and beside the bounds of messages that are sent in different ways.
+  // Sizes at and around the limits at which the messenger changes its protocol.
   constexpr size_t kSizes[] = {0,     1,     7,     64,    1000,   4096,   4097,   65535, 65536,
                                65537, 81919, 81920, 81921, 131071, 131072, 131073, 200001};
   const uint64_t seed = std::random_device{}();
@@ -73,7 +73,7 @@ TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   std::mt19937_64 random(seed);
   auto group = GetParam().make(kRanks);
   std::vector<std::unique_ptr<Parcel>> sends, receives;
-  std::vector<std::pair<bool, size_t>> starts;  // whether it is a send, and its index
+  std::vector<std::pair<bool, size_t>> starts;  // true for a send, and its index
   for (int source = 0; source < kRanks; ++source) {
     for (int destination = 0; destination < kRanks; ++destination) {
       for (uint32_t i = 0; source != destination && i < kMessages; ++i) {
@@ -89,7 +89,7 @@ TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   }
   std::shuffle(starts.begin(), starts.end(), random);
   for (auto [isSend, index] : starts) {
-    // A send's receiver is its receive's owner, and the other way round.
+    // A send's receiver owns its receive, and vice versa.
     if (isSend) group->messenger(receives[index]->peer).send(*sends[index]);
     if (!isSend) group->messenger(sends[index]->peer).receive(*receives[index]);
     if (random() % 4 == 0) group->messenger(static_cast<int>(random() % kRanks)).progress({});
@@ -285,7 +285,7 @@ TEST_P(MessengerConformance, AWakeEndsAWaitFromAnotherThread) {
   group->messenger(0).progress(limit);
   EXPECT_LT(Clock::now(), limit);
   waker.join();
-  group->messenger(0).wake();  // a wake before the wait counts as well
+  group->messenger(0).wake();  // a wake-up before the wait counts as well
   group->messenger(0).progress(limit);
   EXPECT_LT(Clock::now(), limit);
 }
@@ -310,7 +310,7 @@ TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
       while (!(send.numFinished && receive.numFinished) && Clock::now() < limit) messenger.progress(limit);
       numWrong[static_cast<size_t>(rank)] += receive.storage != expected.storage || !receive.status || !send.status;
     }
-    // A messenger may still have to tell its peer that it received the last message.
+    // A messenger may still have to acknowledge the last message.
     for (int i = 0; i < 50; ++i) messenger.progress(Clock::now() + milliseconds(1));
   };
   std::vector<std::thread> threads;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every Messenger must do, written once. An implementation adds a file that instantiates MessengerConformance with
-// its cases; the tests stand in messenger_suite.cpp. One thread drives all ranks unless a test says otherwise.
+// The conformance suite of Messenger. To test an implementation, add a file that instantiates MessengerConformance with
+// its cases. The tests are in messenger_suite.cpp. One thread drives all ranks unless a test says otherwise.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace agspeed::comm {
 
-/// Some connected messengers, one per rank; destroying it closes them.
+/// Some connected messengers, one per rank. Destroying the group closes them.
 class MessengerGroup {
  public:
   virtual ~MessengerGroup() = default;
@@ -27,7 +27,7 @@ struct MessengerCase {
 
 class MessengerConformance : public testing::TestWithParam<MessengerCase> {};
 
-/// Prints the name of a case where GoogleTest would print its bytes.
+/// Makes GoogleTest print the name of a case instead of its bytes.
 inline void PrintTo(const MessengerCase& messengers, std::ostream* stream) { *stream << messengers.name; }
 
 }  // namespace agspeed::comm

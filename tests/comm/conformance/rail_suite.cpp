@@ -12,8 +12,8 @@ using testing::Not;
 
 constexpr size_t kSizes[] = {1, 7, 4096, 100, 65537, 200'000, 3};
 
-/// Sends frames of many sizes from rank 0 to 1, and drives until all have left, and a last one, sent until it is there,
-/// says that they have been read. Payloads are to live as long as the group.
+/// Sends frames of many sizes from rank 0 to 1 and drives until all have left. Then sends a last frame until it
+/// arrives, which shows that the others have been read. Payloads must live as long as the group.
 struct Exchange {
   explicit Exchange(RailGroup& group) : group(group) {}
 

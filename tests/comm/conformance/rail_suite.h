@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every Rail must do, written once. A rail adds a line to rails_test.cpp; the tests stand in rail_suite.cpp. One
+// The conformance suite of Rail. To test a rail, add a line to rails_test.cpp. The tests are in rail_suite.cpp. One
 // thread drives both ranks. A rail that declares itself unreliable may lose, repeat and reorder frames.
 #pragma once
 
@@ -22,7 +22,7 @@ struct RailCase {
 
 class RailConformance : public testing::TestWithParam<RailCase> {};
 
-/// Prints the name of a case where GoogleTest would print its bytes.
+/// Makes GoogleTest print the name of a case instead of its bytes.
 inline void PrintTo(const RailCase& rail, std::ostream* stream) { *stream << rail.name; }
 
 }  // namespace agspeed::comm

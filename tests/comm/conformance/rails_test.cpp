@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rails that are run through the suite: one line each.
+// The rails that the suite tests: one line each.
 #include "comm/transport/faulty/faulty_rail.h"
 #include "comm/transport/tcp/tcp_rail.h"
 #include "tests/comm/conformance/rail_suite.h"

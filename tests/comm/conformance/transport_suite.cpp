@@ -25,7 +25,7 @@ std::vector<uint64_t> upTo(uint64_t last) {
 struct Stream {
   Stream(TransportGroup& group, int rank, int peer) : group(group), rank(rank), peer(peer) {}
 
-  /// Sends frames of random sizes. Returns: whether there was room for all.
+  /// Sends frames of random sizes. Returns true if there was room for all.
   bool send(int numFrames, uint64_t seed) {
     std::mt19937_64 random(seed);
     const uint32_t longest = group[rank].capabilities(peer).maxPayloadBytes;
@@ -37,7 +37,7 @@ struct Stream {
     return true;
   }
   bool isAcknowledged() const { return group.heard(rank, peer).tokens.size() >= payloads.size(); }
-  /// What went wrong; empty when all arrived and was acknowledged once, unchanged.
+  /// Returns what went wrong. Returns "" if all frames arrived unchanged and were acknowledged once.
   std::string check() const {
     std::string wrong;
     const PeerEvents& there = group.heard(peer, rank);

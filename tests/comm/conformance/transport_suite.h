@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every reliable Transport must do for messages to be made of it, written once. A transport adds a line to
-// transports_test.cpp; the tests stand in transport_suite.cpp. One thread drives all ranks.
+// The conformance suite of reliable Transports, on which messages are built. To test a transport, add a line to
+// transports_test.cpp. The tests are in transport_suite.cpp. One thread drives all ranks.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ struct TransportCase {
 
 class TransportConformance : public testing::TestWithParam<TransportCase> {};
 
-/// Prints the name of a case where GoogleTest would print its bytes.
+/// Makes GoogleTest print the name of a case instead of its bytes.
 inline void PrintTo(const TransportCase& transport, std::ostream* stream) { *stream << transport.name; }
 
 }  // namespace agspeed::comm

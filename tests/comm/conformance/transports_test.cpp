@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The reliable transports that are run through the suite: one line each.
+// The reliable transports that the suite tests: one line each.
 #include "comm/transport/faulty/faulty_rail.h"
 #include "comm/transport/multirail/multirail_transport.h"
 #include "comm/transport/shm/shm_transport.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of a TCP rail that may wait for others, so that several leave in one system call.
+// Frames of a TCP rail that may wait for others, so that one system call sends several of them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ class WaitingFrames : public testing::Test {
     EXPECT_TRUE(directory.publish({rail->info().address}));
     return rail;
   }
-  /// The payload stays the caller's.
+  /// Requires: the payload lives until it is acknowledged.
   void send(const std::vector<std::byte>& payload, uint64_t number, bool mayWait) {
     OutgoingFrame frame = frameOf(payload, number);
     frame.mayWait = mayWait;

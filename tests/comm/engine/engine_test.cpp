@@ -21,7 +21,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Has something to send until another thread than the one that made it drives it while `mayFlush`.
+/// Has unsent data until another thread than its creator drives it while `mayFlush` is set.
 class Unflushed final : public Messenger {
  public:
   int rank() const override { return 0; }
@@ -44,7 +44,7 @@ class Unflushed final : public Messenger {
   std::atomic<bool> isFlushed_ = false;
 };
 
-/// No thread can be started meanwhile: its stack would be larger than the address space.
+/// While it lives, no thread can start, because its stack would be larger than the address space.
 class NoMoreThreads {
  public:
   NoMoreThreads() {
@@ -67,7 +67,7 @@ int numThreads() {
 TEST(Engine, BytesOfFinishedSendsLeaveThoughTheUserIsBusy) {
   Unflushed messenger;
   Engine engine(messenger);
-  // A user who comes back often keeps the background thread away, if nothing is to be done.
+  // A caller that polls often keeps the background thread idle if there is nothing to do.
   const Clock::time_point limit = Clock::now() + seconds(20);
   while (messenger.hasUnsent() && Clock::now() < limit) {
     engine.kick();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The executor over a messenger whose transfers end at once, so that nothing but the executor itself is at work.
+// The executor over a messenger whose transfers end at once, so that only the executor does any work.
 #include "comm/engine/execution.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 namespace agspeed::comm {
 namespace {
 
-/// Rank 0 of many; every transfer ends when it starts.
+/// Rank 0 of many ranks. Every transfer ends when it starts.
 class InstantMessenger final : public Messenger {
  public:
   explicit InstantMessenger(int size) : size_(size) {}

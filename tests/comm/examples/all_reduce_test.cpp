@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The example as its users start it: processes of their own that meet in a folder.
+// The example as users start it: separate processes that meet in a folder.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class AllReduceExample : public testing::Test {
     std::filesystem::remove_all(folder_);
   }
 
-  /// Starts the example with these arguments; what it prints goes to a file.
+  /// Starts the example with these arguments. Its output goes to a file.
   void start(const std::vector<std::string>& arguments) {
     const std::string path = outputPath(children_.size());
     const pid_t child = fork();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that may open few descriptors for a while. Whoever uses it is alone in the process.
+// Limits the descriptors that this process may open, for a while. Requires: no other test runs in the process.
 #pragma once
 
 #include <fcntl.h>
@@ -17,12 +17,12 @@ inline rlimit descriptorLimit() {
   return limit;
 }
 
-/// The next one to be opened.
+/// Returns the number of the next descriptor to be opened.
 inline rlim_t nextDescriptor() {
   return static_cast<rlim_t>(FileDescriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)).get());
 }
 
-/// While it lives, the process may open descriptors below `most` alone.
+/// While it lives, the process may only open descriptors below `most`.
 class LimitedDescriptors {
  public:
   explicit LimitedDescriptors(rlim_t most) : before_(descriptorLimit()) {

@@ -16,11 +16,11 @@ namespace {
 
 using testing::HasSubstr;
 
-/// A descriptor with something to accept at all times.
+/// A descriptor that always has a connection to accept.
 class PausableListenerTest : public testing::Test, public Poller::Handler {
  protected:
   void ready(uint32_t) override { ++numCalls_; }
-  /// Whether the poller calls the handler.
+  /// True if the poller calls the handler.
   bool isCalled() {
     numCalls_ = 0;
     poller_.wait({});

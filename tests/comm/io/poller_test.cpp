@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a poller wakes up: at once, when it has coalesced what came, or when somebody wakes it.
+// When a poller wakes up: at once, after it has coalesced events, or when another thread wakes it.
 #include "comm/io/poller.h"
 
 #include <sched.h>
@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Memory that changes at a poll to come.
+/// Memory that changes at a later poll.
 struct ChangingMemory final : PolledMemory {
   bool poll() override {
     const bool hasChanged = numPolls > 0 && --numPolls == 0;
@@ -26,26 +26,27 @@ struct ChangingMemory final : PolledMemory {
   void arm() override { ++numArmed; }
   void disarm() override {}
 
-  int numPolls = 0;          ///< until it changes; 0: never
-  milliseconds duration{0};  ///< of taking in a change
+  int numPolls = 0;          ///< the number of polls until it changes; 0: never
+  milliseconds duration{0};  ///< the time to process a change
   int numArmed = 0;
 };
 
-/// Waits until the memory changes at a poll that follows `numVain` others.
+/// Waits until the memory changes at a poll that follows `numVain` polls without a change.
 void waitForChange(Poller& poller, ChangingMemory& memory, int numVain) {
   memory.numPolls = numVain + 1;
   poller.wait(Clock::now() + seconds(60));
   EXPECT_EQ(memory.numPolls, 0);
 }
 
-/// Whether others keep this processor for long when they are let run: a Poller then sleeps on purpose.
+/// True if a yield gives this processor to others for long. In this case a Poller sleeps on purpose.
 bool isCrowded() {
   const Clock::time_point since = Clock::now();
   sched_yield();
   return Clock::now() - since > std::chrono::microseconds(500);
 }
 
-/// Waits for changes that come soon until ten in a row found it not armed. Skips where others who compute put that off.
+/// Waits for changes that come soon, until ten in a row found the memory not armed. Skips the test if other processes
+/// took the processor instead.
 void expectToStayAwake(Poller& poller, ChangingMemory& memory) {
   constexpr int kWanted = 10;
   poller.setMemory(&memory);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A descriptor that is always ready, and what its poller makes of it.
+// A descriptor that is always ready, and a record of its poller's reaction.
 #pragma once
 
 #include <sys/epoll.h>
@@ -23,7 +23,7 @@ class ReadyDescriptor final : public Poller::Handler {
     ++numSeen;
   }
 
-  Clock::time_point seenAt{};  ///< last
+  Clock::time_point seenAt{};  ///< the last time that the poller reported it
   int numSeen = 0;
 
  private:

@@ -13,7 +13,7 @@ using Verdict = LivenessMonitor::Verdict;
 
 /// A monitor that checks every `interval` with a timeout of 2 s.
 struct Watched {
-  /// What is found in `duration`, fine ones left out.
+  /// Returns all findings in `duration` except good ones.
   std::vector<Verdict> check(milliseconds duration, bool isAwaited = true) {
     std::vector<Verdict> found;
     for (const Clock::time_point end = now + duration; now < end;) {

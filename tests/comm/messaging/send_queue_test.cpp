@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a queue of sends makes of a peer's clear-to-send for a message of any length up to a bound.
+// The reaction of a send queue to a peer's clear-to-send for a message of any length up to a limit.
 #include "comm/messaging/send_queue.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST_F(SendQueueTest, AMessageBeyondTheBoundFailsAndSaysSo) {
     EXPECT_EQ(each->status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(each->status.message().find(std::to_string(kRoom)), std::string::npos) << each->status.toString();
   }
-  EXPECT_EQ(pumped(), (std::vector{FrameKind::kRts, FrameKind::kRts}));  // so that the receiver hears of it
+  EXPECT_EQ(pumped(), (std::vector{FrameKind::kRts, FrameKind::kRts}));  // so that the receiver learns of the messages
 }
 
 TEST_F(SendQueueTest, WhatIsDroppedKeepsNoCts) {

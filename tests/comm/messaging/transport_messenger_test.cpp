@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a messenger hands to its transport, and when: the test plays the transport and the peer.
+// The frames that a messenger passes to its transport, and when. The test simulates the transport and the peer.
 #include "comm/messaging/transport_messenger.h"
 
 #include <sys/epoll.h>
@@ -22,7 +22,7 @@ using testing::ElementsAre;
 constexpr int kPeer = 1;
 constexpr size_t kRendezvousBytes = kZeroCopyBytes;
 
-/// Acknowledges, and does at each tick what the test wants.
+/// Acknowledges frames. At each tick it does what the test has set.
 struct ScriptedTransport final : FakeTransport {
   ScriptedTransport() { can.isAcknowledging = true; }
 
@@ -69,14 +69,14 @@ class TransportMessengerTest : public testing::Test {
     header.length = length;
     return header;
   }
-  /// Returns: where it goes.
+  /// Returns the address at which the payload is placed.
   const std::byte* beginToArrive(const FrameHeader& header) { return transport->sink->place(kPeer, header).data(); }
   void arrive(const FrameHeader& header, std::byte value = {}) {
     const std::span<std::byte> target = transport->sink->place(kPeer, header);
     std::fill(target.begin(), target.end(), value);
     transport->sink->arrived(kPeer, header);
   }
-  /// What the next frame advertises to the peer: the credit it has back.
+  /// Returns the credit that the next frame advertises to the peer.
   uint64_t advertisedCredit() {
     Parcel parcel(kPeer, {9, 9, ++numAdvertised}, 1);
     messenger->send(parcel);
@@ -411,7 +411,7 @@ TEST_F(TransportMessengerTest, AnotherReceiveConnectsOnce) {
   messenger->cancel(second, unavailable("the test ends"));
 }
 
-/// How a messenger wakes up for what is always ready.
+/// When a messenger wakes up for a descriptor that is always ready.
 class WakeUpTest : public TransportMessengerTest {
  protected:
   WakeUpTest() {
@@ -422,7 +422,7 @@ class WakeUpTest : public TransportMessengerTest {
     for (Parcel& parcel : parcels_) messenger->cancel(parcel, {});
   }
 
-  /// Sends a message that waits for room. No probe joins it: nobody is in a hurry.
+  /// Sends a message that waits for room. It is a background message, so no probe joins it.
   void send(size_t numBytes) {
     Parcel& parcel = parcels_.emplace_back(kPeer, MessageId{1, 2, parcels_.size()}, numBytes);
     parcel.isBackground = true;
@@ -432,8 +432,8 @@ class WakeUpTest : public TransportMessengerTest {
   void sendMuch() {
     for (int i = 0; i < 4; ++i) send(kRendezvousBytes + 20'000);
   }
-  /// Whether what is ready is mostly left alone for a while after a wake-up. The next tick would cut that short, so
-  /// each trial begins with one.
+  /// True if most wake-ups leave a ready descriptor alone for a while. The next tick would end that early, so each
+  /// trial begins with a tick.
   bool coalesces() {
     int numLeftAlone = 0;
     for (int i = 0; i < kTrials; ++i) {
@@ -452,7 +452,7 @@ class WakeUpTest : public TransportMessengerTest {
 
   std::deque<Parcel> parcels_;
   std::vector<Clock::time_point> lookedAt_;
-  bool endsWait_ = false;  ///< the next look
+  bool endsWait_ = false;  ///< the next call of the handler
   Watch watch_{poller, FileDescriptor(eventfd(1, EFD_CLOEXEC)), EPOLLIN, [this] {
                  lookedAt_.push_back(Clock::now());
                  if (std::exchange(endsWait_, false)) poller.wake();

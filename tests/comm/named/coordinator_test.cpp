@@ -106,18 +106,18 @@ TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTi
   add("c", 0);
   add("c", 1);
   EXPECT_TRUE(coordinator.isResponseDue({}, start));
-  EXPECT_FALSE(coordinator.isResponseDue({.numOther = 2}, start));  // its data has to wait for that of others
+  EXPECT_FALSE(coordinator.isResponseDue({.numOther = 2}, start));  // its data has to wait for that of the others
 }
 
 TEST(Coordinator, LargeTensorsRunAloneAndSeveralAtOnce) {
-  constexpr int64_t kLarge = 1 << 17;  // elements: 512 KiB
+  constexpr int64_t kLarge = 1 << 17;  // elements, which take 512 KiB
   Coordinator coordinator(1, 10);
   for (const char* name : {"small 1", "large 1", "small 2", "large 2"}) {
     coordinator.add(0, requestFor(name, {name[0] == 'l' ? kLarge : 4}), {});
   }
   Coordinator::Running running{.numOther = 2};
   for (int i = 0; i < 4; ++i) running.began(requestFor("large", {kLarge}));
-  EXPECT_FALSE(coordinator.isResponseDue(running, {}));  // small ones wait for small ones, to be fused
+  EXPECT_FALSE(coordinator.isResponseDue(running, {}));  // small tensors wait for other small ones, to be fused
   EXPECT_TRUE(coordinator.isResponseDue({.numLarge = 4, .largeBytes = 2 << 20}, {}));
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("small 1", "small 2"));
   EXPECT_TRUE(coordinator.isResponseDue(running, {}));
@@ -191,7 +191,7 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("new");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
   EXPECT_EQ(response.items[0].cacheId, 0u);
-  // Who has not heard of it may still say it.
+  // A rank that has not received the eviction may still send the number.
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
   ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
   ASSERT_TRUE(coordinator.addCached(1, 1, {}).isOk());
@@ -213,7 +213,7 @@ TEST(Coordinator, WhatWasSubmittedByANumberKeepsItsNameWhenAnotherGetsTheNumber)
     return coordinator.next();
   };
   ASSERT_EQ(run("idle").items[0].cacheId, 1u);
-  ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());  // it waits for all that is urgent
+  ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());  // waits until all urgent requests have run
   Response response;
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("urgent");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
@@ -249,7 +249,7 @@ TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {
   EXPECT_EQ(coordinator.addCached(1, 3, {}).code(), StatusCode::kDataLoss);
 }
 
-/// A coordinator whose ranks have run these names, as numbers 1, 2, ...; tensors of 16 bytes.
+/// A coordinator whose ranks have run these names, as numbers 1, 2, ..., with tensors of 16 bytes.
 Coordinator coordinatorWith(int size, const std::vector<std::string>& names, FusionPlan plan = {}) {
   Coordinator coordinator(size, names.size(), plan);
   int priority = 0;
@@ -422,7 +422,7 @@ TEST(Coordinator, StalledListsNameEachOperation) {
 
 struct MismatchCase {
   const char* begins;
-  std::function<void(Request&)> change;  ///< what rank 1 does differently
+  std::function<void(Request&)> change;  ///< the difference in rank 1's request
 };
 
 TEST(Coordinator, MismatchesNameRanksAndBothValues) {

@@ -117,7 +117,7 @@ TEST(NamedGroup, OfThoseThatStartTogetherOnlyTheOneWhoseNameIsUnderWayIsRefused)
   EXPECT_TRUE(together[1]->wait().isOk());
   EXPECT_EQ(others, std::vector<float>(4, 3));
   EXPECT_TRUE(b->wait().isOk());
-  // The name is free again.
+  // The name can be used again.
   ASSERT_TRUE(ranks.groups[0]->startAll(std::span(together).first(1)).isOk());
   auto again = start(*ranks.groups[1], requestFor("a"), {{1, 1, 1, 1}});
   EXPECT_TRUE(together[0]->wait().isOk());
@@ -154,7 +154,8 @@ TEST(NamedGroup, ARankThatLeavesEndsWhatWaitsForIt) {
   }
 }
 
-// Tensors of 1 MiB run uncopied, small ones by a fusion buffer; what is under way differs from round to round.
+// Tensors of 1 MiB are sent without a copy, small ones through a fusion buffer. The operations in flight differ from
+// round to round.
 TEST(NamedGroup, AGroupThatIsDestroyedEndsWhatIsUnderWay) {
   for (int round = 0; round < 24; ++round) {
     NamedRanks ranks(2);
@@ -206,7 +207,7 @@ TEST(NamedGroup, AStalledOperationIsEndedWhereThatIsAskedFor) {
 
 TEST(NamedGroup, InputsMayComeAfterTheCallAndTheirFailureEndsAll) {
   NamedRanks ranks(2);
-  std::barrier bothHaveTheSum(2);  // a failure ends what has not ended at a rank, also where it has at another
+  std::barrier bothHaveTheSum(2);  // a failure ends an operation on ranks that have not ended it, even if others have
   ranks.run([&](int rank, NamedGroup& group) {
     std::vector<float> values = {1, 2};
     std::atomic<int> numAsked = 0;

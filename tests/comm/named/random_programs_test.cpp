@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs of named operations, in other orders at every rank, against a plain loop.
+// Random programs of named operations, in a different order on every rank, against a plain loop.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace agspeed::comm {
 namespace {
 
-/// One operation as all ranks see it. Values are small whole numbers: sums of them are exact.
+/// One operation as all ranks see it. Values are small whole numbers, so sums of them are exact.
 struct Step {
-  Request request;                           ///< shapes: rank 0's
+  Request request;                           ///< with rank 0's shapes
   std::vector<std::vector<float>> inputs;    ///< per rank
   std::vector<Dimensions> shapes, splits;    ///< per rank
   std::vector<std::vector<float>> expected;  ///< per rank
@@ -142,7 +142,7 @@ TEST(NamedGroup, RandomProgramsEqualAPlainLoop) {
   for (const int size : {1, 2, 4, 7}) {
     NamedOptions options;
     options.plan.fusionBytes = size == 4 ? 0 : 4096;
-    options.cacheCapacity = 16;  // names come again with other shapes, and some have no number
+    options.cacheCapacity = 16;  // so that names are repeated with other shapes, and some have no number
     NamedRanks ranks(size, options);
     for (int round = 0; round < 50; ++round, ++seed) {
       const Program program(seed, size);

@@ -69,7 +69,7 @@ TEST(RequestCodec, CutMessagesAreDataLoss) {
   for (size_t size = 1; size < message.size(); ++size) {
     const auto notes = decode(std::span(message).first(size));
     if (notes.isOk()) {
-      ++numGood;  // it ends where a note does
+      ++numGood;  // the text ends where a note ends
     } else {
       EXPECT_EQ(notes.status().code(), StatusCode::kDataLoss);
     }

@@ -36,7 +36,7 @@ class NamedRanks {
     }
   }
 
-  /// Calls `body` with every rank in a thread of its own.
+  /// Calls `body` for every rank, each in a thread of its own.
   void run(const std::function<void(int rank, NamedGroup& group)>& body) {
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < groups.size(); ++rank) {
@@ -50,7 +50,7 @@ class NamedRanks {
   std::vector<std::unique_ptr<NamedGroup>> groups;
 };
 
-/// An operation on floats that a test waits for.
+/// An operation on floats that a test can wait for.
 struct Started {
   std::vector<std::vector<float>> inputs, outputs;
   StatusOr<NamedHandle> handle = internalError("not started");
@@ -58,7 +58,7 @@ struct Started {
   Status wait() { return handle ? (*handle)->wait() : handle.status(); }
 };
 
-/// Starts it with these inputs. Sum, average, ... into new outputs.
+/// Starts the operation with these inputs. Its outputs are new buffers.
 inline std::unique_ptr<Started> start(NamedGroup& group, Request request, std::vector<std::vector<float>> inputs) {
   auto started = std::make_unique<Started>();
   started->inputs = std::move(inputs);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What our network tables promise beyond NCCL's contract: groups by tag, failures that say who and where, bad input.
+// Promises of agspeed's network tables beyond NCCL's contract: groups by tag, errors that name peer and place, bad
+// input.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -169,7 +170,7 @@ TEST_P(AgspeedNet, UnauthenticatedPeersAtTheListenerHoldNobodyUp) {
         for (size_t i = 0; i < others.size(); ++i) {
           std::array<char, 900> noise = {};
           for (char& each : noise) each = static_cast<char>(random());
-          const std::string magic("\x40\0\0\0AGCH", 8);  // begins as a hello does
+          const std::string magic("\x40\0\0\0AGCH", 8);  // the beginning of a hello
           if (i % 2 == 0) std::copy(magic.begin(), magic.end(), noise.begin());
           (void)::send(others[i].descriptor(), noise.data(), i * 20, MSG_NOSIGNAL);
         }
@@ -275,7 +276,7 @@ TEST_P(AgspeedNet, APeerKilledInMidMessageIsNamedByItsSender) {
         void* comm = side.openSend();
         Bytes bytes(32 << 20);
         (void)side.send(comm, bytes);
-        Pending pending = side.send(comm, bytes);  // is never received, so that it cannot be done before the end
+        Pending pending = side.send(comm, bytes);  // never received, so that it cannot be done before the end
         side.meet();
         require(side.waitForFailure(pending) == Result::kRemoteError, "the failure is not the peer's");
         requireLogged({peer, "bytes"});
@@ -362,7 +363,7 @@ TEST_P(AgspeedNet, AConnectionThatThePeerClosedFailsAndOthersGoOn) {
         Bytes bytes = patternOf(3, 500000);
         Pending pending = side.send(staying, bytes);
         side.wait(pending);
-        side.meet();  // the receiver has closed
+        side.meet();  // by now the receiver has closed
         Pending late = side.send(staying, bytes);
         side.waitForFailure(late);
         requireOk(side.table().closeSend(staying), "closeSend");
@@ -391,7 +392,7 @@ TEST_P(AgspeedNet, AConnectionThatThePeerClosedFailsAndOthersGoOn) {
       });
 }
 
-/// A random program of groups on several connections, from its seed alike on both sides; threads, each with its own.
+/// A random program of groups on several connections, made from one seed on both sides. Each thread has a connection.
 TEST_P(AgspeedNet, RandomGroupsOfSeveralThreadsAgreeWithAModel) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Input that our network tables refuse, or take at the edge of what they take: each with a sentence or whole, never
-// with a hang.
+// Invalid input and input at the limits of our network tables. Each is refused with a sentence or handled completely,
+// and none causes a hang.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -48,7 +48,7 @@ TEST_P(BadInput, AMessageBeyondAnIntIsRefused) {
         void* comm = side.openSend();
         Bytes bytes(1);
         void* request = nullptr;
-        const std::span<std::byte> claimed(bytes.data(), size_t{1} << 31);  // is refused before it is read
+        const std::span<std::byte> claimed(bytes.data(), size_t{1} << 31);  // refused before it is read
         require(side.table().send(comm, claimed, 0, nullptr, request) == Result::kInvalidArgument, "2 GiB were taken");
         require(request == nullptr, "2 GiB have a request");
         requireLogged({"2147483648 bytes", "2147483647"});
@@ -62,7 +62,7 @@ TEST_P(BadInput, AMessageBeyondAnIntIsRefused) {
       });
 }
 
-/// Memory that costs nothing until it is written to.
+/// Memory that takes no pages until it is written to.
 std::span<std::byte> mapped(size_t size) {
   void* at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   require(at != MAP_FAILED, "mmap");
@@ -177,7 +177,7 @@ TEST_P(BadInput, AConnectorKilledWhileItConnectsHoldsNobodyUp) {
         while (comm == nullptr && std::chrono::steady_clock::now() < limit) {
           requireOk(side.table().accept(listener, comm), "accept");
         }
-        if (comm != nullptr) {  // its hello had come whole
+        if (comm != nullptr) {  // its hello had arrived completely
           Bytes bytes(1000);
           Pending pending = side.receive(comm, {bytes});
           require(side.waitForFailure(pending) == Result::kRemoteError, "the failure is not the peer's");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What NCCL expects of a network table, as two processes on the loopback interface see it. The same cases run on NCCL's
-// own socket table, which shows that they ask for no more than NCCL does.
+// NCCL's expectations of a network table, tested by two processes on the loopback interface. The same cases run on
+// NCCL's own socket table, which shows that they require no more than NCCL does.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -28,7 +28,7 @@ class NetContract : public testing::TestWithParam<TableSource> {
   }
 };
 
-/// A message from end to end: `capacity` is the receive's.
+/// Passes a message from one end to the other. `capacity` is the size of the receive.
 void sendOne(Side& side, void* comm, uint64_t seed, size_t size) {
   Bytes bytes = patternOf(seed, size);
   Pending pending = side.send(comm, bytes);
@@ -188,7 +188,7 @@ TEST_P(NetContract, SeveralConnectionsComeFromOneListener) {
         std::vector<void*> comms;
         for (uint64_t i = 0; i < kConnections; ++i) {
           comms.push_back(side.connect(handle));
-          sendOne(side, comms.back(), i, 50000);  // its turn tells the two apart: accepted in the order made
+          sendOne(side, comms.back(), i, 50000);  // the seed shows that accepts follow the order of the connects
         }
         side.meet();
         for (void* comm : comms) requireOk(side.table().closeSend(comm), "closeSend");
@@ -337,7 +337,7 @@ TEST_P(NetContract, InitAndFinalizeRepeat) {
   });
 }
 
-/// A random program, from its seed alike on both sides.
+/// A random program, made from one seed on both sides.
 TEST_P(NetContract, RandomProgramsAgreeWithAModel) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which devices NCCL is shown, from a folder that stands for the kernel's list of interfaces.
+// The devices that NCCL sees, from a folder that replaces the kernel's list of interfaces.
 #include "comm/nccl_net/devices.h"
 
 #include <gtest/gtest.h>

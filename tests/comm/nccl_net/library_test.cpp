@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The library as NCCL's loader meets it: what it shows, and that it can be closed and opened again.
+// The library as NCCL's loader uses it: its exported symbols, and that it can be closed and opened again.
 #include <dlfcn.h>
 #include <elf.h>
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@
 namespace agspeed::comm::nccl {
 namespace {
 
-/// Names of what the library defines for others, from its dynamic symbols.
+/// Names of the symbols that the library exports, from its dynamic symbol table.
 std::vector<std::string> exportsOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(file)), {});

@@ -17,7 +17,7 @@
 namespace agspeed::comm::nccl {
 namespace {
 
-/// A file's bytes, mapped.
+/// The bytes of a file, memory-mapped.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
@@ -46,7 +46,7 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Offsets of the named symbols in the library, from its full symbol table; those that it lacks are missing.
+/// Offsets of the named symbols in the library, from its full symbol table. Symbols that it lacks are left out.
 std::map<std::string, uintptr_t> findSymbols(const std::string& path, std::span<const char* const> names) {
   std::map<std::string, uintptr_t> found;
   const MappedFile file(path);
@@ -68,7 +68,7 @@ std::map<std::string, uintptr_t> findSymbols(const std::string& path, std::span<
   return found;
 }
 
-/// From now on the function stores 0 where its argument points and returns 0.
+/// Overwrites the function: it now stores 0 where its argument points, and returns 0.
 bool answerZero(void* function) {
   constexpr unsigned char kCode[] = {0xC7, 0x07, 0, 0, 0, 0, 0x31, 0xC0, 0xC3};  // mov [rdi], 0; xor eax, eax; ret
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
@@ -79,7 +79,7 @@ bool answerZero(void* function) {
   return mprotect(reinterpret_cast<void*>(begin), size, PROT_READ | PROT_EXEC) == 0;
 }
 
-/// Of the table that NCCL of that version has inside; 0: not known.
+/// The version of the table inside an NCCL of that version; 0: not known.
 int tableVersion(int ncclVersion) {
   const int minor = ncclVersion / 100 % 100;
   if (ncclVersion < 20000) return 0;
@@ -99,7 +99,7 @@ std::string findNccl() {
     const auto library = python.path() / "site-packages/nvidia/nccl/lib/libnccl.so.2";
     if (std::filesystem::exists(library)) return library.string();
   }
-  // What the loader finds is not loaded into the test itself: its path is all that is asked for.
+  // Searches the loader's usual folders for the path. dlopen() without a path would load the library into the test.
   for (const char* folder : {"/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/cuda/lib64"}) {
     const auto library = std::filesystem::path(folder) / "libnccl.so.2";
     if (std::filesystem::exists(library)) return library.string();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's own socket transport, without a GPU: its table is a hidden symbol of libnccl.so.2, found in the file's symbol
-// table; the two functions of it that ask for the current device are answered with device 0 by overwriting the first
-// bytes of `cudaGetDevice` of the runtime inside that library, in this process's memory. For x86-64.
+// NCCL's own socket transport, without a GPU. Its table is a hidden symbol of libnccl.so.2, found in the file's symbol
+// table. Two of its functions ask for the current device. They get device 0, because the first bytes of `cudaGetDevice`
+// in that library's CUDA runtime are overwritten in this process's memory. x86-64 only.
 #pragma once
 
 #include <string>

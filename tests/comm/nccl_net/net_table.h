@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetTable: any of NCCL's network tables, v6 to v12, behind one interface, so that one suite runs on all. The memory is
-// the host's. Not thread-safe beyond what the table itself allows.
+// NetTable: one interface to any of NCCL's network tables, v6 to v12, so that one suite runs on all. All memory is host
+// memory. Not thread-safe beyond the guarantees of the table itself.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace agspeed::comm::nccl {
 
-/// What differs between the versions is left out, or has the value of a table that does not say.
+/// Properties that differ between the versions are left out, or have the value of a table that does not have them.
 struct DeviceProperties {
   std::string name;
   int ptrSupport = 0;
@@ -43,40 +43,41 @@ class NetTable {
   virtual Result registerMemory(void* comm, std::span<std::byte> bytes, int type, void*& registration) = 0;
   virtual Result deregisterMemory(void* comm, void* registration) = 0;
   virtual Result send(void* comm, std::span<std::byte> bytes, int tag, void* registration, void*& request) = 0;
-  /// `request` is handed over as it is: NCCL puts a hint there.
+  /// `request` is passed unchanged, because NCCL puts a hint there.
   virtual Result receive(void* comm, std::span<const std::span<std::byte>> targets, std::span<const int> tags,
                          std::span<void* const> registrations, void*& request) = 0;
   virtual Result test(void* request, bool& isDone, int* sizes) = 0;
   virtual Result closeSend(void* comm) = 0;
   virtual Result closeReceive(void* comm) = 0;
   virtual Result closeListen(void* comm) = 0;
-  /// Pointers that NCCL calls without looking and that are null.
+  /// Returns the null pointers among the functions that NCCL calls without a check.
   virtual std::vector<std::string> missingFunctions() const = 0;
 };
 
-/// Lines that the table has logged in this process, at any level.
+/// Returns the lines that the table has logged in this process, at any level.
 std::vector<std::string> loggedLines();
 
-/// `table` is one of that version. nullptr: no such version.
+/// Wraps `table`, which has that version. Returns nullptr if there is no such version.
 std::unique_ptr<NetTable> wrapTable(int version, const void* table);
 
-/// Where a table comes from: our library, or NCCL's own socket transport.
+/// The source of a table: our library, or NCCL's own socket transport.
 struct TableSource {
-  std::string label;  ///< of test names: "agspeed_v11", "nccl_socket"
+  std::string label;  ///< part of test names: "agspeed_v11", "nccl_socket"
   std::string library;
-  int version = 0;  ///< 0: that of the library's socket transport
+  int version = 0;  ///< 0: the library's socket transport
 };
-/// For the names of failed tests.
+/// Used in the names of failed tests.
 inline std::ostream& operator<<(std::ostream& out, const TableSource& source) { return out << source.label; }
 
-/// Loads it into this process; a sentence instead where that is not possible.
+/// A table loaded into this process, or a sentence that says why it cannot be loaded.
 struct LoadedTable {
   std::unique_ptr<NetTable> table;
   std::string whyNot;
 };
 LoadedTable loadTable(const TableSource& source);
 
-/// NCCL's library: $AG_TEST_NCCL_LIBRARY, the wheel's in the repository's .venv, or what the loader finds. Empty: none.
+/// Returns the path of NCCL's library: $AG_TEST_NCCL_LIBRARY, the wheel in the repository's .venv, or the system's.
+/// Empty: none.
 std::string findNccl();
 
 }  // namespace agspeed::comm::nccl

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One of two processes that pass operations through a network table, for benchmarks and fault tests: each runs on a
-// host of its own and they meet at a socket in the file system. An operation is a number of messages, dealt to the
-// connections in turn, and ends when the receiver has said so over a connection back. Prints one line of JSON at the
-// end.
+// One of two processes that pass operations through a network table, for benchmarks and fault tests.
+//
+// Each process runs on a host of its own; they meet at a socket in the file system. An operation is a number of
+// messages, which the connections take in turn. It ends when the receiver has confirmed it over a connection back.
+// Prints "ready" when the two are connected, and one line of JSON at the end.
 //
 //   comm_nccl_net_pair ROLE MEET LIBRARY TABLE CONNECTIONS BYTES MESSAGES SECONDS OPERATIONS CHECK
 //
-// ROLE: send or receive. TABLE: 6 to 12, or 0 for NCCL's own socket transport. BYTES: of an operation. It ends after
-// SECONDS, not before as many OPERATIONS. CHECK: 1 if the bytes of every operation are compared, 0 if those of the last
-// one are.
-// Prints "ready" when the two are connected.
+// ROLE: send or receive. TABLE: 6 to 12, or 0 for NCCL's own socket transport. BYTES: size of an operation.
+// SECONDS, OPERATIONS: the program ends when this time has passed and this number of operations is done.
+// CHECK: 1 to compare the bytes of every operation, 0 to compare the last operation only.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -53,7 +53,7 @@ Task readTask(char** words) {
   return task;
 }
 
-/// One end of the connections, and what it passes.
+/// One end of the connections, which runs the operations.
 class Runner {
  public:
   Runner(const Task& task, NetTable& table, int socket) : task_(task), side_(table, socket) {
@@ -66,7 +66,7 @@ class Runner {
     expected_ = messages_;
   }
 
-  /// Returns: seconds of each operation, as the sender sees them.
+  /// Returns the seconds of each operation, as measured by the sender.
   std::vector<double> run() {
     std::vector<double> seconds;
     std::byte more{1};
@@ -89,7 +89,7 @@ class Runner {
     close();
     return seconds;
   }
-  /// Of run(), the last comparison aside.
+  /// The processor time of run(), without the last comparison.
   double usedSeconds() const { return processorSeconds_; }
   size_t numWrong() const { return numWrong_; }
 

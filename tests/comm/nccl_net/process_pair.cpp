@@ -29,7 +29,7 @@ void retry(const std::string& what, const std::function<bool()>& attempt) {
   }
 }
 
-/// Everything of the test's processes stays on the loopback interface.
+/// Makes all traffic of the test's processes use the loopback interface.
 void keepOnLoopback() {
   setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
   setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
@@ -38,7 +38,7 @@ void keepOnLoopback() {
   setenv("AGSPEED_PEER_TIMEOUT_MS", "4000", 0);
 }
 
-/// What the body says went wrong is written to `report`.
+/// Writes the error of the body to `report`.
 void runChild(const TableSource& source, int report, const std::function<void(NetTable&)>& body) {
   alarm(kProcessSeconds);
   keepOnLoopback();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Two processes that load a network table and talk through it, as two ranks of NCCL do: each runs a function with a
-// Side, which has the table and a way to tell the other process things outside of it, as NCCL's bootstrap does.
-// A side fails by throwing; the test then fails with its sentence.
+// Two processes that load a network table and communicate through it, as two ranks of NCCL do. Each runs a function
+// with a Side. The Side has the table, and a way to send data to the other process outside of it, as NCCL's bootstrap
+// has. A side fails by throwing. The test then fails with the text of the exception.
 #pragma once
 
 #include <chrono>
@@ -20,16 +20,16 @@ struct SideFailure : std::runtime_error {
 };
 /// Throws unless `isTrue`.
 void require(bool isTrue, const std::string& what);
-/// The same for a call of the table; the lines that it logged are added.
+/// Throws unless the call of the table succeeded. Adds the lines that the table logged.
 void requireOk(Result result, const std::string& call);
-/// Throws, with what was logged, unless one line that the table has logged has all these texts.
+/// Throws unless one of the table's log lines has all these texts. Adds the log.
 void requireLogged(const std::vector<std::string>& texts);
 
-/// A send or receive under way. The memory is the caller's.
+/// A send or receive in flight. Requires: the memory lives until it is done.
 struct Pending {
   void* comm = nullptr;
   void* request = nullptr;
-  std::vector<int> sizes;  ///< once it is done: of each message, as the table says
+  std::vector<int> sizes;  ///< valid once it is done: the size of each message, as the table reports it
   bool isDone = false;
 };
 
@@ -39,33 +39,33 @@ class Side {
 
   NetTable& table() { return table_; }
 
-  // What the other side is told, and says, outside of the table.
+  // Data exchanged with the other side outside of the table.
   void tell(std::span<const std::byte> bytes) const;
   void hear(std::span<std::byte> bytes) const;
-  /// Returns when the other side has called it as often.
+  /// Waits until the other side has called it as often.
   void meet() const;
-  /// "process 1234 on host", of the other side, which calls it, too.
+  /// Returns the other side's name, "process 1234 on host". Both sides must call it.
   std::string exchangeNames() const;
 
   void* listen(Handle& handle, int device = 0);
-  /// Connects to where the other side listens; calls connect until it has a connection.
+  /// Connects to the other side's listener. Repeats the table's connect until it returns a connection.
   void* connect(Handle handle, int device = 0);
   void* accept(void* listenComm);
-  /// One connection from the side that sends to the one that receives: listens, tells, accepts or connects.
+  /// Opens one connection from the sending side to the receiving one, which includes listen, connect and accept.
   void* openSend(int device = 0);
   void* openReceive(void** listenComm = nullptr, int device = 0);
 
-  /// Calls isend until it gives a request.
+  /// Repeats isend until it returns a request.
   Pending send(void* comm, std::span<std::byte> bytes, int tag = 0);
   Pending receive(void* comm, std::vector<std::span<std::byte>> targets, std::vector<int> tags = {0},
                   void* hint = nullptr);
-  /// Tests until all are done, as NCCL does: of a connection the oldest that is not done. Its socket transport relies
-  /// on that order.
+  /// Tests until all are done. Like NCCL it tests the oldest request of each connection that is not done. NCCL's socket
+  /// transport relies on that order.
   void wait(std::span<Pending> pending);
   void wait(Pending& pending) { wait(std::span(&pending, 1)); }
-  /// Tests it until it fails; throws when it is done or nothing happens.
+  /// Tests the request until it fails. Throws if it succeeds or does not end.
   Result waitForFailure(Pending& pending);
-  /// The first call's result that is not Ok, or Ok when none was within that time.
+  /// Tests for that time. Returns the first result that is not kOk, or kOk if there was none.
   Result testFor(Pending& pending, std::chrono::milliseconds time);
 
  private:
@@ -77,9 +77,8 @@ class Side {
 
 using SideBody = std::function<void(Side&)>;
 
-/// Loads the table in two new processes and runs a body in each, after init; finalize follows. A body that ends by
-/// killing its process is as good as one that returns. Returns: what failed, or "" ; "skip: ..." where the table cannot
-/// be loaded here.
+/// Loads the table in two new processes, and runs init, a body and finalize in each. A body may end by killing its
+/// process. Returns "" or the failure, and "skip: ..." if the table cannot be loaded here.
 std::string runTwo(const TableSource& source, const SideBody& first, const SideBody& second);
 /// The same with one process.
 std::string runOne(const TableSource& source, const std::function<void(NetTable&)>& body);
@@ -93,16 +92,16 @@ class Group {
   size_t size() const { return sides_.size(); }
   /// Requires: another rank.
   Side& side(size_t peer) { return sides_[peer]; }
-  /// Returns when all have called it as often.
+  /// Waits until all processes have called it as often.
   void meet();
 
  private:
   size_t rank_;
-  std::vector<Side> sides_;  ///< by rank; the own one is of no use
+  std::vector<Side> sides_;  ///< by rank; the own entry is not used
 };
 std::string runGroup(const TableSource& source, size_t size, const std::function<void(Group&)>& body);
 
-/// Bytes that depend on `seed` and the position.
+/// Returns bytes that depend on `seed` and the position.
 std::vector<std::byte> patternOf(uint64_t seed, size_t size);
 
 }  // namespace agspeed::comm::nccl

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What programs share that run on hosts of their own: sockets in the file system that they meet at, and processor time.
+// Common parts of programs that run on hosts of their own: sockets in the file system to meet at, and processor time.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace agspeed::comm::nccl {
 
-/// A socket to each other process, by rank; -1 at the own place. Each waits at `path` with its rank behind it for those
-/// of higher ranks. Throws where a process does not come within 20 s.
+/// Returns a socket to each other process, by rank, and -1 for this one. Each process listens at `path` followed by its
+/// rank for processes of higher ranks. Throws if a process does not come within 20 s.
 std::vector<int> meetAt(const std::string& path, size_t rank, size_t size);
 
-/// Of this process until now.
+/// Returns the processor time of this process until now.
 double processorSeconds();
 
 }  // namespace agspeed::comm::nccl

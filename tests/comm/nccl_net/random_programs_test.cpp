@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random programs of sends, receives, groups and closes on several connections between two processes, against a model:
-// per tag, messages arrive in the order of their sends, whole, and nothing else is written; an end that closes early
-// ends its peer's requests, and never those of another connection. AG_FUZZ_SEED reruns one program on each table,
-// AG_FUZZ_COUNT sets how many are tried on all tables together.
+// Random programs of sends, receives, groups and closes on several connections between two processes, against a model.
+//
+// For each tag, messages arrive in the order of their sends and completely, and no other memory is written. An end that
+// closes early ends its peer's requests, but no request of another connection. AG_FUZZ_SEED reruns one program on each
+// table, AG_FUZZ_COUNT sets the number of programs over all tables.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,23 +27,23 @@ constexpr uint64_t kUsualCount = 140, kProgramsPerProcess = 20;
 constexpr std::chrono::seconds kPatience{30};
 constexpr std::byte kUntouched{0xEE};
 
-/// How a connection ends: after all messages, or one end closes before.
+/// How a connection ends: after all messages, or early because one end closes.
 enum class End {
   kAgreed,            ///< both close when both are done
-  kSenderLeaves,      ///< closes when its sends are done: all arrive, and then the receiver hears of it
-  kSenderBreaksOff,   ///< closes with sends under way
-  kReceiverBreaksOff  ///< closes with receives under way
+  kSenderLeaves,      ///< closes when its sends are done: all arrive, and then the receiver gets the end
+  kSenderBreaksOff,   ///< closes with sends in flight
+  kReceiverBreaksOff  ///< closes with receives in flight
 };
 
 struct Message {
   uint64_t seed = 0;
   size_t size = 0;
-  size_t capacity = 0;  ///< of its receive
+  size_t capacity = 0;  ///< size of its receive
   int tag = 0;
 };
 
-/// Messages in the order in which they are sent, and in which groups they are received. Nobody begins the next batch
-/// before all of this one are done.
+/// Messages in the order in which they are sent, and the groups in which they are received. An end begins the next
+/// batch when all of this one are done.
 struct Batch {
   std::vector<Message> messages;
   std::vector<std::vector<size_t>> groups;
@@ -92,14 +93,14 @@ std::vector<Line> programOf(uint64_t seed) {
   return lines;
 }
 
-/// One end of a connection, and how far it is.
+/// One end of a connection, and its progress.
 class LineEnd {
  public:
   LineEnd(Side& side, const Line& line, bool isSender) : side_(side), line_(line), isSender_(isSender) {
     comm_ = isSender ? side.openSend() : side.openReceive();
   }
 
-  /// Whether nothing is left to do before the program's end.
+  /// True if nothing is left to do before the program's end.
   bool isDone() const { return isDone_; }
   void advance(Random& random) {
     if (isDone_) return;
@@ -107,7 +108,7 @@ class LineEnd {
     if (isBreakingOff() && random() % 8 == 0) return close();
     testSome(random);
   }
-  /// Both ends are done.
+  /// Call this when both ends are done.
   void finish() {
     if (isOpen_) close();
     for (size_t i = 0; i < buffers_.size(); ++i) {
@@ -120,14 +121,14 @@ class LineEnd {
   bool isBreakingOff() const {
     return isLastBatch() && line_.end == (isSender_ ? End::kSenderBreaksOff : End::kReceiverBreaksOff);
   }
-  /// Whether the peer may have closed, and this request need not be done.
+  /// True if the peer may have closed, so that this request may fail.
   bool mayFail() const {
     if (isSender_) return line_.end == End::kReceiverBreaksOff;
     return isLastBatch() && (line_.end == End::kSenderBreaksOff || isBeyondEnd_);
   }
   const Batch& batch() const { return line_.batches[next_ - 1]; }
 
-  /// Starts the next batch, or ends; returns whether anything is under way.
+  /// Starts the next batch, or ends. Returns true if anything is in flight.
   bool begin() {
     if (!isLastBatch()) {
       ++next_;
@@ -145,7 +146,7 @@ class LineEnd {
     goBeyondEnd();
     return true;
   }
-  /// The peer will close, or has: what is started now has to fail at last.
+  /// The peer will close, or has. A request that starts now must fail in the end.
   void goBeyondEnd() {
     isBeyondEnd_ = true;
     buffers_.assign(1, Bytes(8, kUntouched));
@@ -203,7 +204,7 @@ class LineEnd {
   void close() {
     requireOk(isSender_ ? side_.table().closeSend(comm_) : side_.table().closeReceive(comm_), "close");
     atClose_ = buffers_;
-    if (isSender_) {  // nobody may look at them any more
+    if (isSender_) {  // a closed table must not read the buffers any more
       for (Bytes& each : buffers_) std::fill(each.begin(), each.end(), std::byte{0});
     }
     isOpen_ = false;
@@ -214,9 +215,9 @@ class LineEnd {
   const Line& line_;
   const bool isSender_;
   void* comm_ = nullptr;
-  size_t next_ = 0;  ///< batch
+  size_t next_ = 0;  ///< index of the next batch
   std::vector<Bytes> buffers_, atClose_;
-  std::vector<Pending> pending_;  ///< of this batch, in order
+  std::vector<Pending> pending_;  ///< requests of this batch, in order
   bool isBeyondEnd_ = false, isOpen_ = true, isDone_ = false;
 };
 

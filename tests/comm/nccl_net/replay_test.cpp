@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's way to use a network table, replayed on host memory: processes in a ring or all connected, each with a loop as
-// NCCL's progress thread: operations are cut into slices, a few steps are under way, of each connection the oldest is
-// tested. What comes out is compared with plain sums and copies.
+// Replays NCCL's use of a network table on host memory, with processes in a ring or all connected. Each process has a
+// loop like NCCL's progress thread. It cuts operations into slices and keeps a few steps in flight. On each connection
+// it tests the oldest request. The results are compared with plain sums and copies.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace agspeed::comm::nccl {
 namespace {
 
-constexpr size_t kStepsAhead = 8;       ///< as NCCL has step buffers
+constexpr size_t kStepsAhead = 8;       ///< the number of NCCL's step buffers
 constexpr size_t kSliceFloats = 50000;  ///< the last slice is shorter
 
 class Replay : public testing::TestWithParam<TableSource> {
@@ -63,7 +63,7 @@ TEST_P(Replay, AllExchangeWithAll) {
   expectAll(4, [](Group& group) {
     constexpr size_t kCount = 300007;
     std::vector<void*> sends(group.size()), receives(group.size());
-    for (size_t turn = 0; turn < group.size(); ++turn) {  // in each turn one rank is connected to by all others
+    for (size_t turn = 0; turn < group.size(); ++turn) {  // in each turn all other ranks connect to one rank
       for (size_t peer = 0; peer < group.size(); ++peer) {
         if (turn == group.rank() && peer != turn) receives[peer] = group.side(peer).openReceive();
         if (peer == group.rank() && peer != turn) sends[turn] = group.side(turn).openSend();

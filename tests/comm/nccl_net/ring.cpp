@@ -64,7 +64,7 @@ Side& Ring::next() { return group_.side((group_.rank() + 1) % size_); }
 Ring::Lane Ring::open(int device) {
   Side& previous = group_.side((group_.rank() + size_ - 1) % size_);
   void *send = nullptr, *receive = nullptr;
-  // The first rank listens first: a circle of listeners that all wait would not end.
+  // The first rank listens first. If all ranks connected first, all would wait for ever.
   if (group_.rank() == 0) receive = previous.openReceive(nullptr, device);
   send = next().openSend(device);
   if (group_.rank() != 0) receive = previous.openReceive(nullptr, device);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations as NCCL's progress thread runs them, replayed on host memory: what is sent is cut into slices, a few are
-// under way on each connection, and of each connection the oldest is tested. A ring is pipelined: a slice goes on as
-// soon as it has come, as in NCCL's ring algorithm (prims_simple.h: recvReduceSend).
+// Replays operations on host memory as NCCL's progress thread runs them. Data are cut into slices, a few are in flight
+// on each connection, and the oldest one of each connection is tested. A ring is pipelined: a slice is forwarded as
+// soon as it has arrived, as in NCCL's ring algorithm (prims_simple.h: recvReduceSend).
 #pragma once
 
 #include <cstddef>
@@ -16,19 +16,19 @@ namespace agspeed::comm::nccl {
 
 using Floats = std::vector<float>;
 
-/// One direction: slices in order, a few under way.
+/// One direction: slices in order, with a few in flight.
 class Stream {
  public:
   Stream(Side& side, void* comm, bool isSending, size_t mostUnderWay)
       : side_(side), comm_(comm), isSending_(isSending), mostUnderWay_(mostUnderWay) {}
 
-  /// `memory` is called when the slice's turn comes: where it lies until it is done. `arrived`: called when it is
-  /// there, or has left; it may add slices to any stream.
+  /// `memory` is called when it is the slice's turn, and returns its place until it is done. `arrived` is called when
+  /// the slice has arrived or has left. It may add slices to any stream.
   void add(std::function<std::span<float>()> memory, std::function<void()> arrived = {}) {
     waiting_.push_back({std::move(memory), std::move(arrived)});
   }
   bool isDone() const { return waiting_.empty() && underWay_.empty(); }
-  /// Returns: whether anything moved.
+  /// Returns true if anything moved.
   bool advance();
 
  private:
@@ -48,34 +48,35 @@ class Stream {
   std::deque<Step> underWay_;
 };
 
-/// Until all are done; throws when they are not after 40 s.
+/// Drives the streams until all are done. Throws if they are not within 40 s.
 void drive(std::span<Stream* const> streams);
 
-/// How a ring's data is cut.
+/// How a ring's data are cut into slices.
 struct Slicing {
-  size_t numFloats = 50000;   ///< of a slice; a chunk's last one is shorter
-  size_t mostUnderWay = 8;    ///< each way, on a connection; NCCL has 8 steps
-  size_t numConnections = 1;  ///< each way; slices are dealt to them in turn
+  size_t numFloats = 50000;   ///< in a slice; a chunk's last slice is shorter
+  size_t mostUnderWay = 8;    ///< slices in flight each way on a connection; NCCL has 8 steps
+  size_t numConnections = 1;  ///< each way; slices use them in turn
 };
 
-/// What a rank contributes; small whole numbers, so that sums are exact in any order.
+/// Returns a rank's input: small whole numbers, so that sums are exact in any order.
 Floats inputOf(size_t rank, size_t count);
-/// Of ranks 0 to size - 1.
+/// Returns the sum of the inputs of ranks 0 to size - 1.
 Floats sumOfInputs(size_t size, size_t count);
 
-/// Of a ring in which rank r sends to r + 1. Chunk c of a buffer is reduced around it, then handed around. Slices are
-/// sent from and received into buffers of their own, as NCCL's are, so that values change only here.
+/// One rank of a ring in which rank r sends to r + 1. Chunk c of a buffer is reduced around the ring, then passed
+/// around. Slices are sent from and received into buffers of their own, as NCCL's are. So values change only in this
+/// class.
 class Ring {
  public:
   Ring(Group& group, size_t count, const Slicing& slicing = {});
 
-  /// Values are what this rank contributes.
+  /// Sets the values to this rank's input.
   void reset() { values_ = input_; }
-  /// Chunk rank + 1 is the sum then.
+  /// Chunk rank + 1 contains the sum afterwards.
   void reduceScatter() { run(0, size_ - 1); }
-  /// Follows reduceScatter: all of values() is the sum then.
+  /// Call it after reduceScatter. All of values() contains the sum afterwards.
   void allGather() { run(size_ - 1, 2 * (size_ - 1)); }
-  /// The two as one.
+  /// Runs reduceScatter and allGather without a pause.
   void allReduce() { run(0, 2 * (size_ - 1)); }
 
   std::span<float> chunk(size_t index);
@@ -83,7 +84,7 @@ class Ring {
   void close();
 
  private:
-  /// A connection each way, and the slices' buffers.
+  /// A connection each way, and the buffers of slices.
   struct Lane {
     void* send = nullptr;
     void* receive = nullptr;
@@ -94,7 +95,7 @@ class Ring {
   Side& next();
   Lane open(int device);
   void run(size_t firstStep, size_t endStep);
-  /// Chunks of all ranks have as many; the last ones may be empty.
+  /// The same for all chunks; the last slices may be empty.
   size_t numSlices() const;
   std::span<float> slice(size_t chunk, size_t index);
   void send(size_t step, size_t index);

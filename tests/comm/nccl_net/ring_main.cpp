@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a ring that all-reduces through a network table, for benchmarks: each runs on a host of its own and they
-// meet at sockets in the file system. Slices are as NCCL's: of up to 1 MiB, a few under way. An operation ends when all
-// ranks are done. Prints one line of JSON.
+// One rank of a ring that all-reduces through a network table, for benchmarks.
+//
+// Each rank runs on a host of its own; they meet at sockets in the file system. Slices are as NCCL's: up to 1 MiB, with
+// a few in flight. An operation ends when all ranks are done. Prints one line of JSON.
 //
 //   comm_nccl_net_ring RANK RANKS MEET LIBRARY TABLE CONNECTIONS BYTES SLICES SECONDS OPERATIONS
 //
-// TABLE: 6 to 12, or 0 for NCCL's own socket transport. CONNECTIONS: from each rank to the next. BYTES: of the buffer.
-// SLICES: under way on a connection. It ends after SECONDS, not before as many OPERATIONS. The sums of the last one are
-// compared.
+// TABLE: 6 to 12, or 0 for NCCL's own socket transport. CONNECTIONS: from each rank to the next. BYTES: size of the
+// buffer. SLICES: in flight on a connection. SECONDS, OPERATIONS: the program ends when this time has passed and this
+// number of operations is done. It compares the sums of the last one.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -53,7 +54,7 @@ Task readTask(char** words) {
   return task;
 }
 
-/// Whether rank 0 says that there is one more.
+/// Returns rank 0's decision whether another operation follows.
 bool isOneMore(Group& group, bool wantsMore) {
   std::byte more = wantsMore ? std::byte{1} : std::byte{0};
   if (group.rank() != 0) {

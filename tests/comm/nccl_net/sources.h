@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables that suites run on: NCCL's own, and all of ours.
+// The tables that suites run on: NCCL's own, and all versions of ours.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that are under way as often as before ask the heap for no memory. Counts the process's allocations, so that
-// it has a process of its own.
+// Messages need no heap memory if no more of them are in flight than before. The test counts the process's allocations,
+// so it runs in a process of its own.
 #include <algorithm>
 #include <ostream>
 
@@ -18,14 +18,14 @@ struct Traffic {
   int numRails = 1;
 };
 
-/// Prints the mode where GoogleTest would print bytes.
+/// Makes GoogleTest print the mode instead of bytes.
 void PrintTo(const Traffic& traffic, std::ostream* stream) { *stream << traffic.mode; }
 
 class Allocations : public testing::TestWithParam<Traffic> {
  protected:
   static constexpr int kAtOnce = 8, kRounds = 50;
 
-  /// Passes messages from rank 0 to rank 1, some at once, `kRounds` times. Returns: whether all arrived.
+  /// Passes messages from rank 0 to rank 1, some at once, `kRounds` times. Returns true if all arrived.
   bool pass(NetworkGroup& group, std::vector<std::unique_ptr<Parcel>>& parcels) {
     for (int round = 0; round < kRounds; ++round) {
       for (int i = 0; i < kAtOnce; ++i) {
@@ -62,7 +62,7 @@ TEST_P(Allocations, MessagesMakeNone) {
   const Clock::time_point since = Clock::now();
   ASSERT_TRUE(pass(group, parcels));
   const size_t made = numAllocations() - before;
-  // More may be under way at a time than ever before, and timers make texts.
+  // More messages may be in flight at a time than ever before, and timers format texts.
   const auto elapsedMs = static_cast<size_t>(std::chrono::duration<double, std::milli>(Clock::now() - since).count());
   EXPECT_LE(made, kAtOnce * kRounds / 20 + elapsedMs)
       << "for " << kAtOnce * kRounds << " messages in " << elapsedMs << " ms";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What holds alike for messages over the network and through shared memory.
+// Behaviour that is the same for messages over the network and through shared memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using testing::HasSubstr;
 
 uint64_t freshSeed() { return std::random_device()(); }
 
-/// The parameter: whether ranks share memory.
+/// The parameter is true if ranks share memory.
 class EitherWay : public testing::TestWithParam<bool> {
  protected:
   static void choose(NetworkOptions& options) { options.sharesMemory = GetParam(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptors and messengers of a process that may open few descriptors.
+// Acceptors and messengers of a process that has few descriptors left.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-/// How often the poller finds something within a while.
+/// Counts how often the poller reports an event within 50 ms.
 int countWaits(Poller& poller) {
   const Clock::time_point end = Clock::now() + milliseconds(50);
   int numWaits = 0;
@@ -23,8 +23,8 @@ int countWaits(Poller& poller) {
   return numWaits;
 }
 
-/// Somebody connects while there are no descriptors: at most one look, one line of log and no accepted connection for
-/// each tick.
+/// A peer connects while there are no descriptors. Expects at most one attempt per tick, one line of log, and no
+/// accepted connection.
 template <typename Expire>
 void expectPatience(Poller& poller, const Expire& expire) {
   testing::internal::CaptureStderr();
@@ -42,7 +42,7 @@ void expectPatience(Poller& poller, const Expire& expire) {
   poller.wait(Clock::now() + milliseconds(1000));
 }
 
-/// Sanitizers need descriptors to check the first call of a kind of handler.
+/// Makes a first call, because sanitizers need descriptors to check the first call of a kind of handler.
 void checkCalls(Poller::Handler& handler) { handler.ready(0); }
 
 class WithoutDescriptors : public testing::Test, public tcp::Acceptor::Owner, public shm::Acceptor::Owner {

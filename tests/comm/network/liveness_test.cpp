@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Peers whose process does nothing while their kernel goes on answering: messengers that nobody drives.
+// Peers whose process does nothing while their kernel still acknowledges data: messengers that no thread drives.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 using testing::HasSubstr;
 using testing::Not;
 
-/// A transfer that says what it is for.
+/// A transfer with a name.
 struct NamedParcel final : Transfer {
   NamedParcel(int from, MessageId name, size_t size) : storage(size) {
     peer = from;
@@ -31,7 +31,7 @@ struct NamedParcel final : Transfer {
   Status status;
 };
 
-/// Counts what reaches a rail.
+/// Counts the calls that reach a rail.
 class CountingRail final : public RailDecorator {
  public:
   CountingRail(std::unique_ptr<Rail> inner, int& numTicks) : RailDecorator(std::move(inner)), numTicks_(numTicks) {}
@@ -51,14 +51,14 @@ class Liveness : public testing::Test {
     group_ = std::make_unique<NetworkGroup>(2, 1, [&](NetworkOptions& options) { options.peerTimeout = peerTimeout; });
     ASSERT_EQ(group_->exchange(10, 1000, 1), "");
   }
-  /// Drives rank 0 alone.
+  /// Drives only rank 0.
   bool driveFirst(const std::function<bool()>& isDone, milliseconds limit) {
     const Clock::time_point end = Clock::now() + limit;
     while (!isDone() && Clock::now() < end) (*group_)[0].progress(Clock::now() + milliseconds(20));
     return isDone();
   }
 
-  int numTicks_ = 0;  ///< of rank 0's rail, where it is counted
+  int numTicks_ = 0;  ///< of rank 0's rail, if it is a CountingRail
   std::unique_ptr<NetworkGroup> group_;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messengers of one host that share memory, in one process: what goes which way, and when a rank is gone.
+// Messengers of one host that share memory, in one process: the path that each message takes, and the end of a rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,7 +75,7 @@ TEST(SharingMemory, WhoWasStoppedDuringTheHandshakeGoesOn) {
   });
   Parcel send(0, {5, 5, 5}, 100), receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  const Clock::time_point connected = Clock::now() + milliseconds(200);  // and nobody has answered
+  const Clock::time_point connected = Clock::now() + milliseconds(200);  // by then connected, and without an answer
   while (Clock::now() < connected) group[0].progress(connected);
   std::this_thread::sleep_for(milliseconds(1500));
   group[1].send(send);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messengers over TCP on loopback addresses that stand for rails, in one process, and messages to pass between them.
+// Messengers over TCP in one process, with loopback addresses as rails, and messages to pass between them.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@
 
 namespace agspeed::comm {
 
-/// The options of one rank of a group on `numRails` loopback addresses.
+/// Returns the options of one rank of a group on `numRails` loopback addresses.
 NetworkOptions loopbackOptions(int rank, int size, int numRails);
 
-/// A transfer with bytes of its own that remembers how it ended.
+/// A transfer that owns its bytes and remembers how it ended.
 struct Parcel final : Transfer {
   Parcel(int to, MessageId name, size_t size);
   void finished(const Status& result) override;
@@ -25,7 +25,7 @@ struct Parcel final : Transfer {
   Status status;
 };
 
-/// Ranks driven by the calling thread.
+/// The ranks of a group, which the calling thread drives.
 class NetworkGroup {
  public:
   using Change = std::function<void(NetworkOptions&)>;
@@ -36,13 +36,13 @@ class NetworkGroup {
   int size() const { return static_cast<int>(messengers_.size()); }
   NetworkMessenger& operator[](int rank) { return *messengers_[static_cast<size_t>(rank)]; }
   Store& store() { return *store_; }
-  /// Ends a rank as if its process had.
+  /// Ends a rank as if its process had ended.
   void destroy(int rank) { messengers_[static_cast<size_t>(rank)].reset(); }
 
-  /// Drives all ranks until `isDone`, for at most `limit`. Returns: whether it is.
+  /// Drives all ranks until `isDone`, for at most `limit`. Returns the last result of `isDone`.
   bool drive(const std::function<bool()>& isDone, std::chrono::milliseconds limit = std::chrono::seconds(20));
-  /// Sends `numMessages` of random sizes between random ranks and drives them to their ends. Returns: what went wrong,
-  /// one line each; empty when every byte arrived.
+  /// Sends `numMessages` of random sizes between random ranks and drives them to their ends. Returns the errors, one
+  /// per line; empty if every byte arrived.
   std::string exchange(int numMessages, size_t maxBytes, uint64_t seed);
 
  private:

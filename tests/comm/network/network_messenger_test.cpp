@@ -164,7 +164,7 @@ TEST(NetworkMessenger, SaysHowItIsConnected) {
 struct EndingCase {
   const char* name;
   bool sharesMemory;
-  bool isConnectedBefore;  ///< both ways; else only the rank that ends has connected
+  bool isConnectedBefore;  ///< true: both ways; false: only the rank that ends has connected
 };
 
 class EndingRanks : public testing::TestWithParam<EndingCase> {};
@@ -185,7 +185,7 @@ TEST_P(EndingRanks, AreHeardToTheEnd) {
       ASSERT_TRUE(group.drive([&] { return !group[1].hasUnsent(); }));
     }
   }
-  // From now on rank 0 does nothing until rank 1 has ended.
+  // From here on rank 0 does nothing until rank 1 has ended.
   for (int i = 0; i < 10'000 && group[1].hasUnsent(); ++i) group[1].progress(Clock::now() + milliseconds(1));
   ASSERT_FALSE(group[1].hasUnsent());
   group.destroy(1);

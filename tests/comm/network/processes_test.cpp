@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks in processes of their own that share memory: every byte depends on sender, receiver, message and position.
+// Ranks in separate processes that share memory. Every byte depends on sender, receiver, message and position.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 constexpr int kFine = 0;
 
-/// What a child's body found wrong, as its exit status; the children share nothing with the test but memory of before.
+/// Children report errors by their exit status, because the test does not see the memory that they write.
 class Processes : public testing::Test {
  protected:
   Processes() {
@@ -131,7 +131,7 @@ TEST_F(Processes, ARankThatEndsWhileItsChildLivesOnIsNoticed) {
   const std::vector<int> results = run(2, [&](NetworkMessenger& messenger) {
     if (exchangeInRounds(messenger, 2, 4) != kFine) return 1;
     if (messenger.rank() == 1) {
-      if (fork() == 0) {  // holds every descriptor of its parent
+      if (fork() == 0) {  // keeps every descriptor of its parent open
         close(STDOUT_FILENO);
         close(STDERR_FILENO);
         alarm(20);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network that spoils bytes: relays between the ranks of a group that flip bits, cut connections and repeat bytes on
-// their way, below the seals. RelayStore puts one in front of every rail by changing the records that ranks publish,
-// which an open store allows anybody to do.
+// A network that corrupts bytes: relays between the ranks of a group flip bits, cut connections and repeat bytes in
+// transit, below the seals. RelayStore puts a relay in front of every rail. It does so by changing the records that
+// ranks publish, which anyone may do in an open store.
 #pragma once
 
 #include <atomic>
@@ -19,7 +19,7 @@
 
 namespace agspeed::comm {
 
-/// How often, as the mean number of bytes in between; 0: never.
+/// The mean number of bytes between two faults of a kind; 0: never.
 struct RelayFaults {
   uint64_t seed = 1;
   double bytesPerFlip = 0;
@@ -27,7 +27,7 @@ struct RelayFaults {
   double bytesPerRepeat = 0;
 };
 
-/// What the relays have done.
+/// The number of faults of each kind so far.
 struct RelayCounts {
   std::atomic<int> numFlips = 0;
   std::atomic<int> numCuts = 0;
@@ -53,7 +53,7 @@ class Relay {
   };
   void run();
   void acceptOne();
-  /// Moves what is there; false when the pair is to be closed.
+  /// Moves the available bytes. Returns false if the pair has to be closed.
   bool forward(int from, int to);
   bool happens(double bytesPerFault, size_t numBytes);
 
@@ -72,7 +72,7 @@ class Relay {
 
 class RelayStore final : public Store {
  public:
-  /// `key`: the job's, with which ranks protect what they store.
+  /// `key` is the job's key, with which ranks protect their records.
   explicit RelayStore(RelayFaults faults, JobKey key = {}) : faults_(faults), key_(std::move(key)) {}
 
   Status set(const std::string& key, const std::string& value) override;

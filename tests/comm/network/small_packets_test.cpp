@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel that throws large packets away for a while, as a path that ends just when it is used first, or one that
-// takes small packets alone.
+// A kernel that drops large packets for a while, like a path that fails when it is first used, or like one that carries
+// only small packets.
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 using testing::HasSubstr;
 using testing::Not;
 
-/// The socket of this process that listens at the address.
+/// Returns the socket of this process that listens at the address.
 int listenerAt(const RailAddress& address) {
   for (int descriptor = 0; descriptor < 4096; ++descriptor) {
     sockaddr_in at = {};
@@ -32,7 +32,7 @@ int listenerAt(const RailAddress& address) {
   return -1;
 }
 
-/// While it lives, connections that the listener gets lose all packets of more than `kMost` bytes, for good.
+/// While it lives, the listener's new connections lose all packets of more than `kMost` bytes, permanently.
 class LargePacketFilter {
  public:
   explicit LargePacketFilter(int listener) : listener_(listener) {
@@ -64,7 +64,7 @@ TEST(SmallPackets, AreNotUsedWhenOneConnectionWasCutAtItsFirstLargeFrame) {
     EXPECT_TRUE(group.drive([&] { return group[0].counters().rails[0].numLosses > 0; }));
   }
   EXPECT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
-  group.drive([] { return false; }, milliseconds(1200));  // until connections count as lasting
+  group.drive([] { return false; }, milliseconds(1200));  // until connections count as stable
   EXPECT_THAT(testing::internal::GetCapturedStderr(), Not(HasSubstr("large packets seem to be lost")));
 }
 

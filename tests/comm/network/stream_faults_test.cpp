@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to bytes below the seals: flips, cuts and repeats on their way, rails that go and come back.
+// Faults of bytes below the seals: flips, cuts and repeats in transit, and rails that fail and recover.
 #include <random>
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Rails, AMessageSurvivesTheLossOfARailAndTheRailComesBack) {
   const auto setSlow = [&](bool isSlow) {
     for (int rail = 0; rail < 2; ++rail) store.relay(1, rail).setSlow(isSlow);
   };
-  setSlow(true);  // so that both have much to carry when one is lost
+  setSlow(true);  // so that both rails have unsent data when one fails
   constexpr size_t kBytes = 64 << 20;
   Parcel send(1, {7, 7, 7}, kBytes);
   Parcel receive(0, {7, 7, 7}, kBytes);
@@ -92,7 +92,7 @@ TEST(Rails, AMessageSurvivesTheLossOfARailAndTheRailComesBack) {
 }
 
 TEST(Rails, AreLeftAtOnceWhenThePeersLinkIsLost) {
-  std::vector<Rail*> rails;  // of rank 0, then of rank 1
+  std::vector<Rail*> rails;  // rank 0's, then rank 1's
   NetworkGroup group(2, 2, [&](NetworkOptions& options) {
     options.decorate = [&](std::unique_ptr<Rail> rail) {
       rails.push_back(rail.get());

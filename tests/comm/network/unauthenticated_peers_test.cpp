@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections of unauthenticated peers to a rail's listener: none is accepted, none costs much, peers go on unharmed.
+// Unauthenticated peers connect to a rail's listener. None is accepted, none costs much, and real peers are unaffected.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <netinet/in.h>
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A connection that proves nothing.
+/// A connection without any proof of the key.
 class UnauthenticatedPeer {
  public:
   explicit UnauthenticatedPeer(const RailAddress& rail) : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -34,7 +34,7 @@ class UnauthenticatedPeer {
   UnauthenticatedPeer(const UnauthenticatedPeer&) = delete;
 
   void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// Whether the other end has closed the connection; it never says a word first.
+  /// True if the other end has closed the connection. It never sends first.
   bool isClosed() const {
     char byte = 0;
     const ssize_t size = recv(descriptor_, &byte, 1, MSG_DONTWAIT);
@@ -138,7 +138,7 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsServed) {
     group[rank].send(*sends.back());
     group[0].receive(*receives.back());
   }
-  // They have all connected before rank 0 looks, and rank 0 has looked at all of them before they go on.
+  // All peers have connected before rank 0 polls, and rank 0 has polled all of them before they continue.
   for (int turn = 0; turn < 20; ++turn) progressAllBut0();
   for (int turn = 0; turn < 20; ++turn) group[0].progress({});
   const auto hasArrived = [](const auto& parcel) { return parcel->numFinished == 1 && parcel->status.isOk(); };
@@ -146,12 +146,12 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsServed) {
   EXPECT_EQ(group[0].numRefused(), 0u);
 }
 
-/// Rank 0, which waits for all others. The test plays those.
+/// Rank 0, which waits for all others. The test simulates the others.
 class CrowdOfPeersThatDoNotAnswer : public testing::Test {
  protected:
   static constexpr int kSize = 25, kAtATime = 8;
 
-  /// As if it listened there.
+  /// Publishes an address as if the rank listened there.
   void publish(int rank, const RailAddress& address) {
     DirectoryOptions peer;
     peer.rank = rank;
@@ -181,13 +181,13 @@ TEST_F(CrowdOfPeersThatDoNotAnswer, IsConnectedToAFewAtATime) {
 }
 
 TEST_F(CrowdOfPeersThatDoNotAnswer, KeepsNobodyFromBeingConnectedTo) {
-  constexpr int kRounds = 4;  // the first peers are tried again before the last ones have had their turn
+  constexpr int kRounds = 4;  // the first peers are retried before the last ones get their first attempt
   RailAddress addressOfLast = {address_.address, 8, 0};
   const tcp::Socket listenerOfLast = tcp::Socket::listen(addressOfLast).value();
   for (int rank = 1; rank < kSize; ++rank) publish(rank, rank <= 2 * kAtATime ? address_ : addressOfLast);
   for (int round = 0; round < kRounds; ++round) {
     drive(milliseconds(100));
-    while (listener_.accept()) continue;  // and closed
+    while (listener_.accept()) continue;  // and close it
   }
   EXPECT_TRUE(listenerOfLast.accept());
 }

@@ -23,7 +23,7 @@ TEST(CostModel, MoreOfAnythingTakesLonger) {
   EXPECT_GT(predictSeconds(counts, 2e6, 4, network), base);
 }
 
-/// What a group on that network runs for an all-reduce of `bytes`.
+/// Returns the algorithm that a group on that network uses for an all-reduce of `bytes`.
 const Algorithm& fittedFor(const NetworkMeasurement& network, int numRanks, size_t bytes) {
   Plan plan;
   plan.rules = fitToNetwork(countAllReduces(numRanks), network, numRanks);
@@ -66,7 +66,7 @@ TEST(CostModel, NoChoiceIsPredictedToTakeLongerThanThePlansOwn) {
                                        .bytesPerSecond = 1e8 * std::pow(100, exponent(random))};
       Plan plan;
       plan.rules = fitToNetwork(counted, network, numRanks);
-      // Up to one segment, for which predictions are the simplest.
+      // Up to one segment, for which predictions are simplest.
       for (size_t bytes = 256; bytes <= plan.segmentBytes; bytes *= 2) {
         const auto seconds = [&](const Plan& by) {
           const Algorithm* chosen = by.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;

@@ -10,7 +10,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// Seconds of a direct all-reduce of one byte with these chunks.
+/// The seconds of a direct all-reduce of one byte with these chunks.
 double secondsWith(const std::vector<double>& rates, const std::vector<uint32_t>& shares) {
   const double whole = std::accumulate(shares.begin(), shares.end(), 0.0);
   const double others = static_cast<double>(rates.size()) - 2;
@@ -20,7 +20,7 @@ double secondsWith(const std::vector<double>& rates, const std::vector<uint32_t>
 }
 
 TEST(Shares, AHostAtHalfBandwidthCostsWhatItMust) {
-  // p / (p - 1) of what equal hosts need, 2 (p - 1) / p.
+  // p / (p - 1) times the time of equal hosts, 2 (p - 1) / p.
   for (const int numRanks : {4, 8, 16}) {
     std::vector<double> rates(static_cast<size_t>(numRanks), 25e6);
     rates[1] = 12.5e6;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels against scalar loops that follow the canonical tree, bit for bit, and against sums in f64.
+// Compares the kernels bit for bit with scalar loops that follow the canonical tree, and compares them with f64 sums.
 #include "comm/reduce/reduce.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// Elements as they are stored, with the arithmetic of their accumulator.
+/// Elements in their storage type, with the arithmetic of their accumulator.
 template <typename T>
 struct Native {
   using Stored = T;
@@ -180,7 +180,7 @@ TEST(Reduce, TheTargetMayBeAnyInputAndPartialResultsMayBeWide) {
     reduce(reinterpret_cast<std::byte*>(copies[own].data()), false, operands, kCount, {DType::kBF16});
     EXPECT_EQ(copies[own], expected) << "into input " << own;
   }
-  // ((0+1) + 2) + (3+4), one merge at a time as halving-doubling does it.
+  // ((0+1) + 2) + (3+4), one merge at a time, in the order of halving-doubling.
   std::vector<float> low(kCount), high(kCount);
   auto* lowBytes = reinterpret_cast<std::byte*>(low.data());
   auto* highBytes = reinterpret_cast<std::byte*>(high.data());

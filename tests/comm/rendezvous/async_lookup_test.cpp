@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stores that do not result.
+// Lookups in stores that do not answer.
 #include "comm/rendezvous/async_lookup.h"
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-/// What a reader and a store share.
+/// The state that a reader and a store share.
 struct Server {
   MemoryStore values;
   std::mutex mutex;
@@ -34,7 +34,7 @@ struct Server {
   }
 };
 
-/// A store whose server can be stopped: readers then wait.
+/// A store whose server can be stopped, which makes readers wait.
 class RemoteStore final : public Store {
  public:
   explicit RemoteStore(std::shared_ptr<Server> server) : server_(std::move(server)) {}
@@ -107,7 +107,7 @@ TEST_F(StoppedServer, HoldsUpNoDestructor) {
     AsyncLookup lookup(store_.reader());
     EXPECT_EQ(lookup.find("key"), std::nullopt);
   }
-  server_->setStopped(false);  // the thread left behind ends
+  server_->setStopped(false);  // so that the thread left behind ends
 }
 
 TEST_F(StoppedServer, GetsInOneRequestWhatWasAskedWhileItDidNotAnswer) {

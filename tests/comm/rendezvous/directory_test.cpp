@@ -20,7 +20,7 @@ DirectoryOptions optionsOf(int rank) {
   return options;
 }
 
-/// What the directory says of rank 1 once the store has answered, which may take a moment.
+/// Returns the directory's record of rank 1 once the store has answered, which may take a moment.
 StatusOr<const Peer*> findSoon(Directory& directory, int rank, Directory::TimePoint now = {}) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   StatusOr<const Peer*> found = directory.find(rank, now);
@@ -31,7 +31,7 @@ StatusOr<const Peer*> findSoon(Directory& directory, int rank, Directory::TimePo
   return found;
 }
 
-/// Why rank 0 cannot use a rank 1 with these options.
+/// Returns why rank 0 cannot use a rank 1 with these options.
 std::string refusal(const DirectoryOptions& options) {
   MemoryStore store;
   Directory self(store, optionsOf(0));
@@ -51,7 +51,7 @@ TEST(Directory, PairsShareASecretThatOthersDoNot) {
   EXPECT_NE((*findSoon(third, 0))->secret, secret);
 }
 
-/// Counts the questions.
+/// Counts reads of the store.
 class CountingStore final : public Store {
  public:
   Status set(const std::string& key, const std::string& value) override { return values_.set(key, value); }
@@ -94,7 +94,7 @@ TEST(Directory, APeerThatIsLongAbsentIsLookedForSeldom) {
   }
   EXPECT_GT(directory.askAgainAt(1), Directory::TimePoint(std::chrono::milliseconds(19'900)));
   EXPECT_GT(store.numReads, 20);
-  EXPECT_LT(store.numReads, 200);  // every 5 ms would be 4000
+  EXPECT_LT(store.numReads, 200);  // a read every 5 ms would be 4000
 }
 
 TEST(Directory, APeerThatHasNotJoinedIsMissedOnce) {

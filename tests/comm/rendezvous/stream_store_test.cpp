@@ -31,7 +31,7 @@ std::unique_ptr<StreamStore> connect(const StoreServer& server) {
   return StreamStore::connect(addressOf(server.port()), keyOf('k'), soon()).value();
 }
 
-/// A connection of somebody who does not know the protocol.
+/// A connection of a peer that does not know the protocol.
 FileDescriptor unauthenticatedPeer(const StoreServer& server) {
   const StoreAddress address = addressOf(server.port());
   FileDescriptor socket = address.socket();
@@ -85,7 +85,7 @@ TEST(StreamStore, UnauthenticatedPeersThatSayNothingKeepNobodyOut) {
 }
 
 TEST(StreamStore, WaitsForAServerThatComesLaterAndForOneThatComesBack) {
-  const uint16_t port = serve()->port();  // free again
+  const uint16_t port = serve()->port();  // so that the port is free again
   std::unique_ptr<StoreServer> server;
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

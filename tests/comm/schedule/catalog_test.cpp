@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every algorithm of the catalog is proved for 1 to 17 ranks, and its costs are those that comm/README.md states.
+// Every algorithm of the catalog is verified for 1 to 17 ranks, and its costs equal the table in comm/README.md.
 #include "comm/schedule/catalog.h"
 
 #include <gtest/gtest.h>
@@ -50,7 +50,8 @@ TEST(Catalog, NamesAreUniqueWithinACollective) {
   EXPECT_EQ(findAlgorithm(Collective::kBarrier, "direct"), nullptr);
 }
 
-/// "| all_reduce | direct | 2 | 6 | 1.50 | 1.50 |": the row of an algorithm for 4, 6 and 16 ranks, two on each host.
+/// Returns the row of an algorithm for 4, 6 and 16 ranks, two on each host: "| all_reduce | direct | 2 | 6 | 1.50 |
+/// 1.50 |".
 std::string rowOf(const Algorithm& algorithm) {
   std::string row = "| `" + std::string(toString(algorithm.collective)) + "` | " + std::string(algorithm.name) + " |";
   for (const int numRanks : {4, 6, 16}) {

@@ -12,7 +12,7 @@ using Indices = std::vector<uint32_t>;
 TEST(ScheduleBuilder, StepsOnDifferentMemoryAreConcurrent) {
   B builder({Collective::kAllReduce, 0, 3}, 3);
   builder.send(1, B::input(1));
-  builder.send(2, B::input(1));  // two readers
+  builder.send(2, B::input(1));  // the input has two readers
   builder.receive(1, B::output(2));
   builder.receive(1, builder.scratch(B::input(1)), 1);
   const Schedule schedule = std::move(builder).build();

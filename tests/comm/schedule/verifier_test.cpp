@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules with one defect each: the verifier names it.
+// Schedules with one defect each. The verifier names the defect.
 #include "comm/schedule/verifier.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::vector<Schedule> good(const char* name = "direct", int numRanks = 4) {
   return schedules;
 }
 
-/// Expects a complaint that contains `words`.
+/// Expects an error that contains `words`.
 void expectWrong(const std::vector<Schedule>& schedules, const std::string& words, Order order = Order::kCanonical) {
   const auto counts = verify(Collective::kAllReduce, order, 0, schedules);
   ASSERT_FALSE(counts.isOk()) << "expected: " << words;
@@ -60,7 +60,7 @@ TEST(Verifier, FindsWhatWaitsForever) {
     B builder({Collective::kAllReduce, rank, 2}, 1);
     const ChunkRange slot = builder.scratch(B::input(0));
     builder.receive(1 - rank, slot);
-    builder.send(1 - rank, slot);  // both only answer
+    builder.send(1 - rank, slot);  // both ranks wait for the other's message first
     schedules.push_back(std::move(builder).build());
   }
   expectWrong(schedules, "waits forever");

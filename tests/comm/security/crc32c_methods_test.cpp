@@ -29,7 +29,7 @@ TEST(Crc32cMethods, AllAgreeAtAllLengthsAndAlignments) {
   const std::vector<std::byte> bytes = randomBytes(1400);
   for (const Crc32cMethod& method : crc32cMethods()) {
     for (size_t begin = 0; begin < 64; ++begin) {
-      // Beyond what is folded at once several times, and each remainder after it.
+      // Long enough to fold several times at full width, with each remainder after it.
       uint32_t expected = 0x1234567;
       for (size_t size = 0; begin + size < bytes.size(); ++size) {
         const ByteView part(bytes.data() + begin, size);

@@ -19,7 +19,7 @@ const std::vector<Interface> kHost = {interface("lo", "127.0.0.1", 8),        in
                                       interface("eth10", "10.2.0.5", 16),     interface("eth2", "10.3.0.5", 16, false),
                                       interface("docker0", "172.17.0.1", 16), interface("ib0", "fd00::5", 64)};
 
-/// The names selected, or the failure's sentence.
+/// Returns the selected names, or the error's sentence.
 std::vector<std::string> selected(std::string_view text, const std::vector<Interface>& all = kHost) {
   const StatusOr<InterfaceSelector> selector = InterfaceSelector::parse(text);
   if (!selector) return {selector.status().message()};
@@ -61,7 +61,7 @@ TEST(InterfaceSelector, NamesMalformedEntries) {
   EXPECT_THAT(selected("net/8"), ElementsAre(HasSubstr("'net/8'")));
 }
 
-/// "name address reason" of each interface, with + where it is selected.
+/// Returns "name address reason" of each interface, with + if it is selected.
 std::vector<std::string> explained(std::string_view text, const std::vector<Interface>& all = kHost) {
   std::vector<std::string> lines;
   for (const InterfaceChoice& choice : InterfaceSelector::parse(text)->explain(all)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A transport and a rail that record what they are given; the test plays the network and the peers.
+// A transport and a rail that record all calls. The test simulates the network and the peers.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace agspeed::comm {
 
-/// What both do.
+/// The common part of both.
 template <typename Interface>
 struct FakeFrames : Interface {
   using Capabilities = Transport::Capabilities;
@@ -33,7 +33,7 @@ struct FakeFrames : Interface {
 
   Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
-  int room = 100;           ///< frames that it still takes
+  int room = 100;           ///< number of frames that it still accepts
   double coalesceFor = 0;   ///< seconds
   std::vector<int> wanted;  ///< peers to connect to
   std::vector<OutgoingFrame> sent;
@@ -43,7 +43,7 @@ struct FakeFrames : Interface {
 
 struct FakeTransport : FakeFrames<Transport> {};
 
-/// Its frames queue up.
+/// A rail on which sent frames queue up.
 struct FakeRail final : FakeFrames<Rail> {
   void disconnect(int peer) override { unwanted.push_back(peer); }
   void linkChanged(bool) override {}
@@ -64,8 +64,8 @@ struct FakeRail final : FakeFrames<Rail> {
   bool isHome = true;
   double secondsPerByte = 0;
   bool isHeard = false;                              ///< the peer's connection is open
-  std::vector<int> unwanted;                         ///< peers that were given up
-  std::vector<std::pair<uint64_t, bool>> peerLinks;  ///< what peers have said of theirs
+  std::vector<int> unwanted;                         ///< peers that were disconnected
+  std::vector<std::pair<uint64_t, bool>> peerLinks;  ///< link states that peers have reported
 };
 
 }  // namespace agspeed::comm

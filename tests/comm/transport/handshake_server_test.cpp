@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What unauthenticated peers may cost, and who is let in: without sockets, by connections whose bytes the test decides.
+// The cost of unauthenticated peers, and which peers are accepted. There are no sockets: the test sets each
+// connection's bytes.
 #include "comm/transport/handshake_server.h"
 
 #include <algorithm>
@@ -13,12 +14,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The peer's end of a connection, which outlives the server's.
+/// The peer's end of a connection. It outlives the server's end.
 struct FakeWire {
-  std::deque<std::byte> incoming;  ///< bytes that the server has yet to read
-  bool isClosed = false;           ///< by the peer
+  std::deque<std::byte> incoming;  ///< bytes that the server has not read
+  bool isClosed = false;           ///< the peer has closed it
   bool takesReply = true;
-  Status acceptStatus;  ///< what comes of handing it on
+  Status acceptStatus;  ///< the result of accepting it
   std::optional<ReplyBytes> reply;
   int acceptedFrom = -1;
   bool isGone = false;  ///< the server's end was destroyed
@@ -49,7 +50,7 @@ class FakeConnection final : public HandshakeServer::Connection {
   FakeWire& wire_;
 };
 
-/// The server of rank 0, and what rank 1 knows.
+/// The server of rank 0, and the data that rank 1 knows.
 class HandshakeServerTest : public testing::Test {
  protected:
   HandshakeServerTest() { EXPECT_TRUE(self_.publish({}).isOk()); }
@@ -62,7 +63,7 @@ class HandshakeServerTest : public testing::Test {
   }
   static Claim claimOf(uint32_t from) { return {Protection::kAuthenticated, 0, from, 0}; }
 
-  /// Rank 1 joins. Returns: its request.
+  /// Makes rank 1 join. Returns its request.
   Initiator join() {
     EXPECT_TRUE(other_.publish({}).isOk());
     return initiate();
@@ -78,7 +79,7 @@ class HandshakeServerTest : public testing::Test {
     server_.add(std::move(connection));
     return result;
   }
-  /// Says the bytes, and lets the server read after every `chunk` of them while the connection is there.
+  /// Sends the bytes, and lets the server read after every `chunk` of them while the connection exists.
   void say(FakeWire& wire, HandshakeServer::Connection& connection, std::span<const std::byte> bytes, size_t chunk) {
     for (size_t at = 0; at < bytes.size() && !wire.isGone; at += chunk) {
       const auto part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
@@ -86,12 +87,12 @@ class HandshakeServerTest : public testing::Test {
       server_.read(connection);
     }
   }
-  /// Until the server has answered a request or refused it: the store may take a moment to say who the peer is.
+  /// Waits until the server has answered a request or refused it. The store may take a moment to look up the peer.
   void settle(const FakeWire& wire) {
     const Clock::time_point limit = Clock::now() + std::chrono::seconds(60);
     while (!wire.reply && !wire.isGone && Clock::now() < limit) server_.expire(start_);
   }
-  /// Time passes in which the server is called every 40 ms.
+  /// Lets time pass and calls the server every 40 ms.
   void spend(Clock::duration duration) {
     for (const Clock::time_point end = now_ + duration; now_ < end;) server_.expire(now_ += milliseconds(40));
   }
@@ -158,7 +159,7 @@ TEST_F(HandshakeServerTest, AWrongConfirmationIsRefused) {
 }
 
 TEST_F(HandshakeServerTest, NothingFollowsARequestBeforeItIsAnswered) {
-  const Initiator initiator = initiate();  // of a rank that self cannot find in the store
+  const Initiator initiator = initiate();  // by a rank that self cannot find in the store
   FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
   say(wire, connection, initiator.request(), kRequestBytes);
@@ -240,7 +241,7 @@ TEST_F(HandshakeServerTest, TimeInWhichThisProcessDidNotLookDoesNotCount) {
   FakeWire& wire = wires_.emplace_back();
   connect(wire);
   spend(limits_.deadline / 2);
-  now_ += std::chrono::hours(1);  // it was stopped
+  now_ += std::chrono::hours(1);  // as if the process had been stopped
   spend(limits_.deadline / 4);
   EXPECT_FALSE(wire.isGone);
   spend(limits_.deadline);

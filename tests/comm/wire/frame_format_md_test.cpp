@@ -16,13 +16,13 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-/// The bytes at the beginning of a line, up to the two spaces before its explanation.
+/// Appends the bytes at the beginning of a line, up to the two spaces before its explanation.
 void appendHex(const std::string& line, Bytes& bytes) {
   std::istringstream words(line.substr(0, line.find("  ")));
   for (std::string word; words >> word;) bytes.push_back(std::byte(std::stoi(word, nullptr, 16)));
 }
 
-/// The block of hexadecimal bytes that follows the heading.
+/// Returns the block of hexadecimal bytes that follows the heading.
 Bytes exampleOf(const std::string& heading) {
   std::ifstream file(AG_FRAME_FORMAT_MD);
   std::string line;

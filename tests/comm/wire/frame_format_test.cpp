@@ -47,7 +47,7 @@ TEST(FrameFormat, ImpossibleHeadersAreRefused) {
   };
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind(0); }));
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind(12); }));
-  EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind::kCts; }));  // it has no payload
+  EXPECT_TRUE(refuses([](FrameHeader& h) { h.kind = FrameKind::kCts; }));  // this kind has no payload
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.length = UINT32_MAX; }));
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.offset = UINT64_MAX - 10; }));
   EXPECT_TRUE(refuses([](FrameHeader& h) { h.offset = h.total - 999; }));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Epochs that ranks agree on in stores that keep what earlier attempts of a job wrote.
+// Ranks agree on an epoch, although their store keeps the keys of earlier attempts of the job.
 #include "comm/world/agreement.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ using testing::HasSubstr;
 constexpr int kSize = 3;
 constexpr seconds kLong{60};
 
-/// What the ranks agree on, each in a thread of its own.
+/// Returns the results of agreeOnEpoch() of the ranks, each in a thread of its own.
 std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& ranks, milliseconds patience = kLong,
                                       int size = kSize) {
   std::vector<StatusOr<uint32_t>> agreed(ranks.size(), 0u);
@@ -35,7 +35,7 @@ std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& rank
   return agreed;
 }
 
-/// The epoch of all ranks.
+/// Returns the epoch on which all ranks agree.
 uint32_t epochOfAll(Store& store, int size = kSize) {
   std::vector<int> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
@@ -56,7 +56,7 @@ TEST(AgreeOnEpoch, FollowsOnEachOther) {
   EXPECT_EQ(epochOfAll(store), 3u);
 }
 
-/// Attempts in which only some ranks came before all of them ended.
+/// Earlier attempts that only some ranks had joined when all of them ended.
 class AgreeAfterAnAttemptOf : public testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(AgreeAfterAnAttemptOf, SomeRanks) {
@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(AgreeOnEpoch, AgreeAfterAnAttemptOf,
 
 TEST(AgreeOnEpoch, ARankWithoutTheAnswerMeetsTheOthersAgain) {
   MemoryStore store;
-  // Rank 0 declares an epoch complete; another rank ends before it has seen that.
+  // Rank 0 declares an epoch complete. Another rank ends before it has read that.
   std::thread leader([&] { EXPECT_TRUE(agreeOnEpoch(store, 0, 2, steady_clock::now() + kLong).isOk()); });
   ASSERT_TRUE(store.set("agspeed/2/1/joined/1", "yes"));
   leader.join();

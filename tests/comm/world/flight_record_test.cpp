@@ -18,7 +18,7 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-/// Where records are written to: said before anything reads the settings, and made by the test that needs it.
+/// The folder of records. It is set before any code reads the settings; the test that needs it makes it.
 const fs::path kFolder = [] {
   fs::path folder = fs::temp_directory_path() / ("agspeed_flight_" + std::to_string(getpid()));
   setenv("AGSPEED_FLIGHT_RECORD_DIR", folder.c_str(), 1);
@@ -29,7 +29,7 @@ class FlightRecord : public testing::Test {
  protected:
   FlightRecord() : network_(1), engine_(network_.messenger(0)) {}
 
-  /// Adds an operation that moves `numBytes`. Returns: the operation, which has not ended.
+  /// Adds an operation that moves `numBytes` and has not ended. Returns its handle.
   OperationHandle add(FlightRing& ring, size_t numBytes = 8) {
     auto operation = std::make_shared<Operation>(engine_);
     ring.add({.name = "broadcast", .sequence = ++sequence_, .dtype = DType::kF32, .rank = 1, .started = Clock::now()},
@@ -92,7 +92,7 @@ TEST_F(FlightRecord, SumsOutliveTheirGroups) {
     const auto ring = recorder->addGroup("first", {0});
     add(*ring, 8)->complete({});
     add(*ring, 16)->complete(unavailable("no"));
-    recorder->totals();  // looks up how they ended
+    recorder->totals();  // updates the end of each operation
   }
   EXPECT_TRUE(groupsOf(*recorder).empty());
   const OperationTotals totals = recorder->totals().at("broadcast");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Worlds of several ranks in one process, over loopback and shared memory, each with a thread of its own.
+// Worlds of several ranks in one process, over loopback and shared memory. Each rank has a thread of its own.
 #include "comm/world/world.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-// Before anybody reads settings: a machine may have no other interface.
+// Set before any code reads settings, because a machine may have no other interface.
 [[maybe_unused]] const int kOnLoopback = setenv("AGSPEED_SOCKET_IFNAME", "lo", 1);
 
 constexpr int kSize = 3;
@@ -43,7 +43,7 @@ void inWorlds(const std::shared_ptr<Store>& store, const Body& body, int size = 
   for (auto& thread : threads) thread.join();
 }
 
-/// What comes of summing the numbers 1, 2, ... of the ranks.
+/// Expects the right sum of the numbers 1, 2, ... of the ranks.
 void expectSum(World& world) {
   const auto group = Communicator::create(world.engine(), {}).value();
   std::vector<int64_t> values(1000, world.rank() + 1);
@@ -99,7 +99,7 @@ TEST(World, MembersAgreeOnANumberPerGroup) {
   EXPECT_NE(ids[0][0], ids[1][0]);
 }
 
-/// A world of one rank, for what needs no others.
+/// A world of one rank, for tests that need no other ranks.
 class AloneInAWorld : public testing::Test {
  protected:
   const std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
@@ -166,7 +166,7 @@ TEST_F(AloneInAWorld, TheDefaultGroupsWorldIsFoundWhileItLives) {
 }
 
 TEST(World, SaysSoWhereThereIsNoDescriptor) {
-  // What is loaded or opened once is there.
+  // Libraries and files that are loaded once are loaded by now.
   ASSERT_TRUE(World::create(std::make_shared<MemoryStore>(), 0, 1).isOk());
   int numRefused = 0;
   for (rlim_t numFree = 0;; ++numFree) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// compile(): GraphSpec text in, Executable out, for every target.
+// compile() turns GraphSpec text into an Executable, for every target.
 #include "compiler/driver/compile.h"
 
 #include <gmock/gmock.h>
@@ -96,7 +96,7 @@ class CompileDumps : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(options_.dumpDir); }
 
-  // Names of the files that compiling leaves, with "*" for the symbol of the kernel.
+  // Names of the files that compiling writes, with "*" in place of the kernel's symbol.
   std::vector<std::string> files() const {
     std::vector<std::string> names;
     for (const auto& file : fs::directory_iterator(options_.dumpDir)) {

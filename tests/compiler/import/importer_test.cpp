@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the importer refuses, and with which words.
+// The graphs that the importer refuses, and its error texts.
 #include "compiler/import/importer.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of the import table becomes native nodes on a typical call. Values are checked from Python, against ATen.
+// Every row of the import table turns a typical call into native nodes. Python tests compare values with ATen's.
 #include "compiler/import/op_table.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expectations are what torch.result_type and torch.tensor(x).to(dtype) give.
+// Expected values come from torch.result_type and torch.tensor(x).to(dtype).
 #include "compiler/import/promotion.h"
 
 #include <gtest/gtest.h>

@@ -34,7 +34,7 @@ class TypicalCall {
     }
   }
 
-  /// `isRead`: the call's results are outputs; otherwise there are none, and an import keeps the call all the same.
+  /// `isRead`: the call's results are outputs. Otherwise there are no outputs, and the import keeps the call anyway.
   Json spec(bool isRead = false) {
     Json call = {{"name", "y"}, {"op", "call"}, {"target", target_}, {"args", args_}, {"type", resultType()}};
     nodes_.push_back(call);

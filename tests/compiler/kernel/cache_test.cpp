@@ -156,7 +156,7 @@ TEST_F(KernelCacheTest, WorksInAReadOnlyFolder) {
   store();
   ASSERT_EQ(chmod(folder_.c_str(), 0500), 0);
   EXPECT_EQ(load(), "payload");
-  KernelCache(folder_).store("new", "payload");  // refused, or done by root: neither is an error
+  KernelCache(folder_).store("new", "payload");  // refused, or accepted as root: neither is an error
 }
 
 TEST_F(KernelCacheTest, SurvivesAFolderThatCannotBeMade) {
@@ -174,7 +174,7 @@ TEST_F(KernelCacheTest, PrunesTheEntriesUnusedForLongest) {
     auto used = fs::file_time_type::clock::now() - std::chrono::hours(20 - i);
     fs::last_write_time(cache.entryPath(key), used);
   }
-  EXPECT_TRUE(cache.load("key 0"));  // now the most recently used
+  EXPECT_TRUE(cache.load("key 0"));  // makes it the most recently used entry
   cache.prune(3500);
   EXPECT_TRUE(cache.load("key 0"));
   EXPECT_TRUE(cache.load("key 9"));
@@ -223,7 +223,8 @@ bool isOneLineAboutTheChecksum(const std::string& text) {
 }
 
 TEST_F(KernelCacheTest, WarnsOncePerProcess) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process: this one may have warned already
+  // In a new process, because this one may have printed the warning already.
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
   store();
   damage(40);
   EXPECT_EXIT((load(), load(), std::exit(0)), ::testing::ExitedWithCode(0),
@@ -236,7 +237,7 @@ Cluster makeCluster(PointwiseOp op) {
   return builder.cluster();
 }
 
-// How many objects of the clusters were found in the cache.
+// Returns how many objects of the clusters were found in the cache.
 int32_t cacheHits(const std::string& folder, const std::vector<Cluster>& clusters,
                   std::vector<std::string> disabledPasses = {}) {
   CompileOptions options;

@@ -49,7 +49,7 @@ TEST_P(NarrowFloat, EveryBitPatternSurvivesWideningAndNarrowing) {
   EXPECT_EQ(compare(problem, expected, {}), "");
 }
 
-// Every pattern of the high half, with low halves below, at and above the ties.
+// Every bit pattern of the high half, with low halves below, at and above ties.
 TEST_P(NarrowFloat, RoundsToNearestEven) {
   Cluster cluster = makeCast(DType::kF32, GetParam());
   auto library = build({cluster});

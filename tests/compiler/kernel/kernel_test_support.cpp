@@ -46,7 +46,7 @@ float f16ToFloat(uint16_t bits) {
   return static_cast<float>(bits >> 15 ? -magnitude : magnitude);
 }
 
-// The nearest of all finite values, by rounding in units of the target's last place.
+// Rounds to the nearest finite value in units of the target's last place.
 uint16_t floatToF16(float x) {
   uint16_t sign = std::signbit(x) ? 0x8000 : 0;
   double a = std::fabs(x);
@@ -70,7 +70,7 @@ int64_t wrap(int64_t value, DType dtype) {
   }
 }
 
-// As x86 converts: out of range gives the smallest integer; narrow integers come from 32 bits.
+// Converts as x86 does: out-of-range values give the smallest integer, and narrow integers come from 32 bits.
 int64_t floatToInt(double x, DType to) {
   bool isWide = to == DType::kI64;
   double limit = std::ldexp(1, isWide ? 63 : 31);
@@ -275,7 +275,7 @@ void Problem::run(runtime::KernelFunction kernel, const std::vector<std::pair<in
 
 namespace {
 
-// Reductions start from their first element and go on in f64 (f32 inputs) or in the dtype.
+// Reductions start with their first element and continue in f64 (for f32 inputs) or in the dtype.
 Scalar reduce(PointwiseOp op, DType dtype, const std::vector<Scalar>& values, int64_t count) {
   bool isSum = op == PointwiseOp::kReduceSum;
   bool isProduct = op == PointwiseOp::kReduceProd;

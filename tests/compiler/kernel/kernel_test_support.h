@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the kernel tests share: a builder of clusters, operand buffers with a layout, a scalar interpreter that is the
+// Common parts of the kernel tests: a builder of clusters, operand buffers with a layout, a scalar interpreter as the
 // oracle, and the comparison of the two.
 //
 // The interpreter works on one element at a time, in double or int64, and rounds to the node's dtype after every node.
@@ -27,7 +27,7 @@ class ClusterBuilder {
   int constant(DType dtype, double value);
   int cast(int input, DType dtype) { return node(PointwiseOp::kCast, dtype, {input}); }
   int node(PointwiseOp op, DType dtype, std::vector<int32_t> inputs);
-  /// An element node, also when its input is a row node.
+  /// Makes an element node, even if its input is a row node.
   int castToElement(int input, DType dtype);
   void store(int node, Columns columns = Columns::kContiguous);
   const Cluster& cluster() const { return cluster_; }
@@ -47,12 +47,13 @@ void writeScalar(DType dtype, std::byte* at, Scalar value);
 Scalar castScalar(Scalar value, DType from, DType to);
 std::string print(DType dtype, Scalar value);
 
-/// Values that break things first (zeros, infinities, NaN, subnormals, limits), in all pairings of the first two
-/// inputs, then random ones of mixed magnitude. `input` tells the inputs of one problem apart.
+/// Returns a test value. Difficult values come first (zeros, infinities, NaN, subnormals, limits), in all pairings of
+/// the first two inputs. Random values of mixed magnitude follow. `input` is the number of the input within the
+/// problem.
 Scalar testValue(DType dtype, int64_t index, int input, std::mt19937_64& random);
 
-/// A cluster with sizes and operand memory. Rows are padded and strided columns are 3 apart, so that a kernel that
-/// writes outside its elements is seen.
+/// A cluster with sizes and operand memory. Rows are padded and strided columns are 3 apart, so that writes outside the
+/// elements are found.
 class Problem {
  public:
   Problem(const Cluster& cluster, std::vector<int64_t> outerSizes, int64_t columns, uint64_t seed);
@@ -84,23 +85,23 @@ class Problem {
   std::vector<std::vector<int64_t>> outerStrides_;
   std::vector<int64_t> columnStrides_;
   std::vector<std::vector<std::byte>> buffers_;
-  std::vector<int> owner_;  ///< whose buffer an operand uses
+  std::vector<int> owner_;  ///< the operand whose buffer each operand uses
 };
 
 struct Tolerance {
-  int64_t ulps = 0;     ///< 0: equal, with equal signs of zero
-  double relative = 0;  ///< of the larger magnitude
+  int64_t ulps = 0;     ///< 0: equal, including the signs of zeros
+  double relative = 0;  ///< relative to the larger magnitude
   double absolute = 0;
   bool ignoresZeroSign = false;
 };
 
-/// Empty when all outputs agree, padding included; else a description of the first difference.
+/// Returns "" if all outputs agree, padding included, or a description of the first difference.
 std::string compare(const Problem& actual, const Problem& expected, const Tolerance& tolerance);
 
 /// Distance in units in the last place; 0 for two NaNs.
 int64_t ulpsBetween(DType dtype, Scalar a, Scalar b);
 
-/// Error allowed to an operation: 0 for those that are exact or correctly rounded.
+/// Returns the error allowed to an operation: 0 if it is exact or correctly rounded.
 Tolerance toleranceOf(PointwiseOp op);
 
 /// Compiles the clusters without a cache; fails the test on error.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every pointwise operation on every dtype it has code for, in two layouts, against the scalar interpreter.
+// Every pointwise operation on every dtype that it supports, in two layouts, against the scalar interpreter.
 #include <gtest/gtest.h>
 
 #include "kernel_test_support.h"

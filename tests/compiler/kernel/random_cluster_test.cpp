@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random clusters against the interpreter. Data are small integers and operations exact on them, so results must be
-// equal to the bit. AG_FUZZ_SEED reruns one seed, AG_FUZZ_COUNT sets how many are tried.
+// Random clusters against the interpreter. Data are small integers on which the operations are exact, so results must
+// be bit-equal. AG_FUZZ_SEED reruns one seed, AG_FUZZ_COUNT sets the number of clusters.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -41,7 +41,7 @@ class RandomCluster {
     return builder_.cast(node, DType::kF32);
   }
 
-  // Sums stay small: every product and every reduction is brought back into a small range of integers.
+  // Maps every product and every reduction back into a small range of integers, so that sums stay small.
   int bounded(int node) {
     int limit = builder_.constant(DType::kF32, 7);
     return builder_.node(Op::kRemainder, DType::kF32, {node, limit});

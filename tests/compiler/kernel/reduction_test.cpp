@@ -48,7 +48,7 @@ Cluster makeLayerNormGelu() {
   return b.cluster();
 }
 
-// Small integers in the inputs: floating-point sums are exact, so the order of addition does not matter.
+// Inputs are small integers. Floating-point sums are then exact in any order.
 void fillWithSmallIntegers(Problem& problem, int modulus) {
   for (size_t operand = 0; operand < problem.cluster().operands.size(); ++operand) {
     const ClusterOperand& info = problem.cluster().operands[operand];
@@ -207,7 +207,7 @@ TEST(InPlace, AnOutputMayBeAnInput) {
   }
 }
 
-// y0 = a + b over a, y1 = a - b over b: both inputs are read before either output is written.
+// y0 = a + b is stored over a, y1 = a - b over b. Both inputs are read before either output is written.
 TEST(InPlace, TwoOutputsOverTwoInputs) {
   ClusterBuilder builder(0);
   int a = builder.load(kF32);

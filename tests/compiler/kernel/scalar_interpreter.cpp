@@ -160,7 +160,7 @@ bool compareValues(Op op, T a, T b) {
   }
 }
 
-// Rounds a double to the float dtype; wraps an integer to the width of the dtype.
+// Rounds a double to the float dtype, and wraps an integer to the width of the dtype.
 Scalar normalize(DType dtype, Scalar value) {
   if (isFloat(dtype)) return castScalar(value, DType::kF64, dtype);
   return castScalar(value, DType::kI64, dtype);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One pointwise operation on scalars, written for plainness: the oracle of the kernel tests.
+// One pointwise operation on scalars, written as plainly as possible: the oracle of the kernel tests.
 #pragma once
 
 #include "kernel_test_support.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Accuracy of the vector functions in units in the last place, against libm in long double. The limits are the table in
-// passes/kernel/vector_math.h; set AG_PRINT_ULPS to print what is measured.
+// passes/kernel/vector_math.h. Set AG_PRINT_ULPS to print the measured values.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -30,7 +30,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << infoOf(c.op).name; }
 long double exactRsqrt(long double x) { return 1 / std::sqrt(x); }
 long double exactSigmoid(long double x) { return 1 / (1 + std::exp(-x)); }
 
-// The intervals are where results are normal numbers; special values are tested in pointwise_test.cpp.
+// Results are normal numbers in these intervals. pointwise_test.cpp tests special values.
 const Case kCases[] = {
     {Op::kAcos, acosl, -1, 1, 1, 1},
     {Op::kAcosh, acoshl, 1, 1e30, 1, 2},
@@ -116,7 +116,7 @@ TEST_P(VectorMath, StaysWithinItsErrorBound) {
 INSTANTIATE_TEST_SUITE_P(Functions, VectorMath, ::testing::ValuesIn(kCases),
                          [](const auto& info) { return std::string(infoOf(info.param.op).name); });
 
-// Beyond the fast range, in every lane and mixed with small arguments.
+// Arguments beyond the fast range, in every lane and mixed with small ones.
 TEST(VectorMathLargeArguments, SinCosTanCallLibm) {
   ClusterBuilder builder(0);
   int x = builder.load(DType::kF32);

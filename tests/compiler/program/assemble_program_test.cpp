@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a planned graph to a Program: storage classes, instructions, symbols, operator counts.
+// Assembles a planned graph into a Program: storage classes, instructions, symbols, operator counts.
 #include "compiler/program/assemble_program.h"
 
 #include <gmock/gmock.h>

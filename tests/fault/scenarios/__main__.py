@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs fault scenarios and prints what came of them.
+"""Runs fault scenarios and prints their results.
 
     PYTHONPATH=python python -m tests.fault.scenarios --count 100 --row N1 --row N2 --json out.json
 
-Every trial draws its moment, host and rail from a seed of its own, which is printed where something goes wrong; the
-machine's load decides the rest. Ends with 1 if any result was wrong, anything hung, an error was not the expected one,
-or a fault did not show in the counters.
+Every trial draws its moment, host and rail from a seed of its own, which is printed if something goes wrong. The load
+of the machine adds randomness that no seed controls. Exits with 1 if a result was wrong, a trial hung, an error was not
+the expected one, or a fault did not show in the counters.
 """
 
 from __future__ import annotations

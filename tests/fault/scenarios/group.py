@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of a scenario as its runner sees them: forked onto the hosts of a bed, heard line by line.
+"""The ranks of a scenario as its runner sees them: forked onto the hosts of a bed, with their output read by line.
 
-Ranks are forked from the runner, which has loaded torch, so a fresh group takes a moment. For that the runner has one
-thread only: it reads what ranks say in `follow` and `wait_for`, which every pause of a scenario goes through.
-Ownership: the bed ends the processes; `close` does so earlier.
+Ranks are forked from the runner, which has loaded torch, so a fresh group starts quickly. Forking requires that the
+runner has one thread only. It reads the ranks' output in `follow` and `wait_for`; every pause of a scenario goes
+through these. Ownership: the bed ends the processes; `close` ends them earlier.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ RANKS = 4
 _FIRST_PORT = 29500
 _NUM_PORTS = 1000
 _START_LIMIT_S = 120.0
-_WARM_UP_OPERATIONS = 6  # of each size
+_WARM_UP_OPERATIONS = 6  # for each size
 _KEPT_LOG_LINES = 100
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the bed and the ranks of a scenario are like. Scenarios with equal ones share them."""
+    """Properties of a scenario's bed and ranks. Scenarios with equal options share a bed and a group."""
 
     rails: int = 2
     rate: str = "200mbit"
     peer_timeout_s: float = 10.0
-    pause_s: float = 0.0  # "computation" between two operations
+    pause_s: float = 0.0  # replaces computation between two operations
 
 
 class Operation(NamedTuple):
@@ -58,7 +58,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Counters:
-    """See `rank._counters`."""
+    """The counters that a rank reports. See `rank._counters`."""
 
     at: float
     sent: list[int]
@@ -81,7 +81,7 @@ class Failure:
 
 @dataclass
 class Member:
-    """What was heard of one rank."""
+    """The output of one rank, parsed."""
 
     digest: str = ""
     operations: list[Operation] = field(default_factory=list)
@@ -90,7 +90,7 @@ class Member:
     failure: Failure | None = None
     log: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=_KEPT_LOG_LINES))
     num_log_lines: int = 0
-    unfinished: bytes = b""  # of a line
+    unfinished: bytes = b""  # beginning of a line
 
     def hear(self, line: bytes) -> None:
         with contextlib.suppress(ValueError):
@@ -113,7 +113,7 @@ class Member:
 
 
 class Group:
-    """Ranks 0 to 3 on the first hosts of the bed, from when all have run each operation a few times without a fault."""
+    """Ranks 0 to 3 on the first hosts of the bed. They have run each operation a few times without a fault."""
 
     _serial = 0
 
@@ -153,28 +153,28 @@ class Group:
 
     @property
     def is_whole(self) -> bool:
-        """Whether no rank has failed or ended."""
+        """True if no rank has failed or ended."""
         return not self.failures() and len(self._selector.get_map()) == RANKS
 
     def failures(self) -> list[Failure]:
         return [member.failure for member in self.members if member.failure]
 
     def operations(self) -> Iterator[Operation]:
-        """Those heard of since the last `forget`."""
+        """The operations reported since the last `forget`."""
         return (operation for member in self.members for operation in member.operations)
 
     def forget(self) -> None:
-        """Drops what was heard of, but for the counters."""
+        """Drops operations and logs; keeps the counters."""
         for member in self.members:
             member.operations.clear()
             member.log.clear()
 
     def follow(self, seconds: float) -> None:
-        """Listens for that long."""
+        """Reads the ranks' output for that long."""
         self.wait_for(lambda: False, seconds)
 
     def wait_for(self, is_reached: Callable[[], bool], limit_s: float) -> bool:
-        """Listens until then, but not for longer than that. Returns whether it was reached."""
+        """Reads the ranks' output until the condition holds, for at most that long. Returns whether it holds."""
         deadline = time.monotonic() + limit_s
         while not is_reached():
             left = deadline - time.monotonic()
@@ -184,7 +184,7 @@ class Group:
         return True
 
     def longest_excess_s(self, begin: float) -> float:
-        """By how much the most delayed operation that ended after that time took longer than such ones usually do."""
+        """The largest delay of an operation that ended after `begin`: its time minus the typical time of its size."""
         return max(
             (
                 operation.seconds - self.typical_s[operation.case]
@@ -195,7 +195,7 @@ class Group:
         )
 
     def bytes_per_s(self, begin: float) -> float:
-        """Reduced bytes per second of the average rank, by the operations that began after that time."""
+        """Reduced bytes per second, averaged over the ranks, for operations that began after `begin`."""
         speeds = []
         for member in self.members:
             later = [operation for operation in member.operations if operation.begin > begin]
@@ -204,7 +204,7 @@ class Group:
         return statistics.fmean(speeds)
 
     def story(self) -> str:
-        """What the ranks said last, for whoever has to find out what went wrong."""
+        """The last lines of all ranks' logs, for a person who searches for the error."""
         return "\n".join(
             f"[{index}] {line}" for index, member in enumerate(self.members) for line in list(member.log)[-30:]
         )
@@ -213,7 +213,7 @@ class Group:
         return all(len(member.operations) >= len(rank.SIZES) * _WARM_UP_OPERATIONS for member in self.members)
 
     def _listen(self, seconds: float) -> None:
-        if not self._selector.get_map():  # select() would return at once
+        if not self._selector.get_map():  # without this, select() would return at once
             time.sleep(min(seconds, 0.05))
             return
         for key, _ in self._selector.select(min(seconds, 0.05)):

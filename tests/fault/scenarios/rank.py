@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every rank of a scenario does: all-reduces back to back until it is ended, each result compared bit by bit with
-that of the same operation before any fault.
+"""One rank of a scenario: runs all-reduces back to back until it is killed.
 
-A rank writes one JSON object per line; lines that are none are its log:
+Each result is compared bit by bit with the result of the same operation before any fault. A rank writes one JSON object
+per line; all other lines are its log:
 
     {"ready": digest of the fault-free results}
     {"operations": [[case, begin, end], ...], "wrong": number of wrong results so far, "counters": see `_counters`}
     {"failed": time, "error": type, "message": text}
 
-Times are those of the monotonic clock, which all processes of a machine share.
+Times are read from the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ from typing import Any
 import torch
 from torch import distributed
 
-import agspeed.distributed  # makes the backend known
+import agspeed.distributed  # registers the backend
 from agspeed import native
 from agspeed.errors import AgspeedError
 from agspeed.netbed import Host
 
 __all__ = ["SIZES", "load_once", "run"]
 
-# Elements of the operations in turn: short ones beside messages that are asked for, none a round number.
+# Elements of the operations in turn: eager messages and rendezvous messages, and no round numbers.
 SIZES = (65_543, 301, 262_147, 4_099)
 _REPORT_EVERY_S = 0.05
-_MOST_PER_LINE = 40  # a line stays one write to a pipe
-_LINGER_S = 5.0  # others must not learn of a failure only because this process ends
+_MOST_PER_LINE = 40  # so that a line is one write to a pipe
+_LINGER_S = 5.0  # so that others do not learn of a failure only from this process's end
 
 
 def load_once() -> None:
-    """Loads what ranks need into the process that they are forked from."""
+    """Loads the libraries that ranks need into the process that they are forked from."""
     torch.set_num_threads(1)
     if native.load() is None:
         raise AgspeedError(native.why_missing())
 
 
 def run(host: Host, outputs: list[int], environment: Mapping[str, str], pause_s: float) -> None:
-    """A rank's whole life. `outputs[rank]` is where it writes; it sleeps for `pause_s` after each operation."""
+    """Runs the rank until it is killed or fails. It writes to `outputs[rank]` and sleeps for `pause_s` between
+    operations."""
     for descriptor in (1, 2):
         os.dup2(outputs[host.index], descriptor)
     for output in outputs:
@@ -87,12 +88,12 @@ def _reduce_for_ever(pause_s: float) -> None:
 
 
 def _input(rank: int, case: int) -> torch.Tensor:
-    """Differs in every element and rank."""
+    """Returns a tensor whose elements all differ, and differ between ranks."""
     return torch.randn(SIZES[case], generator=torch.Generator().manual_seed(1000 * case + rank))
 
 
 def _fault_free(case: int, tensor: torch.Tensor) -> torch.Tensor:
-    """The result that all later ones have to equal; near the sum in double precision."""
+    """Returns the result that all later ones have to equal. Asserts that it is close to the sum in double precision."""
     result = tensor.clone()
     distributed.all_reduce(result)
     exact = sum(_input(rank, case).double() for rank in range(distributed.get_world_size()))
@@ -105,7 +106,7 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _counters() -> dict[str, Any]:
-    """What has happened so far, and what the process uses now."""
+    """Returns counts of past events and the process's current use of resources."""
     found = agspeed.distributed.counters()
     rails = found["rails"]
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
@@ -124,7 +125,7 @@ def _counters() -> dict[str, Any]:
 
 
 def _tcp_retransmissions() -> int:
-    """Segments that the kernel of this host has sent again."""
+    """The number of segments that the kernel of this host has retransmitted."""
     names, values = (
         line.split() for line in Path("/proc/self/net/snmp").read_text().splitlines() if line.startswith("Tcp:")
     )

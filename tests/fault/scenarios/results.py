@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the trials of a scenario came to: counts, the figure beside its limit, and all scenarios as a table and as JSON.
+"""The results of a scenario's trials: counts and a figure beside its limit. Prints all scenarios as a table or as JSON.
 
-Percentiles are nearest ranks; where the limit is a floor, "p99" is the value that 99 % of the trials reach.
+Percentiles are nearest ranks. If the limit is a lower bound, "p99" is the value that 99 % of the trials reach.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["Result", "table"]
 
 @dataclass
 class Result:
-    """Filled in by the runner, trial by trial."""
+    """The results of one scenario. The runner adds to it trial by trial."""
 
     scenario: Scenario
-    skipped: str = ""  # why it cannot run here
+    skipped: str = ""  # the reason if it cannot run here
     trials: int = 0
     hits: int = 0  # trials in which counters show the fault
     resent: int = 0  # frames
     wrong: int = 0  # results with wrong bits
     hangs: int = 0
-    errors: list[str] = field(default_factory=list)  # what must not happen, one text per trial
+    errors: list[str] = field(default_factory=list)  # unexpected errors, one text per trial
     figures: list[float] = field(default_factory=list)
-    quiet_ms: list[float] = field(default_factory=list)  # the longest delay before each fault: what the machine adds
+    quiet_ms: list[float] = field(default_factory=list)  # the longest delay before each fault, which the machine causes
     notes: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -68,11 +68,11 @@ _HEADINGS = (
     *("row", "fault", "trials", "hit", "wrong", "hangs", "errors", "resent"),
     *("figure", "median", "p99", "worst", "limit", "quiet p99"),
 )
-_NUM_TEXTS = 2  # of the columns: aligned to the left
+_NUM_TEXTS = 2  # the first columns, which are aligned to the left
 
 
 def table(results: Iterable[Result]) -> str:
-    """One line per scenario, then what was noted beside the figures."""
+    """Returns one line per scenario, then the notes."""
     results = list(results)
     lines = [_HEADINGS, *(_cells(result) for result in results)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(_HEADINGS))]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenarios: one row each, with what is broken, what shows that it was, and the figure with its limit.
+"""The scenarios, one row for each: what is broken, which counters show it, and the figure with its limit.
 
 The rows are numbered as in the project's list of faults: N for the network, R for ranks, S for strangers. To add one,
-write a function that breaks something in a `Trial`, mends it and returns the figure, and give it a row in `SCENARIOS`.
-A scenario that expects errors leaves a group that is not whole; the next trial gets a fresh one.
+write a function that breaks something in a `Trial`, repairs it and returns the figure. Then add a row to `SCENARIOS`. A
+scenario that expects errors leaves a group with failed ranks; the next trial gets a fresh group.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ __all__ = ["SCENARIOS", "Figure", "Scenario"]
 
 Direction = Literal["in", "out"]
 _BOTH: tuple[Direction, ...] = ("in", "out")
-_MOST_ATTEMPTS = 1000  # of all ranks while one link is down for a second; without pauses there are ten times as many
+# All ranks together, while one link is down for a second. Attempts without pauses would be ten times as many.
+_MOST_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What is measured in each trial, beside what is wanted of it; never asserted, for it depends on the machine."""
+    """A measured value and its limit. Tests never assert it, because it depends on the machine."""
 
     name: str
     unit: str = "ms"
     limit: float | None = None
-    is_at_least: bool = False  # the limit is a floor
+    is_at_least: bool = False  # True: the limit is a lower bound
 
 
 @dataclass(frozen=True)
@@ -43,13 +44,13 @@ class Scenario:
     fault: str
     run: Callable[[Trial], float]
     figure: Figure
-    has_hit: Callable[[Trial], bool]  # counters show that the fault reached the transport
+    has_hit: Callable[[Trial], bool]  # True if counters show that the fault reached the transport
     options: Options = field(default_factory=Options)
-    resends: bool = True  # over all trials, frames are sent again
+    resends: bool = True  # True: frames must be sent again in at least one trial
     why_impossible: Callable[[], str | None] = lambda: None
 
 
-# --- N1, N2: a rail is cut, loudly or silently ------------------------------------------------------------------------
+# --- N1, N2: a rail is cut, visibly or silently -----------------------------------------------------------------------
 
 
 def link_down(trial: Trial, at: Literal["host", "switch"]) -> float:
@@ -78,7 +79,7 @@ def black_hole(trial: Trial, directions: tuple[Direction, ...]) -> float:
 
 
 def flap(trial: Trial) -> float:
-    """Ten times a second. The share of what the rails that do not flap can carry."""
+    """A link flaps ten times a second. Returns the speed in % of what the other rails can carry."""
     before = trial.speed(1.0)
     rail = trial.some_rail()
     begin = due = time.monotonic()
@@ -95,8 +96,8 @@ def flap(trial: Trial) -> float:
 
 
 def come_back(trial: Trial) -> float:
-    """After a silent cut: from its end until the interface carries data both ways."""
-    enough = 100_000  # bytes: more than attempts to connect
+    """Cuts a rail silently and repairs it. Returns the time from then until the interface carries data both ways."""
+    enough = 100_000  # bytes: more than connection attempts send
     rail = trial.some_rail()
     for direction in _BOTH:
         rail.drop(direction)
@@ -119,7 +120,7 @@ def come_back(trial: Trial) -> float:
 
 
 def alone(trial: Trial, is_silent: bool) -> float:
-    """For a second. From the end of the cut until operations end again."""
+    """Cuts all rails of a host for a second. Returns the time from the end of the cut until operations end again."""
     rails = trial.some_host().rails
     for rail in rails:
         if is_silent:
@@ -154,14 +155,14 @@ def alone_for_good(trial: Trial) -> float:
 
 
 def rate_change(trial: Trial) -> float:
-    """One rail's rate sinks at all hosts. The share of what the rates allow now."""
+    """Lowers one rail's rate on all hosts. Returns the speed in % of what the new rates allow."""
     before = trial.speed(1.0)
     factor = trial.random.choice((0.5, 0.25, 0.1))
     full = bits_per_second(trial.options.rate)
     slow = trial.rails(trial.random.randrange(trial.options.rails))
     for rail in slow:
         rail.set_rate(f"{round(full * factor)}bit")
-    trial.hold(0.5)  # five operations
+    trial.hold(0.5)  # about five operations
     speed = trial.speed(2.0)
     for rail in slow:
         rail.set_rate(trial.options.rate)
@@ -175,7 +176,10 @@ def rate_change(trial: Trial) -> float:
 
 
 def corruption(trial: Trial, numbers: tuple[int, ...]) -> float:
-    """One packet in twenty at all hosts, on these rails; a plain TCP stream beside it gets wrong bytes. The speed."""
+    """Corrupts one packet in twenty on these rails of all hosts; a plain TCP stream beside it gets wrong bytes.
+
+    Returns the speed in % of the speed before.
+    """
     before = trial.speed(1.0)
     rails = [rail for number in numbers for rail in trial.rails(number)]
     for rail in rails:
@@ -208,14 +212,14 @@ def loss(trial: Trial, one_in: int) -> float:
 
 
 def killed(trial: Trial) -> float:
-    """From the kill until the last survivor knows."""
+    """Returns the time from the kill until the last survivor has failed."""
     victim = trial.some_host().index
     trial.group.job.kill(victim)
     return trial.failed_ms(victim, [index for index in range(RANKS) if index != victim])
 
 
 def stopped_for_a_moment(trial: Trial) -> float:
-    """From the continuation until operations end again."""
+    """Returns the time from the continuation until operations end again."""
     victim = trial.some_host().index
     trial.group.job.stop(victim)
     trial.hold_between(1.0, 0.6 * trial.options.peer_timeout_s)
@@ -224,7 +228,8 @@ def stopped_for_a_moment(trial: Trial) -> float:
 
 
 def stopped_for_good(trial: Trial) -> float:
-    """From the stop until the last survivor gives the rank up; it learns of it when it wakes."""
+    """Returns the time from the stop until the last survivor gives the rank up. The rank itself fails when it
+    continues."""
     victim = trial.some_host().index
     trial.group.job.stop(victim)
     took = trial.failed_ms(victim, [index for index in range(RANKS) if index != victim])
@@ -241,13 +246,13 @@ def _is_warned_of(trial: Trial) -> bool:
 # --- S: strangers -----------------------------------------------------------------------------------------------------
 
 _KNOCKS_PER_S = 1000
-_MOST_PENDING = 64  # of a listener
+_MOST_PENDING = 64  # in one listener
 _MOST_GROWTH_KIB = 16 * 1024
 _MOST_LOG_LINES = 64
 
 
 def garbage(trial: Trial) -> float:
-    """Strangers at all listeners while ranks compute and reduce. The speed beside that without."""
+    """Strangers connect to all listeners while ranks compute and reduce. Returns the speed in % of the speed before."""
     before = trial.speed(1.0)
     cpu_before = trial.counted("cpu_s") / (time.monotonic() - trial.begin)
     lines_before = [member.num_log_lines for member in trial.group.members]
@@ -255,7 +260,7 @@ def garbage(trial: Trial) -> float:
         (address, port)
         for found in trial.bed.call(strangers.listeners, hosts=range(RANKS))
         for address, port in found
-        if port != trial.group.port  # where torch's store listens
+        if port != trial.group.port  # the port of torch's store is left out
     ]
     seconds = 2.0
     begin, cpu_begin = time.monotonic(), trial.counted("cpu_s")
@@ -264,7 +269,7 @@ def garbage(trial: Trial) -> float:
     speed = trial.speed(seconds)
     elapsed, cpu = time.monotonic() - begin, trial.counted("cpu_s") - cpu_begin
     descriptors, resident = trial.greatest_growth("descriptors"), trial.greatest_growth("resident_kib")
-    trial.hold(2.0)  # some stay for a while
+    trial.hold(2.0)  # some strangers stay connected for a while
     knocks: strangers.Knocks = job.wait(20, check=True)[0].value
     trial.go_on()
     said = max(member.num_log_lines - lines for member, lines in zip(trial.group.members, lines_before, strict=True))
@@ -307,7 +312,7 @@ def _was_lossy(trial: Trial) -> bool:
 
 
 def _always(_: Trial) -> bool:
-    """The outcome itself shows it."""
+    """For scenarios whose outcome itself shows the fault."""
     return True
 
 
@@ -337,7 +342,7 @@ SCENARIOS = (
         rate_change,
         Figure("of the rates", "%", 93, True),
         _always,
-        Options(rate="50mbit"),  # links are the limit, not processors
+        Options(rate="50mbit"),  # so low that links are the limit, not processors
         resends=False,
     ),
     Scenario(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the trials of a scenario one after another, on a bed and a group that serve as many trials as they survive."""
+"""Runs the trials of a scenario one after another. A bed and a group are reused until a trial breaks them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,13 @@ class Stage:
         self._digests: set[str] = set()
 
     def prepare(self, options: Options) -> tuple[netbed.Netbed, Group]:
-        """What there is if it fits and is whole, else new ones. All groups ever must agree on fault-free results."""
+        """Returns the current bed and group if they fit and no rank has failed, and new ones otherwise.
+
+        Raises WrongError if the fault-free results of any two groups differ.
+        """
         if self._bed is None or self._options != options:
             self.close()
-            # One host more than ranks, for strangers.
+            # One host more than there are ranks, for the strangers.
             self._bed = self._held.enter_context(netbed.Netbed(hosts=RANKS + 1, rails=options.rails, rate=options.rate))
             self._options = options
         if self._group is None or not self._group.is_whole:
@@ -63,7 +66,7 @@ def run(stage: Stage, scenario: Scenario, count: int, seed: int) -> Result:
             result.hangs += isinstance(error, HangError)
             result.errors.append(f"trial {name}: {error}")
             print(result.errors[-1], file=sys.stderr, flush=True)
-            stage.close()  # nobody knows what state it is in
+            stage.close()  # because its state is unknown
     return result
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers who knock at every listener of a group: other protocols, noise, silence, handshakes cut short, and requests
-that look like a peer's but prove nothing.
+"""Strangers: clients without a key that connect to every listener of a group.
 
-Runs on a host of its own, in one thread, at a steady rate.
+They send other protocols, noise, nothing, partial handshakes, and requests that look like a peer's without a valid
+proof. Runs on a host of its own, in one thread, at a steady rate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Address", "Knocks", "knock", "listeners"]
 
 Address = tuple[str, int]
 
-_LISTENING = "0A"  # in /proc/net/tcp
+_LISTENING = "0A"  # the state in /proc/net/tcp
 _SAY_AFTER_S = 0.002
 _NAP_S = 0.002
 # A request as in comm/wire/handshake.h: magic, version, protection, epoch, both ranks, nonce and proof.
@@ -44,7 +44,7 @@ _WORDS = (
 
 @dataclass(frozen=True)
 class Knocks:
-    """What came of it: connections tried, refused by the kernel before anybody saw them, bytes that came back."""
+    """The results: connections tried, connections that the kernel refused, and bytes that listeners sent back."""
 
     made: int
     failed: int
@@ -53,7 +53,7 @@ class Knocks:
 
 
 def listeners(_: Host) -> list[Address]:
-    """The addresses at which processes of this host listen by IPv4."""
+    """The IPv4 addresses and ports at which processes of this host listen."""
     found = []
     for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
         local, state = line.split()[1], line.split()[3]
@@ -64,10 +64,11 @@ def listeners(_: Host) -> list[Address]:
 
 
 def knock(_: Host, targets: Sequence[Address], per_second: float, seconds: float, seed: int) -> Knocks:
-    """Connects to the targets in turn, that often per second in all."""
+    """Connects to the targets in turn, at that rate over all targets."""
     chance = random.Random(seed)
-    silent: collections.deque[tuple[float, socket.socket, float]] = collections.deque()  # when to speak, when to leave
-    staying: list[tuple[float, int, socket.socket]] = []  # when to leave
+    # time to send, socket, how long to stay after that
+    silent: collections.deque[tuple[float, socket.socket, float]] = collections.deque()
+    staying: list[tuple[float, int, socket.socket]] = []  # time to close, descriptor, socket
     made = failed = answered = 0
     started = time.monotonic()
     while (elapsed := time.monotonic() - started) < seconds or silent or staying:
@@ -99,7 +100,7 @@ def _words(chance: random.Random) -> bytes:
 
 
 def _say(connection: socket.socket, words: bytes) -> bool:
-    """Whether there is a connection."""
+    """Sends the bytes. Returns False if there is no connection."""
     with contextlib.suppress(OSError):
         connection.getpeername()
         connection.send(words)
@@ -108,7 +109,7 @@ def _say(connection: socket.socket, words: bytes) -> bool:
 
 
 def _leave(connection: socket.socket, chance: random.Random) -> int:
-    """Ends a connection, by a reset now and then. Returns how many bytes have come back."""
+    """Closes a connection, at times by a reset. Returns the number of bytes that the listener had sent."""
     received = 0
     with connection, contextlib.suppress(OSError):
         received = len(connection.recv(4096))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One trial: a fault at a random moment of a running group, and what a scenario may ask about it afterwards.
+"""One trial: a fault at a random moment of a running group, and functions that measure its effect.
 
-Every wait is bounded: what takes longer than `HANG_S` is a hang. A rank that fails where none should, or fails in
-another way than it should, is a `WrongError`.
+Every wait is bounded: a wait longer than `HANG_S` raises `HangError`. An unexpected failure of a rank, or one of an
+unexpected kind, raises `WrongError`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _BEFORE_S = (0.2, 0.5)
 
 
 class HangError(Exception):
-    """Something that had to happen did not."""
+    """An expected event did not happen in time."""
 
 
 class WrongError(Exception):
-    """Something happened that must not."""
+    """An event happened that must not happen."""
 
 
 class Trial:
-    """From a moment before the fault, at which it waits for a random time; the fault comes next."""
+    """The constructor waits for a random time without a fault; the scenario injects its fault next."""
 
     def __init__(self, bed: netbed.Netbed, group: Group, options: Options, chance: random.Random) -> None:
         self.bed = bed
@@ -41,7 +41,7 @@ class Trial:
         group.forget()
         started = time.monotonic()
         group.follow(chance.uniform(*_BEFORE_S))
-        self.quiet_ms = 1000 * group.longest_excess_s(started)  # what `stall_ms` finds without any fault
+        self.quiet_ms = 1000 * group.longest_excess_s(started)  # the result of `stall_ms` without any fault
         self._before = [self._counters(index) for index in range(RANKS)]
         self.begin = time.monotonic()
 
@@ -54,13 +54,13 @@ class Trial:
         return self.random.choice(self.some_host().rails)
 
     def rails(self, number: int) -> list[netbed.Rail]:
-        """Every rank's interface on one rail."""
+        """Returns every rank's interface on one rail."""
         return [host.rails[number] for host in self.bed.hosts[:RANKS]]
 
     # --- when --------------------------------------------------------------------------------------------------------
 
     def hold(self, seconds: float) -> None:
-        """Lets a fault last."""
+        """Waits while a fault lasts. Raises WrongError if a rank fails."""
         self.group.follow(seconds)
         self._check()
 
@@ -68,13 +68,14 @@ class Trial:
         self.hold(self.random.uniform(at_least_s, at_most_s))
 
     def wait_for(self, what: str, is_reached: Callable[[], bool]) -> None:
-        """Waits while the ranks go on: HangError if it takes too long, WrongError if one fails."""
+        """Waits until then while the ranks go on. Raises HangError if it takes too long, WrongError if a rank fails."""
         if not self.group.wait_for(lambda: is_reached() or not self.group.is_whole, HANG_S):
             raise HangError(f"{what}: not within {HANG_S:g} s\n{self.group.story()}")
         self._check()
 
     def go_on(self) -> None:
-        """Waits until every rank has ended an operation begun after now, and every rail of each carries bytes again."""
+        """Waits until every rank has ended an operation that began after now, and carries bytes on each of its
+        rails."""
         now = time.monotonic()
         first: dict[int, Counters] = {}
 
@@ -88,15 +89,16 @@ class Trial:
 
         self.wait_for("all ranks go on over all rails", lambda: all(goes_on(index) for index in range(RANKS)))
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
+    # --- results
+    # ---------------------------------------------------------------------------------------------------------
 
     def stall_ms(self) -> float:
-        """How much longer than usual the most delayed operation since the beginning took."""
+        """The largest delay of an operation since the fault began: its time minus the usual time."""
         self.go_on()
         return 1000 * self.group.longest_excess_s(self.begin)
 
     def resumed_ms(self, since: float) -> float:
-        """From that time until the last rank ended an operation again."""
+        """The time from `since` until the last rank has ended an operation."""
         self.go_on()
         ends = [
             min(operation.end for operation in member.operations if operation.end > since)
@@ -105,13 +107,14 @@ class Trial:
         return 1000 * (max(ends) - since)
 
     def speed(self, seconds: float) -> float:
-        """Reduced bytes per second over the next seconds."""
+        """Reduced bytes per second over the next `seconds`."""
         begin = time.monotonic()
         self.hold(seconds)
         return self.group.bytes_per_s(begin)
 
     def failed_ms(self, victim: int, survivors: Sequence[int]) -> float:
-        """From the beginning until the last survivor has failed, each with an error that names the victim first."""
+        """The time from the fault until the last survivor has failed. Each error must name the victim before other
+        ranks."""
         members = [self.group.members[index] for index in survivors]
         if not self.group.wait_for(lambda: all(member.failure for member in members), HANG_S):
             raise HangError(f"not all of ranks {list(survivors)} failed within {HANG_S:g} s\n{self.group.story()}")
@@ -124,11 +127,11 @@ class Trial:
         return 1000 * (max(failure.at for failure in failures) - self.begin)
 
     def counted(self, name: str) -> float:
-        """By how much a counter has grown since the beginning, over all ranks."""
+        """The growth of a counter since the fault began, summed over all ranks."""
         return sum(self._growth(name))
 
     def greatest_growth(self, name: str) -> float:
-        """As `counted`, but of the rank where it grew most."""
+        """Like `counted`, but the largest growth of any rank."""
         return max(self._growth(name))
 
     def _growth(self, name: str) -> list[float]:

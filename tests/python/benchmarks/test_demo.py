@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acts of `make demo` with a tiny model: what each says and leaves behind."""
+"""The acts of `make demo` with a tiny model: their output and the files that they leave."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TINY = Workload("tiny", "a test", 3, _make)
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own backends alone; torch.compile is stood in for by eager."""
+    """Uses our own backends only, and replaces torch.compile by eager."""
     monkeypatch.setattr(demo, "_BACKENDS", ["native", planted_fault.NAME])
     monkeypatch.setattr(demo, "_BUDGET_SECONDS", 600.0)
     monkeypatch.setattr(demo, "_LONGEST_SECONDS", 600.0)

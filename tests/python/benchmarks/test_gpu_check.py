@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that tries agspeed on a GPU, where there is none."""
+"""The command that tries agspeed on a GPU, on a machine without one."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel parts of the GPU check, to their end, on a GPU that the host plays."""
+"""The kernel parts of the GPU check run to their end, on a GPU that the host simulates."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two ranks in lockstep: what one of them measures, both have done."""
+"""Two ranks in lockstep: both have done every step that one of them measures."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The instruments on synthetic samples whose truth is known: medians, intervals, pairing under a scripted clock."""
+"""The instruments on synthetic samples with known results: medians, intervals, pairing under a scripted clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SEED = 20
 
 
 class Simulation:
-    """Sessions whose steps take a scripted time on a clock of their own; `steps` logs (name, batch) in order."""
+    """Sessions whose steps take a scripted time on a clock of their own. `steps` logs (name, batch) in order."""
 
     def __init__(self, drift_per_second: float = 0.0, noise: float = 0.0, after_switch: float = 1.0) -> None:
         self.now, self.last = 0.0, ""
@@ -101,7 +101,7 @@ def test_all_contenders_share_one_rotation_there_and_back() -> None:
     limits = Limits(min_pairs=4, max_pairs=4, block_seconds=0.005)
     results = compare_all(world.session("a", 0.01), sides, limits, world.clock)
     blocks = [name for name, _ in itertools.groupby(name for name, _ in world.steps)]
-    assert "".join(blocks) == "abc" + "abcba" + "bcacb"  # to size the blocks, then two units of two pairs
+    assert "".join(blocks) == "abc" + "abcba" + "bcacb"  # one round to size the blocks, then two units of two pairs
     assert [result.stopped for result in results.values()] == ["narrow", "narrow"]
     assert [len(result.contender) for result in results.values()] == [4, 4]
     assert [result.speedup.value for result in results.values()] == pytest.approx([0.5, 2.0])
@@ -114,9 +114,10 @@ def test_all_sides_go_on_from_the_same_weights_and_optimizer_states() -> None:
     compare(*sessions, Limits(min_pairs=2, max_pairs=2, block_seconds=1e-6))
     for module, other in zip(*(session.modules.values() for session in sessions), strict=True):
         for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.02)  # dropout draws differ
+            torch.testing.assert_close(mine, theirs, rtol=0.02, atol=0.02)  # each session draws other dropout numbers
     mine, theirs = ([float(s["step"]) for o in session.optimizers for s in o.state.values()] for session in sessions)
-    assert max(mine + theirs) - min(mine + theirs) <= 1  # what is not timed after a switch; three without this
+    # At most one, from the untimed steps after a switch. It would be three if sessions kept their own states.
+    assert max(mine + theirs) - min(mine + theirs) <= 1
 
 
 def test_contenders_are_paired_with_each_other_block_by_block() -> None:

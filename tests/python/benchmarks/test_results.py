@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cases, cells and tables: every workload has its case, results follow the schema, tables say what the data say."""
+"""Cases, cells and tables: every workload has its case, results follow the schema, tables show the data."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that take turns: one works at a time, its children too, and clocks stand still meanwhile."""
+"""Processes that take turns: one process and its children run at a time, and the others' clocks stand still."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TICKS = "import sys, time\nwhile True: print(time.monotonic(), flush=True); tim
 
 
 def _work(spec: dict[str, Any], turn: Turn) -> dict[str, Any]:
-    """Works for ten turns of 50 ms, with a child that writes down when it runs."""
+    """Works for ten turns of 50 ms, with a child that records when it runs."""
     with Path(spec["ticks"]).open("w") as ticks:
         child = subprocess.Popen([sys.executable, "-c", _TICKS], stdout=ticks)
     intervals, started = [], time.perf_counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Running the command line inside this process, and a cache directory with something in it."""
+"""Fixtures that run the command line inside this process and make a cache folder with content."""
 
 from __future__ import annotations
 

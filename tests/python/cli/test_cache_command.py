@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""agspeed cache: round trips, and everything hostile or damaged that an archive or a cache may contain."""
+"""agspeed cache: round trips, and all hostile or damaged content that an archive or a cache may have."""
 
 from __future__ import annotations
 

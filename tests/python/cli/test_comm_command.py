@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed comm bench`: ranks that it starts itself or that torchrun started, its rows, its page, its mistakes."""
+"""`agspeed comm bench`: ranks that it or torchrun starts, the rows and the page that it makes, and wrong arguments."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def test_rails_are_named_with_their_shares_and_what_they_can_carry() -> None:
     ]
     [use] = row["rails"]
     assert (use["interface"], use["share"]) == ("lo", 1.0)
-    assert use["gbytes_per_s"] == pytest.approx(row["bus_gbytes_per_s"], rel=0.2)  # two ranks: an exchange
+    # Equal, because between two ranks every collective is an exchange.
+    assert use["gbytes_per_s"] == pytest.approx(row["bus_gbytes_per_s"], rel=0.2)
 
 
 def test_the_help_has_a_whole_line_for_torchrun(agspeed: Any) -> None:

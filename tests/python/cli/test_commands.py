@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The subcommands as users type them: output, exit codes, and what is said about mistakes."""
+"""The subcommands as users type them: output, exit codes, and messages about mistakes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_config_shows_which_place_won(agspeed, monkeypatch, tmp_path):
     shown = json.loads(agspeed("config", "--json").out)
     assert shown["mode"] == {"value": "max", "origin": "environment variable AGSPEED_MODE"}
     assert shown["numerics"] == {"value": "exact", "origin": f"{tmp_path}/agspeed.toml:1"}
-    table = "".join(agspeed("config").out.split())  # long paths are folded
+    table = "".join(agspeed("config").out.split())  # without white space, because long paths are wrapped
     assert "environmentvariableAGSPEED_MODE" in table and f"{tmp_path}/agspeed.toml:1" in table
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor: each failed line has its remedy, and the exit code says whether any failed."""
+"""agspeed doctor: each failed line has a remedy, and the exit code says whether any failed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agspeed.errors import UserError
 
 @pytest.fixture
 def found(monkeypatch):
-    """What the child process reports, to be changed by a test."""
+    """The findings of the child process, for tests to change."""
     answer = {
         "torch": "2.11.0+cpu",
         "threads": 1,
@@ -242,7 +242,7 @@ def test_file_system_of_a_path_is_found():
     assert checks._filesystem(Path(os.devnull)) != ""
 
 
-# --- options that look at other hosts ---------------------------------------------------------------------------------
+# --- options that check other hosts -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

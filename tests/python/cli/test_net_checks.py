@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed doctor --net`: every interface is explained, and what slows rails down has its remedy."""
+"""`agspeed doctor --net` explains every interface, and names a remedy for everything that slows rails down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agspeed.cli import checks, net_checks
 
 
 class Host:
-    """A host's interfaces and kernel settings, as files under a folder of the test's."""
+    """A host's interfaces and kernel settings, as files in a folder of the test."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root

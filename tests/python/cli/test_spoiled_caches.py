@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""agspeed cache reads what anybody may have written: it is refused with a sentence, or it is as good as its own."""
+"""agspeed cache reads files that anyone may have written. It refuses each with a sentence, or treats it as its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 80
 
 
 def rewrite(folder: Path, **columns: object) -> None:
-    """Sets columns of every row, with the checksum that the writer would give."""
+    """Sets columns of every row and updates the checksum as the writer would."""
     with closing(sqlite3.connect(folder / "tuning.sqlite")) as database, database:
         for (key,) in database.execute("SELECT key FROM decisions").fetchall():
             changed = dict(columns)
@@ -53,7 +53,7 @@ def test_names_of_plans_are_taken(agspeed, tmp_path, arm):
 @pytest.mark.parametrize("column", ["used", "created", "uses"])
 @pytest.mark.parametrize("value", [1 << 62, -1, 2.5, "soon", b"blob", None])
 def test_times_that_no_clock_shows_break_nothing(agspeed, cache, column, value):
-    if value is not None:  # the table takes none
+    if value is not None:  # the table accepts no NULL
         rewrite(cache, **{column: value})
     for action in (("ls",), ("ls", "--json"), ("verify",), ("prune", "--dry-run")):
         assert agspeed("cache", "--cache-dir", cache, *action).code == (value is not None and action[0] == "verify")
@@ -115,7 +115,7 @@ def test_files_of_torchs_compiler_are_pruned_like_kernels(agspeed, cache):
 
 
 def spoiled(data: bytes, chance: random.Random) -> bytes:
-    """With some bytes changed, lost, repeated or inserted."""
+    """Returns the data with some bytes changed, lost, repeated or inserted."""
     changed = bytearray(data)
     for _ in range(chance.randint(1, 6)):
         at = chance.randrange(len(changed) + 1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line and reports on streams of all kinds: readers that leave, closed ones, full disks, small character
-sets. Without torch, so that each command takes a moment."""
+"""The command line and reports on output streams of all kinds: readers that leave, closed streams, full disks and small
+character sets. Runs without torch, so that each command is fast."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """run(command, **variables) runs a shell command in which $AGSPEED is the command line."""
+    """`run(command, **variables)` runs a shell command in which $AGSPEED is the command line."""
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     path = os.pathsep.join([str(tmp_path), str(Path(agspeed.__file__).parents[1])])
 
@@ -37,7 +37,7 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.fixture
 def commands(report_file: Path, cache: Path) -> dict[str, str]:
-    """By name, a command of every kind that prints."""
+    """Commands of every kind that prints, by name."""
     return {
         "cache": f"cache --cache-dir {cache} ls",
         "compare": f"report compare {report_file} {report_file}",
@@ -55,7 +55,7 @@ STATUS = {
     "cache": 0,
     "compare": 0,
     "config": 0,
-    "doctor": 1,  # as there is no torch
+    "doctor": 1,  # fails, because there is no torch
     "help": 0,
     "json": 0,
     "run": 0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line where torch and the native extension cannot be imported."""
+"""The command line if torch and the native extension cannot be imported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ importlib.metadata.version = version
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs `agspeed ...` in a process (and its children) without torch."""
+    """Runs `agspeed ...` in a process that, like its children, has no torch."""
     (tmp_path / "sitecustomize.py").write_text(BLOCKER)
     path = os.pathsep.join([str(tmp_path), str(Path(agspeed.__file__).parents[1])])
 

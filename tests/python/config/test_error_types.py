@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exception types and what callers may rely on."""
+"""The exception types, and the properties that callers may rely on."""
 
 from __future__ import annotations
 

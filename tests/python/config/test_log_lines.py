@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the logger says, to whom, and how often."""
+"""The lines that the logger writes: their text, their stream, and how often they appear."""
 
 from __future__ import annotations
 

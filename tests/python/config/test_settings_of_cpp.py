@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that C++ reads: handed over by Python, or read from the environment where C++ is alone. Every case runs in a
-process of its own, forked from one that has loaded the extension and not used it."""
+"""Settings that C++ reads: passed by Python, or read from the environment if there is no Python. Every case runs in a
+process of its own, forked from one that has loaded the extension but not used it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def server() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def run(server: subprocess.Popen[str], tmp_path: Path) -> Run:
-    """run(script, given, **variables): (exit code, output) of a process whose working directory is the test's."""
+    """`run(script, given, **variables)` returns (exit code, output) of a process in the test's folder."""
 
     def run(script: str, given: Any = None, **variables: str) -> tuple[int, str]:
         assert server.stdin is not None and server.stdout is not None
@@ -75,7 +75,7 @@ def run(server: subprocess.Popen[str], tmp_path: Path) -> Run:
     return run
 
 
-# Whether C++ has a value: it takes the same one again once it has read it, and no other.
+# Says whether C++ has a value: once C++ has read a setting, it accepts the same value again and refuses any other.
 HAS_VALUE = """
 from agspeed import _native, errors
 try:
@@ -96,14 +96,14 @@ BY_PYTHON = "from agspeed import native; native.load()\n" + HAS_VALUE
 
 
 def own_file(config_home: Path) -> Path:
-    """The user's own, where XDG_CONFIG_HOME is this."""
+    """Returns the path of the user's own settings file, for this XDG_CONFIG_HOME."""
     folder = config_home / "agspeed"
     folder.mkdir()
     return folder / config.FILE_NAME
 
 
 def given(setting: Setting) -> tuple[str, Any, Any]:
-    """(name, the valid value as C++ has it, another one)"""
+    """Returns (name, a valid value as C++ stores it, another valid value)."""
     value = valid(setting)[1]
     if isinstance(value, bool):
         return setting.name, value, not value

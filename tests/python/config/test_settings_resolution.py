@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings come from, which place wins, and what is said about mistakes."""
+"""The places that settings come from, the order of precedence, and the messages about mistakes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agspeed.errors import UserError
 
 @pytest.fixture
 def home(tmp_path):
-    """An empty home and an empty project inside it."""
+    """An empty home with an empty project inside."""
     project = tmp_path / "home" / "project" / "src"
     project.mkdir(parents=True)
     return tmp_path / "home"

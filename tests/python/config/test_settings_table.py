@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every setting of the table in every place it may come from: keyword, each variable, file; right and wrong."""
+"""Every setting of the table in every place that may set it: keyword, each variable, file. Valid and invalid values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agspeed.errors import UserError
 SECRET = "correct horse battery staple"
 NOT_SECRET = [setting for setting in SETTINGS if not setting.secret]
 
-# By kind: a value as Python has it, what the setting is then, and the value as a variable has it.
+# For each kind: a value as Python passes it, the resulting setting, and the value as text in a variable.
 VALID: dict[str, tuple[Any, Any, str]] = {
     # keep-sorted
     "cache_folder": ("/c", Path("/c"), "/c"),
@@ -31,7 +31,7 @@ VALID: dict[str, tuple[Any, Any, str]] = {
     "text": ("=eth0", "=eth0", "=eth0"),
     "tristate": (False, False, "off"),
 }
-# By kind: values that have no place in it, and texts that mean none.
+# For each kind: values that have the wrong type, and texts that are no valid value.
 MALFORMED: dict[str, tuple[list[Any], list[str]]] = {
     # keep-sorted
     "cache_folder": ([7, "", "a\0b", "~nobody-of-that-name/c"], ["~nobody-of-that-name/c"]),
@@ -63,7 +63,7 @@ def valid(setting: Setting) -> tuple[Any, Any, str]:
 
 
 def places(kind: str) -> list[Any]:
-    """Parameters (setting, place, wrong value), place being keyword, file or a variable."""
+    """Test parameters (setting, place, wrong value). The place is the keyword, the file or a variable."""
     found: list[tuple[Setting, str, Any]] = []
     for setting in NOT_SECRET:
         values, texts = MALFORMED[setting.kind]
@@ -81,7 +81,7 @@ def places(kind: str) -> list[Any]:
 
 
 def as_toml(value: Any) -> str | None:
-    """None for what TOML cannot hold."""
+    """Returns the value as TOML text, or None if TOML cannot express it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -92,7 +92,7 @@ def as_toml(value: Any) -> str | None:
 
 
 class Place:
-    """A home and a project of a test's own."""
+    """A home and a project for one test."""
 
     def __init__(self, root: Path) -> None:
         self.project = root / "project"
@@ -100,7 +100,7 @@ class Place:
         self._home = root
 
     def file(self, setting: Setting, value: Any) -> Path:
-        """One that may set it."""
+        """Writes the value to a settings file that may set it, and returns its path."""
         folder = self._home / ".config" / "agspeed" if setting.own_file else self.project
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / config.FILE_NAME
@@ -195,7 +195,7 @@ def test_optimize_takes_the_keywords_of_the_table() -> None:
     }
     assert taken == {setting.name for setting in SETTINGS if setting.keyword} - {
         "memory_slack"
-    }  # torch.compile's options
+    }  # the options of torch.compile
 
 
 # --- wrong ------------------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose agspeed.toml counts, and what one may set: nothing that another user wrote counts, and no file that came with
-a program chooses files, keys or protection. And where the folders of a user without a home are."""
+"""Which agspeed.toml counts, and what it may set. Files that another user wrote do not count. No file that came with a
+program may choose files, keys or protection. Also: the folders of a user without a home."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def give_away(path: Path) -> None:
 
 
 def is_ignored(project: Path, reason: str) -> None:
-    """The file does not count, one sentence says why, and nothing raises."""
+    """Asserts that the file does not count, that one sentence says why, and that nothing raises."""
     settings = resolve(project)
     assert settings.mode == "auto"
     (sentence,) = settings.warnings
@@ -88,7 +88,7 @@ def test_what_a_group_with_other_members_may_write_is_ignored(project: Path, pla
 
 
 def test_what_the_users_own_group_may_write_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many systems make a group with each user, and files that it may write."""
+    """Many systems make a group for each user, with write access to the user's files."""
     file = project / config.FILE_NAME
     file.write_text("mode = 'off'")
     file.chmod(0o664)
@@ -217,7 +217,7 @@ def test_without_a_home_the_cache_is_among_temporary_files(monkeypatch: pytest.M
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """One that every user can enter and write to."""
+    """A folder that every user may enter and write to."""
     with tempfile.TemporaryDirectory(prefix="agspeed-open-", dir="/tmp") as name:
         Path(name).chmod(0o777)
         yield Path(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's test package forbids its process to set flags of `torch.backends`. Tests that follow in it may set them."""
+"""Torch's test package forbids its process to set flags of `torch.backends`. This lets later tests set them again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 @pytest.fixture(autouse=True)
 def settable_flags() -> Iterator[None]:
-    state = torch.backends.disable_global_flags.__globals__  # of the module that `torch.backends` stands for
+    # The globals of the module that `torch.backends` stands for.
+    state = torch.backends.disable_global_flags.__globals__
     before = state["__allow_nonbracketed_mutation_flag"]
     yield
     state["__allow_nonbracketed_mutation_flag"] = before

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Torch's own samples of modules, operators, custom functions and higher-order operators, as modules that train.
 
-They come from the databases that torch's tests use (`torch.testing._internal`, in its wheel). A sample is a function
-that makes a module and the arguments of its calls, the same ones each time.
+They come from the databases that torch's own tests use (`torch.testing._internal`, part of its wheel). A sample is a
+function that makes a module and the arguments of its calls. It makes the same ones each time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 SEED = 7
 EVERY = int(os.environ.get("AGSPEED_TEST_DATABASES_EVERY", "20"))
-"""Of so many operators or modules the tests run one, with a few samples. 1 runs all samples of all, for hours."""
+"""The tests run one of this number of operators or modules, with a few samples each. 1 runs all samples of all of them,
+which takes hours."""
 _FEW = 4
 CPU = torch.device("cpu")
 
@@ -31,7 +32,7 @@ class Sample:
 
 
 class Applied(nn.Module):
-    """An operator whose floating-point inputs are parameters where the sample wants gradients of them."""
+    """An operator whose floating-point inputs are parameters if the sample wants gradients for them."""
 
     def __init__(self, op: Callable[..., Any], args: Any, kwargs: Any) -> None:
         super().__init__()
@@ -59,7 +60,8 @@ class Applied(nn.Module):
 
 
 class Scaled(nn.Module):
-    """A module whose floating-point inputs are multiplied by a parameter: a module without any is not optimized."""
+    """A module whose floating-point inputs are multiplied by a parameter. A module without parameters is not
+    optimized."""
 
     def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -75,8 +77,8 @@ class Scaled(nn.Module):
 
 
 def operator_samples(database: str, dtype: torch.dtype, first: int) -> Iterator[Sample]:
-    """database: "op_db", "autograd_function_db" or "hop_db"; of the first, operator number `first` and every one of
-    `EVERY` after it."""
+    """Samples of a database: "op_db", "autograd_function_db" or "hop_db". For "op_db", operator number `first` and
+    every `EVERY`-th one after it."""
     for place, info in enumerate(_operators(database)):
         if database == "op_db" and place % EVERY != first % EVERY:
             continue
@@ -99,7 +101,7 @@ def _maker(database: str, place: int, dtype: torch.dtype, number: int) -> Callab
     return make
 
 
-@functools.lru_cache(maxsize=1)  # of one operator at a time: torch seeds all generators for each sample, which is slow
+@functools.lru_cache(maxsize=1)  # one operator at a time: torch seeds all generators for each sample, which is slow
 def _inputs_of(database: str, place: int, dtype: torch.dtype) -> list[Any]:
     torch.manual_seed(SEED)
     try:
@@ -123,7 +125,7 @@ def _operators(database: str) -> list[Any]:
 
 
 def module_samples(dtype: torch.dtype, first: int) -> Iterator[Sample]:
-    """Of module number `first` and every one of `EVERY` after it."""
+    """Samples of module number `first` and every `EVERY`-th one after it."""
     from torch.testing._internal.common_modules import module_db
 
     for place, info in enumerate(module_db):
@@ -160,6 +162,6 @@ def _count(samples: Callable[[], Any]) -> int:
 
 
 def numbers(value: Any) -> list[torch.Tensor]:
-    """The tensors of a result that a loss can be made of."""
+    """Returns the tensors of a result that can be part of a loss."""
     found = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
     return [leaf for leaf in found if leaf.is_floating_point() or leaf.is_complex()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of torch's own databases train as in eager: a selection of them here, all on demand (`samples.EVERY`)."""
+"""Samples of torch's own databases train as in eager. A selection runs here; `samples.EVERY` can select all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
 def _train(sample: Sample, backend: str | None) -> tuple[list[Any], Any]:
-    """Outputs, gradients and weights of each step, or the error that ended it."""
+    """Returns outputs, gradients and weights of each step, or the error that ended training."""
     model, args, kwargs = sample.make()
     if backend is not None:
         agspeed.optimize(model, mode="deterministic", backends=[backend])
@@ -60,8 +60,8 @@ def _copies(value: Any) -> Any:
 
 
 def _difference(sample: Sample, backend: str, dtype: torch.dtype) -> tuple[str | None, bool]:
-    """How agspeed's steps differ from eager's, or None; and whether `backend` ran. Where it did not, that has to have
-    a reason."""
+    """Returns how agspeed's steps differ from eager's, or None, and whether `backend` ran. If it did not run, there
+    must be a reason."""
     torch._dynamo.reset()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -71,16 +71,16 @@ def _difference(sample: Sample, backend: str, dtype: torch.dtype) -> tuple[str |
     session = session_of(model)
     ran = session is not None and any(region.selected == backend for region in session.regions)
     if _first_difference(again, expected, dtype) is not None:
-        return None, ran  # eager differs from itself
+        return None, ran  # two eager runs differ
     difference = _first_difference(actual, expected, dtype)
-    is_short = expected[-1:] and isinstance(expected[-1], type)  # ended by an error of eager's
+    is_short = expected[-1:] and isinstance(expected[-1], type)  # eager ended with an error
     if difference is None and not ran and not is_short and not _reasons(model, session):
         difference = f"{backend} did not run, without a reason: {agspeed.status(model).reason}"
     return difference, ran
 
 
 def _reasons(model: Any, session: Any) -> list[str]:
-    """Why a backend did not run: of regions, of frames that were not captured, of a whole model."""
+    """The reasons why a backend did not run: for regions, for frames that were not captured, for a whole model."""
     found = [outcome.reason for region in session.regions for outcome in region.outcomes.values() if outcome.reason]
     found += [reason for _, reason in session.history.fallbacks]
     whole = agspeed.status(model).reason
@@ -104,7 +104,7 @@ def _first_difference(actual: list[Any], expected: list[Any], dtype: torch.dtype
 
 
 def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype, least_run: float) -> None:
-    """least_run: the part of the samples that the backend must have run."""
+    """`least_run` is the share of the samples that the backend must have run."""
     wrong, num_ran = {}, 0
     for sample in chosen:
         problem, ran = _difference(sample, backend, dtype)

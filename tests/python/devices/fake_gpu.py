@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU that is none: a stream with a clock of its own, behind a host with another, both made up. Operators run on the
-CPU; what they would take on the GPU is told with `work`.
+"""A simulated GPU: a stream and its host, each with a clock of its own. Operators run on the CPU. `work` sets the time
+that they would take on the GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class FakeEvent:
 
 
 class FakeGpu:
-    """Takes the place of an `Accelerator`. Seconds; `host`: the host's clock, `end`: when the stream will be idle."""
+    """Replaces an `Accelerator`. All times in seconds; `host` is the host's clock, `end` the time when the stream is
+    idle."""
 
     def __init__(self) -> None:
         self.device = DEVICE
@@ -57,7 +58,7 @@ class FakeGpu:
         return self.capturing
 
     def work(self, seconds: float) -> None:
-        """The host hands in work of `seconds`."""
+        """The host submits work that takes `seconds`."""
         self.end = max(self.host, self.end) + seconds
 
     def synchronize(self) -> None:
@@ -77,7 +78,7 @@ class FakeGpu:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
-    """Makes sessions take every target for one on a fake GPU."""
+    """Makes sessions treat every target as one on a fake GPU."""
     gpu = FakeGpu()
     monkeypatch.setattr(placement, "home_of", lambda tensors: DEVICE)
     monkeypatch.setattr(placement, "why_eager", lambda tensors, home: None)

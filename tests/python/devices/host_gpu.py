@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process with a GPU that the host plays: ``python -m tests.python.devices.host_gpu MODULE:FUNCTION [JSON]``.
+"""A process with a GPU that the host simulates: ``python -m tests.python.devices.host_gpu MODULE:FUNCTION [JSON]``.
 
-Calls the function with the JSON's items as keywords and prints what it returns as JSON. Kernels of the native
-candidate go through the fake driver to the SIMT runner; torch's CUDA operators are those of the CPU. For processes of
-their own only: it changes torch for good.
+Calls the function with the JSON's items as keywords and prints its result as JSON. Kernels of the native candidate run
+on the SIMT runner behind a fake driver. Torch's CUDA operators run the CPU's code. Use it only in a process of its own,
+because it changes torch for good.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def call(function: str, **keywords: Any) -> Any:
-    """What the function returns in a process with such a GPU."""
+    """Returns the function's result in a process with such a GPU."""
     command = [sys.executable, "-m", __name__, function, json.dumps(keywords)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA graphs without a GPU: a fake graph replays its work into the same memory, as a real one does."""
+"""CUDA graphs without a GPU. A fake graph replays its work into the same memory, as a real one does."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Net(nn.Module):
 
 
 def region(model: nn.Module, example: torch.Tensor, maker: FakeMaker) -> tuple[Any, Any, list[Any]]:
-    """(the graph, its runner with graphs in both directions, inputs)"""
+    """Returns (the graph, its runner with graphs in both directions, inputs)."""
     found: list[Any] = []
 
     def backend(gm: Any, inputs: list[Any]) -> Any:
@@ -231,7 +231,7 @@ def test_a_retained_graph_may_run_backward_twice(net: Net) -> None:
     parameters = [value for value in inputs if isinstance(value, nn.Parameter)]
     loss = runner(*inputs)[0].square().sum()
     first = torch.autograd.grad(loss, parameters, retain_graph=True)
-    runner(*inputs)  # would overwrite what the first call saved
+    runner(*inputs)  # would overwrite values that the first call saved
     second = torch.autograd.grad(loss, parameters)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compile process beside training, on a GPU that may have no place for it, and errors that lose the GPU."""
+"""A compile process beside training, on a GPU that may have no memory for it, and errors that lose the GPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_room_nothing_is_handed_to_a_child(monkeypatch: pytest.MonkeyPat
         index=0, gm=gm, where="net.py:1", key="k", sample=[torch.ones(2, 2)], example_inputs=[], outcomes={}
     )
     assert jobs.start("inductor", [(region, "inductor")], "idle") is None
-    if mode == "max":  # compiled in the training process instead
+    if mode == "max":  # the training process compiles instead
         assert not region.outcomes and not jobs.lacks(region, "inductor")
     else:
         outcome = region.outcomes["inductor"]
@@ -83,7 +83,7 @@ def test_a_lost_gpu_is_raised_with_the_candidate_s_name(monkeypatch: pytest.Monk
 
 
 class LosesTheGpu:
-    """Code that falls back by itself, as `native` does, and tells of its failures."""
+    """Code that falls back by itself, as `native` does, and reports its failures."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Exception], None] = lambda error: None
@@ -108,7 +108,7 @@ def test_code_without_python_of_ours_in_between_is_named_when_it_lost_the_gpu() 
     code = LosesTheGpu()
     region.outcomes["aot"] = Outcome("aot", "ready", runner=code)
     region.select("aot")
-    for _ in range(2):  # also when the arm is out already
+    for _ in range(2):  # the second time, the arm is out already
         with pytest.raises(AgspeedError, match="aot raised gelu: launching k failed: an illegal memory access"):
             code.direct(*region.example_inputs)
         assert region.selected == "graph-eager"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time of steps on a device: events at borders, read late and never by waiting."""
+"""The time of steps on a device: events at the borders of steps, read later and without waiting."""
 
 from __future__ import annotations
 

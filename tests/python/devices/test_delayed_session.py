@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole sessions on the device "delayed", which computes behind the host's back: training is eager's, bit for bit."""
+"""Whole sessions on the device "delayed", which computes asynchronously: training equals eager's, bit for bit."""
 
 from __future__ import annotations
 

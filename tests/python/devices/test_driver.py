@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `agspeed doctor` and sessions learn from a driver, which is a fake one here."""
+"""Facts that `agspeed doctor` and sessions get from a driver. The driver is a fake here."""
 
 from __future__ import annotations
 

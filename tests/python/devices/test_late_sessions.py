@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions whose steps are timed by a device: the plan that ran a step is the one that its time counts for."""
+"""Sessions whose steps are timed by a device: a step's time counts for the plan that ran it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COSTS = {"eager": 0.010, "aot": 0.006, "graph-eager": 0.009}
 
 
 class Loop:
-    """Training on a fake GPU. The host takes 1 ms for a step and looks at the loss now and then."""
+    """Training on a fake GPU. The host takes 1 ms for a step and reads the loss now and then."""
 
     def __init__(self, gpu: FakeGpu, tmp_path: Path, costs: dict[str, float], look_every: int, **keywords: Any) -> None:
         self.gpu, self.costs, self.look_every = gpu, costs, look_every
@@ -96,7 +96,7 @@ def test_settled_steps_record_no_event(monkeypatch: pytest.MonkeyPatch, tmp_path
     gpu = fake_gpu.install(monkeypatch)
     loop = Loop(gpu, tmp_path, _COSTS, look_every=3)
     loop.decide()
-    for _ in range(100):  # the first are compared with what the plan was chosen for
+    for _ in range(100):  # the guard compares the first ones with the times at the decision
         loop.step()
     before = gpu.num_recorded
     for _ in range(600):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of steps on a device, from an allocator whose peak nobody resets."""
+"""Memory of steps on a device, from an allocator whose peak is never reset."""
 
 from __future__ import annotations
 

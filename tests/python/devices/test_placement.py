@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which device a target is at home on, and what is left to eager."""
+"""The device of a target, and the targets that are left to eager."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agspeed.devices.placement import CPU, home_of, why_eager
 
 
 class OnDevice:
-    """As much of a tensor as placement looks at: there is no GPU here."""
+    """The part of a tensor that placement reads. There is no GPU here."""
 
     def __init__(self, device: str, ndim: int = 2) -> None:
         self.device, self.ndim = torch.device(device), ndim

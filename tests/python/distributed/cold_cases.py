@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of compiles that take longer than a rank may stand still: train a wrapped model, with the same
-batches as a plain one. Candidate aot runs eager's operators: weights are to have eager's bits.
+"""Functions that ranks run in tests of compiles that take longer than a rank may stand still.
+
+They train a wrapped model on the same batches as a plain one. Candidate aot runs eager's operators, so weights must
+have eager's bits.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from tests.python.distributed import slow_child, tuned_cases
 
 
 def inductor_cold_at_one_rank(cache: str, timeout_s: float, seconds: float) -> dict[str, Any]:
-    """Each rank has caches of its own, as on hosts of their own. Rank 1 finds nothing of Inductor's in its: each graph
-    takes `seconds` more in the training process, and a while in its child. Collectives may take `timeout_s`.
+    """Gives each rank caches of its own, as on separate hosts. Rank 1 finds none of Inductor's results in its cache:
+    each graph takes `seconds` more in the training process, and some time in its child. Collectives may take
+    `timeout_s`.
     """
     from torch._inductor import compile_fx
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The torch device "delayed" for tests: what a stream is given runs later, on a thread of the stream's own, in order;
-// nobody but events brings streams together. While streams are held (torch.ops.delayed_device.hold, release) nothing
-// runs. Memory that is freed is overwritten as soon as the streams that it was recorded on have come that far, so that
-// a missing event or a buffer that is let go too early shows as wrong numbers.
+// The torch device "delayed", for tests.
 //
-// Takes torch's place for out-of-tree devices (PrivateUse1). One device; operations beside copies fall back to the CPU.
+// Work on a stream runs later, in order, on the stream's own thread. Only events order work between streams. While
+// streams are held (torch.ops.delayed_device.hold, release) nothing runs. Freed memory is overwritten once the streams
+// on which it was recorded have got that far. So a missing event, or a buffer that is freed too early, shows as wrong
+// numbers.
+//
+// It uses torch's mechanism for out-of-tree devices (PrivateUse1). There is one device. Operations other than copies
+// fall back to the CPU.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
@@ -52,7 +55,7 @@ void release() {
   released.notify_all();
 }
 
-/// Runs what it is given in order, on a thread that is never joined: torch's devices live as long as the process.
+/// Runs its work in order on a thread that is never joined, because torch's devices live as long as the process.
 class Queue {
  public:
   Queue() {
@@ -108,7 +111,7 @@ class Mark {
     const std::lock_guard lock(mutex_);
     return isPassed_;
   }
-  /// Requires: both have passed.
+  /// Requires: both marks have been passed.
   double millisecondsTo(const Mark& end) const {
     return std::chrono::duration<double, std::milli>(end.passedAt_ - passedAt_).count();
   }
@@ -183,7 +186,7 @@ class Memory final : public c10::Allocator {
   std::map<void*, Block> blocks_;
 };
 
-/// Of the host, known to the device. Copies keep it alive.
+/// Host memory that the device knows as pinned. Copies keep it alive.
 class PinnedMemory final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
@@ -295,7 +298,7 @@ at::Tensor emptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
       size, stride, &Memory::get(), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), dtype.value_or(at::kFloat));
 }
 
-/// The memory of `tensor` as a host tensor: on the device without keeping it, on the host with its storage.
+/// Returns the memory of `tensor` as a host tensor: without owning it on the device, with its storage on the host.
 at::Tensor onHost(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));

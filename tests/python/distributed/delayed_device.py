@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The torch device "delayed" (delayed_device.cpp), an accelerator without hardware, in processes that load() it."""
+"""Loads the torch device "delayed" (delayed_device.cpp), an accelerator without hardware, into this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def load() -> None:
 
 
 def hold() -> None:
-    """From now on no stream does anything."""
+    """Stops all streams from now on."""
     torch.ops.delayed_device.hold()
 
 

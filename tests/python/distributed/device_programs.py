@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests with tensors on the device "delayed"; as in programs.py, results come back on the host."""
+"""Functions that ranks run in tests with tensors on the device "delayed". They return results on the host."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.python.distributed import delayed_device, programs
 
 
 def on_device(program: str, **arguments: Any) -> Any:
-    """A program of programs.py whose tensors are made on the device."""
+    """Runs a program of programs.py whose tensors are made on the device."""
     with torch.device(delayed_device.NAME):
         found = getattr(programs, program)(**arguments)
     return tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, found)
 
 
 def _arriving(values: torch.Tensor) -> torch.Tensor:
-    """`values` on the device as soon as the current stream has come that far."""
+    """Returns `values` on the device, available once the current stream gets that far."""
     return torch.empty(values.shape, device=delayed_device.NAME).copy_(values.pin_memory(), non_blocking=True)
 
 
 def started_before_their_input() -> dict[str, Any]:
-    """Operations whose input the device has not made yet when they are called."""
+    """Runs operations whose input the device has not produced yet at the call."""
     rank, size = dist.get_rank(), dist.get_world_size()
     delayed_device.hold()
     try:
@@ -53,7 +53,8 @@ def started_before_their_input() -> dict[str, Any]:
 
 
 def messages_of_one_tag() -> list[torch.Tensor]:
-    """Two messages to the next rank: the first from the device, which has not made it yet, the second from the host."""
+    """Sends two messages to the next rank: the first from the device before its data exist, the second from the
+    host."""
     rank, size = dist.get_rank(), dist.get_world_size()
     received = [torch.empty(3000, device=delayed_device.NAME), torch.empty(3000)]
     works = [dist.irecv(tensor, src=(rank - 1) % size, tag=5) for tensor in received]
@@ -69,7 +70,7 @@ def messages_of_one_tag() -> list[torch.Tensor]:
 
 
 def repeated(steps: int, count: int) -> list[float]:
-    """Sums of temporary tensors one after another, nothing waited for on the host but the last."""
+    """Returns sums of temporary tensors, one after another. The host waits for the last one only."""
     rank = dist.get_rank()
     totals = torch.zeros(count, device=delayed_device.NAME)
     pending = []
@@ -87,7 +88,7 @@ def repeated(steps: int, count: int) -> list[float]:
 
 
 def never_made(timeout_s: float) -> str:
-    """The error of a call whose input the device never makes."""
+    """Returns the error of a call whose input the device never produces."""
     options = dist.AllreduceOptions()
     options.timeout = datetime.timedelta(seconds=timeout_s)
     delayed_device.hold()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of groups that are split, made beside a device, or named again. Sums are of rank numbers."""
+"""Functions that ranks run in tests of groups that are split, bound to a device, or named again. They sum rank
+numbers."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from agspeed import native
 
 
 def detailed() -> None:
-    """From now on torch wraps its backends."""
+    """Makes torch wrap its backends from now on."""
     dist.set_debug_level(dist.DebugLevel.DETAIL)
 
 
 def sum_over(group: Any) -> float | None:
-    """None at ranks that are not in the group."""
+    """Returns the sum over the group, or None on ranks outside it."""
     if group is None or group is dist.GroupMember.NON_GROUP_MEMBER:
         return None
     tensor = torch.tensor([float(dist.get_rank())])
@@ -33,7 +34,7 @@ def sum_over(group: Any) -> float | None:
 
 
 def _bind_device() -> None:
-    """What init_process_group does with a device_id, which it takes only where there is such a device."""
+    """Does what init_process_group does with a device_id, which it accepts only if the device exists."""
     dist.group.WORLD.bound_device_id = torch.device("cuda", 0)
 
 
@@ -45,20 +46,21 @@ def _timeout_s(group: Any) -> float:
 
 
 def new_groups_beside_a_device() -> list[float | None]:
-    """Sums over the first two ranks and over all."""
+    """Returns sums over the first two ranks and over all ranks."""
     _bind_device()
     return [sum_over(dist.new_group([0, 1])), sum_over(dist.new_group())]
 
 
 def split_beside_a_device() -> list[float | None]:
-    """Sums over the first two ranks, which are the only part, over parts that are everybody, and over the first two."""
+    """Returns sums over the first two ranks, as the only part of a split, among parts that cover all ranks, and alone
+    again."""
     _bind_device()
     everybody = [[rank] for rank in range(2, dist.get_world_size())]
     return [sum_over(dist.split_group(None, parts)) for parts in ([[0, 1]], [*everybody, [0, 1]], [[0, 1]])]
 
 
 def split_with_a_timeout() -> list[float]:
-    """The timeouts in seconds of a group before and after it was split, and of the part."""
+    """Returns timeouts in seconds: of a group before and after a split, and of the part."""
     whole = dist.group.WORLD
     before = _timeout_s(whole)
     part = whole.split_group(list(range(dist.get_world_size())), timeout=datetime.timedelta(seconds=5))
@@ -69,11 +71,11 @@ def split_with_a_timeout() -> list[float]:
 
 
 def named_again(times: int) -> list[float | None]:
-    """Sums over groups of the first two ranks, each of which ends before the next one of the same name is made."""
+    """Returns sums over groups of the first two ranks. Each group ends before the next one of the same name is made."""
     found = []
     for _ in range(times):
         if dist.get_rank() == 0:
-            time.sleep(0.1)  # the other one looks for the number first
+            time.sleep(0.1)  # so that the other rank looks up the number first
         group = dist.new_group([0, 1], use_local_synchronization=True, timeout=datetime.timedelta(seconds=5))
         found.append(sum_over(group))
         if found[-1] is not None:
@@ -82,7 +84,8 @@ def named_again(times: int) -> list[float | None]:
 
 
 def meshes_after_each_other(times: int) -> list[tuple[float | None, ...]]:
-    """Sums along both dimensions of a mesh of half as many columns as ranks, under default groups on one store."""
+    """Returns sums along both dimensions of a mesh of two rows, in one default group after another on the same
+    store."""
     store, rank, size = distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
     found = []
     for _ in range(times):
@@ -95,7 +98,7 @@ def meshes_after_each_other(times: int) -> list[tuple[float | None, ...]]:
 
 
 def made_by_others_only() -> str:
-    """The error of the ranks that make a group without its first one."""
+    """Returns the error on ranks that make a group without its first rank."""
     if dist.get_rank() == 0:
         return ""
     try:
@@ -106,7 +109,7 @@ def made_by_others_only() -> str:
 
 
 def store_used_while_a_group_is_made() -> bool:
-    """Whether rank 1 can use its client of a TCPStore while it waits there for rank 0 to make a group."""
+    """Returns True if rank 1 can use its TCPStore client while it waits there for rank 0 to make a group."""
     rank, shared = dist.get_rank(), distributed_c10d._get_default_store()
     if rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -118,7 +121,7 @@ def store_used_while_a_group_is_made() -> bool:
         made: list[Any] = []
         thread = threading.Thread(target=lambda: made.append(_pair_in(store)))
         thread.start()
-        time.sleep(0.3)  # it waits
+        time.sleep(0.3)  # the thread waits by now
         store.set("rank 1 waits", "yes")
         thread.join()
         [group] = made
@@ -129,7 +132,7 @@ def store_used_while_a_group_is_made() -> bool:
 
 
 def connections_to_a_store(times: int) -> list[set[int]]:
-    """The local ports of this rank's connections to a TCPStore, under default groups made there after each other."""
+    """Returns the local ports of this rank's connections to a TCPStore, for one default group after another."""
     rank, size, shared = dist.get_rank(), dist.get_world_size(), distributed_c10d._get_default_store()
     port = 0 if rank == 0 else int(shared.get("server"))
     store = dist.TCPStore("127.0.0.1", port, is_master=rank == 0, wait_for_workers=False)
@@ -144,13 +147,13 @@ def connections_to_a_store(times: int) -> list[set[int]]:
         connections = psutil.Process().net_connections("inet")
         found.append({each.laddr.port for each in connections if each.raddr and each.raddr.port == store.port})
     store.add("done", 1)
-    while rank == 0 and store.add("done", 0) < size:  # the others use the server until then
+    while rank == 0 and store.add("done", 0) < size:  # rank 0 is the server, which the others use until then
         time.sleep(0.01)
     return found
 
 
 def _pair_in(store: Any) -> Any:
-    """A group of the first two ranks that torch does not know."""
+    """Returns a group of the first two ranks that torch does not know."""
     options = distributed_c10d._DistributedBackendOptions()
     options.store, options.group_id = store, "pair"
     options.group_rank, options.group_size, options.global_ranks_in_group = dist.get_rank(), 2, [0, 1]
@@ -164,7 +167,7 @@ def _pair_in(store: Any) -> Any:
 
 
 def tools_in_detail() -> tuple[str, int, str]:
-    """The backend as torch sees it, how often counters counted its all_reduce, and the last operation on record."""
+    """Returns the backend's name in torch, the number of counted all-reduces, and the last operation on record."""
     dist.all_reduce(torch.ones(3))
     agspeed_distributed.monitored_barrier(timeout=20.0)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))

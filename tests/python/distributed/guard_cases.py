@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of what they decided becoming slow: trained until they have looked at it again, with the same
-batches as a plain model. Candidate aot runs eager's operators: weights are to have eager's bits.
+"""Functions that ranks run in tests of the drift guard: a decision of all ranks becomes slow and is measured again.
+
+They train on the same batches as a plain model. Candidate aot runs eager's operators, so weights must have eager's
+bits.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from agspeed.tuning.decision_store import DecisionStore
 from tests.python.distributed import tuned_cases
 
 _SLOWER_S = 0.03
-"""At least; several of the longest eager steps seen, on a busy machine."""
+"""The least slowdown: several times the longest eager step seen on a busy machine."""
 _FOR_LONG = 5500
-"""Steps within which a lasting drift is found, even where a busy machine has raised a false suspicion just before."""
+"""The guard finds a lasting drift within this number of steps, even if a busy machine has just caused a false alarm."""
 
 
 class _Both(nn.Module):
@@ -37,8 +39,9 @@ class _Both(nn.Module):
 def drifting(
     cache: str, stored: str = "", slow_ranks: tuple[int, ...] = (), after: int = 0, steps: int = _FOR_LONG
 ) -> dict[str, Any]:
-    """Decides, or takes the decision `stored`; from `after` steps on what was chosen is slow at `slow_ranks`. Trains
-    until it was given up if it is slow, else until it was looked at again, for `steps` steps at most.
+    """Lets the ranks decide, or take the decision `stored`. After `after` steps, the chosen plan becomes slow on
+    `slow_ranks`. Trains until the plan is given up if it is slow, and until it is measured again otherwise, for `steps`
+    steps at most.
     """
     tuned, session = _decided(cache, stored)
     found: dict[str, Any] = {"decided": session.tuner_snapshot()["decision"]["arm"]}
@@ -46,7 +49,7 @@ def drifting(
     if dist.get_rank() in slow_ranks:
         _slow_down(session)
     begun = tuned.num_steps
-    counter = "rollbacks" if slow_ranks else "blocks"  # a busy machine may have had it looked at before it was slow
+    counter = "rollbacks" if slow_ranks else "blocks"  # on a busy machine it may have been measured before it was slow
     while not _is_through(tuned.model, session, counter) and tuned.num_steps - begun < steps:
         tuned.steps(1)
     tuned.steps(tuned_cases.MORE_STEPS)
@@ -65,7 +68,7 @@ def drifting(
 
 
 def one_rank_doubts(cache: str) -> dict[str, Any]:
-    """Rank 1 alone finds its steps slow; nobody is to wait for anybody."""
+    """Rank 1 alone finds its steps slow; no rank must wait for another."""
     tuned, session = _decided(cache)
     tuned.steps(tuned_cases.MORE_STEPS)
     meetings = session.meetings
@@ -86,7 +89,7 @@ def one_rank_doubts(cache: str) -> dict[str, Any]:
 
 
 def lost_at_one_rank(cache: str) -> dict[str, Any]:
-    """A stored decision with buckets of its own is doubted at both ranks; before they meet, it fails at rank 1."""
+    """A stored decision with buckets of its own is doubted on both ranks. Before the resync it fails on rank 1."""
     tuned, session = _decided(cache, "aot/b0.25-1")
     meetings = session.meetings
     assert meetings is not None
@@ -137,7 +140,7 @@ def two_sessions(cache: str) -> dict[str, Any]:
 
 
 def _decided(cache: str, stored: str = "") -> tuple[tuned_cases.Training, Session]:
-    """A model for which the ranks have decided, or taken the decision `stored`."""
+    """Returns a model for which the ranks have decided, or have taken the decision `stored`."""
     find = DecisionStore.find
     if stored:
         DecisionStore.find = lambda _: {"arm": stored}  # type: ignore[method-assign]
@@ -156,7 +159,8 @@ def _is_through(model: torch.nn.Module, session: Session, counter: str) -> bool:
 
 
 def _slow_down(session: Session) -> None:
-    """From now on captured graphs take longer than eager ever did, and eager does in other buckets than the user's."""
+    """Makes captured graphs slower than eager ever was from now on, and eager, too, while the buckets are not the
+    user's."""
     eager = session.tuner_snapshot()["arms"][0]["seconds"]
     seconds = max(_SLOWER_S, 2 * eager["p95"]) if eager else _SLOWER_S
     runner, target, meetings = session.runner, session.runner._target, session.meetings

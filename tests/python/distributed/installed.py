@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as installed, for tests of what the wheel's entry points do."""
+"""The package as an installation shows it, for tests of the wheel's entry points."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _PROJECT = Path(__file__).parents[3] / "pyproject.toml"
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """The environment in which Python finds the package with its entry points of torch, by metadata in `folder`."""
+    """Returns an environment in which Python finds the package with its torch entry points, from metadata in
+    `folder`."""
     entry_points = tomllib.loads(_PROJECT.read_text())["project"]["entry-points"]["torch.backends"]
     info = folder / "agspeed-0.0.dist-info"
     info.mkdir(exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of bucket layouts: the same training with and without changes of the layout."""
+"""Functions that ranks run in tests of bucket layouts: the same training with and without changes of the layout."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def _trained(changes: bool, dtype: torch.dtype, keep: bool, no_sync: bool, hook:
 def changed(
     dtype: str, keep: bool = False, no_sync: bool = False, hook: bool = False, **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights without and with changes of the layout every third step."""
+    """Returns weights without and with changes of the layout every third step."""
     kind = getattr(torch, dtype)
     without, with_changes = (_trained(changes, kind, keep, no_sync, hook, options) for changes in (False, True))
     return without, with_changes
 
 
 def left_alone() -> dict[str, str | None]:
-    """Reasons, by what was asked of the wrapper."""
+    """Returns the reason why a wrapper's layout is left alone, by the wrapper's feature."""
     found = {}
     for name in ("plain", "power_sgd", "unknown hook", "built-in hook", "optimizer in backward", "delayed", "DETAIL"):
         model = DistributedDataParallel(Net(unused=False, dtype=torch.float32))
@@ -106,7 +106,7 @@ def left_alone() -> dict[str, str | None]:
 
 
 def buckets_of_an_eager_model(cache: str) -> dict[str, Any]:
-    """backends=["eager"]: only the layout is tuned; nothing is captured."""
+    """backends=["eager"]: only the layout is tuned, and nothing is captured."""
     torch.manual_seed(5)
     model = nn.Sequential(*(nn.Linear(512, 512) for _ in range(5)))
     ddp = DistributedDataParallel(agspeed.optimize(model, mode="max", backends=["eager"], cache_dir=Path(cache)))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of handles and groups that end early, of several threads, and of stores that are waited in."""
+"""Functions that ranks run in tests of handles and groups that end early, of several threads, and of waits in
+stores."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ _PATIENCE_S = 20
 
 
 def future_after_the_group() -> torch.Tensor:
-    """The value of a future that is asked for when the group has ended."""
+    """Returns the value of a future that is requested after the group has ended."""
     work = dist.all_reduce(torch.ones(1000), async_op=True)
     work.wait()
     _end_and_start_again()
@@ -23,7 +24,7 @@ def future_after_the_group() -> torch.Tensor:
 
 
 def waiting_while_the_group_ends() -> str:
-    """What a thread hears that waits for a message which nobody sends while another ends the group."""
+    """Returns the error of a thread that waits for a message that never comes, while another thread ends the group."""
     heard: list[str] = []
     work = dist.irecv(torch.zeros(3), src=(dist.get_rank() + 1) % dist.get_world_size(), tag=77)
 
@@ -35,7 +36,7 @@ def waiting_while_the_group_ends() -> str:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    time.sleep(0.2)  # until it waits
+    time.sleep(0.2)  # by then the thread waits
     _end_and_start_again()
     thread.join(_PATIENCE_S)
     return heard[0] if heard else "nothing"
@@ -44,15 +45,15 @@ def waiting_while_the_group_ends() -> str:
 def _end_and_start_again() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     port = _free_port()
-    dist.barrier()  # nobody leaves while another still has to begin the broadcast
+    dist.barrier()  # no rank may leave while another has yet to start the broadcast
     dist.destroy_process_group()
     store = _start(rank, size, port)
-    dist.barrier()  # rank 0 serves the store, which the others need to start
+    dist.barrier()  # the other ranks need rank 0's store to start
     del store
 
 
 def dropped_handle() -> torch.Tensor:
-    """What an all-reduce whose handle nobody keeps makes of every second column."""
+    """All-reduces every second column without keeping the handle. Returns the whole tensor."""
     whole = torch.ones(4, 6)
     dist.all_reduce(whole[:, ::2], async_op=True)
     give_up = time.monotonic() + _PATIENCE_S
@@ -63,7 +64,7 @@ def dropped_handle() -> torch.Tensor:
 
 
 def polled_beside_futures(times: int) -> float:
-    """The sum of what all-gathers with a future give, polled by a thread that never lets go of Python's lock."""
+    """Returns the sum of all-gathers with a future, polled by a thread that never releases Python's GIL."""
     total = 0.0
     for _ in range(times):
         own, whole = torch.ones(4), torch.zeros(4 * dist.get_world_size())
@@ -76,7 +77,8 @@ def polled_beside_futures(times: int) -> float:
 
 
 def messages_beside_coalesced_calls(rounds: int) -> list[bool]:
-    """Whether receives that nobody answers are works of their own while another thread coalesces on the same group."""
+    """Returns, for receives without a message, whether each is a work of its own while another thread coalesces
+    calls."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group = dist.distributed_c10d._get_default_group()
     is_over = threading.Event()
@@ -101,7 +103,8 @@ def messages_beside_coalesced_calls(rounds: int) -> list[bool]:
 
 
 def reduced_while_somebody_waits_in_the_store() -> float:
-    """The sum of a first all-reduce; rank 1 waits in the store meanwhile, for what rank 0 sets after it."""
+    """Returns the sum of a first all-reduce. Meanwhile rank 1 waits in the store for a key that rank 0 sets after
+    it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     port = _free_port()
     dist.destroy_process_group()
@@ -125,7 +128,7 @@ def _start(rank: int, size: int, port: int) -> dist.Store:
 
 
 def _free_port() -> int:
-    """The same at all ranks."""
+    """Returns a port that is free on rank 0, on all ranks."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = torch.tensor(server.getsockname()[1])
     dist.broadcast(port, src=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of what torch's own tools see of a backend: its profilers and DDP's logging data."""
+"""Functions that ranks run in tests of what torch's own tools show of a backend: profilers and DDP's logging data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity
 
-#: Name, whether asynchronous, shapes of inputs.
+#: Name, True if asynchronous, shapes of inputs.
 Event = tuple[str, bool, list[list[int]]]
 
 
 def _profiled(profiler: str, body: Callable[[], Any]) -> list[Event]:
-    """The events of the backend while `body` ran, sorted."""
+    """Returns the backend's events while `body` ran, sorted."""
     prefix = dist.get_backend() + ":"
     profile: Any
     if profiler == "torch.profiler":
@@ -32,12 +32,12 @@ def _profiled(profiler: str, body: Callable[[], Any]) -> list[Event]:
 
 
 def events(profiler: str, operations: list[str]) -> dict[str, list[Event]]:
-    """The events of each of `operations`."""
+    """Returns the events of each of `operations`."""
     return {name: _profiled(profiler, globals()[f"_{name}"]) for name in operations}
 
 
 def events_after_the_call(profiler: str) -> list[Event]:
-    """Of an operation that is waited for on another thread's behalf: only its future is used."""
+    """Returns the events of an operation whose future is waited for and whose work is not."""
 
     def body() -> None:
         dist.all_reduce(torch.ones(2, 3), async_op=True).get_future().wait()
@@ -99,6 +99,6 @@ def _sparse() -> None:
 
 
 def logged_backend() -> str:
-    """What DDP's logging data says."""
+    """Returns the backend's name in DDP's logging data."""
     wrapped = DistributedDataParallel(torch.nn.Linear(2, 2))
     return str(wrapped._get_ddp_logging_data()["backend_name"])

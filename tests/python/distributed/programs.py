@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests: each function runs at every rank of a default group and returns what is to be compared."""
+"""Functions that ranks run in tests, on every rank of a default group. They return values to compare."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REDUCIBLE = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.
 
 
 def data(count: int, dtype: torch.dtype, rank: int, salt: int = 0) -> torch.Tensor:
-    """Small integers that depend on position and rank, exact in every type that is summed."""
+    """Returns small integers that depend on position and rank, and are exact in every type that is summed."""
     values = (torch.arange(count, dtype=torch.int64) * 7 + rank * 3 + salt) % 5
     return values.to(dtype)
 
@@ -38,7 +38,7 @@ def all_reduces(count: int, dtypes: list[torch.dtype], ops: list[str]) -> list[t
 
 
 def movements(count: int, dtype: torch.dtype) -> dict[str, Any]:
-    """One of each operation that only moves elements."""
+    """Runs one of each operation that only moves elements."""
     rank, size = dist.get_rank(), dist.get_world_size()
     own = data(count, dtype, rank)
     found: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def movements(count: int, dtype: torch.dtype) -> dict[str, Any]:
     found["scatter"] = tensor
 
     inputs = [data(count, dtype, rank, salt) for salt in range(size)]
-    if dist.get_backend() != "gloo":  # which has none
+    if dist.get_backend() != "gloo":  # Gloo has none
         outputs = [torch.empty_like(own) for _ in range(size)]
         dist.all_to_all(outputs, inputs)
         found["all_to_all"] = outputs
@@ -96,7 +96,7 @@ def reductions_of_parts(count: int, dtype: torch.dtype) -> dict[str, torch.Tenso
 
 
 def uneven() -> dict[str, Any]:
-    """Pieces of different sizes, strided tensors and empty ones."""
+    """Uses chunks of different sizes, strided tensors and empty ones."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found: dict[str, Any] = {}
     outputs = [torch.empty(peer + 1) for peer in range(size)]
@@ -117,7 +117,7 @@ def uneven() -> dict[str, Any]:
 
 
 def ring_of_messages(count: int) -> list[torch.Tensor]:
-    """Each rank sends to the next one and receives from the one before, several messages of one tag in flight."""
+    """Each rank sends to the next and receives from the previous one, with several messages of one tag in flight."""
     rank, size = dist.get_rank(), dist.get_world_size()
     received = [torch.empty(count) for _ in range(3)]
     works = [dist.irecv(tensor, src=(rank - 1) % size, tag=7) for tensor in received]
@@ -134,7 +134,7 @@ def ring_of_messages(count: int) -> list[torch.Tensor]:
 
 
 def subgroups() -> list[torch.Tensor]:
-    """The same number summed by even and odd ranks, by everybody, and by the odd ones again."""
+    """Returns the same number, summed by even and odd ranks, by all ranks, and by the odd ranks again."""
     rank, size = dist.get_rank(), dist.get_world_size()
     groups = [dist.new_group(list(range(start, size, 2))) for start in (0, 1)]
     found = []
@@ -155,7 +155,7 @@ def objects() -> list[Any]:
 
 
 def ddp_weights(steps: int, **options: Any) -> list[torch.Tensor]:
-    """Weights of a small model after training with DistributedDataParallel."""
+    """Returns the weights of a small model after training with DistributedDataParallel."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
     unused = options.pop("unused", False)
@@ -173,7 +173,7 @@ def ddp_weights(steps: int, **options: Any) -> list[torch.Tensor]:
 
 
 def futures() -> tuple[torch.Tensor, bool]:
-    """A future's value, and what its callback made of it."""
+    """Returns a future's value, and whether its callback got the right one."""
     tensor = torch.full((1000,), float(dist.get_rank() + 1))
     work = dist.all_reduce(tensor, async_op=True)
     future = work.get_future().then(lambda done: done.value()[0] / dist.get_world_size())
@@ -181,7 +181,7 @@ def futures() -> tuple[torch.Tensor, bool]:
 
 
 def error_of(name: str) -> str:
-    """The message of the error that a wrong call raises."""
+    """Returns the message of the error that a wrong call raises."""
     wrong = {
         "root": lambda: (
             dist.distributed_c10d._get_default_group()
@@ -205,7 +205,7 @@ def _options(options: Any, root: int) -> Any:
 
 
 def mismatch() -> str:
-    """What a rank reads when one of them calls with another size."""
+    """Returns a rank's error if one of the ranks calls with another size."""
     count = 8 if dist.get_rank() == 0 else 9
     try:
         dist.all_reduce(torch.ones(count))
@@ -215,7 +215,7 @@ def mismatch() -> str:
 
 
 def groups_beside_gloo() -> list[float]:
-    """Under a default group of Gloo: sums within chains of neighbours, whose group ranks differ from the job's."""
+    """Sums over pairs of neighbours, whose group ranks differ from the job's, under a default group of Gloo."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found = []
     for first in range(size - 1):
@@ -228,7 +228,7 @@ def groups_beside_gloo() -> list[float]:
 
 
 def split_in_halves() -> tuple[int, float]:
-    """(size, sum of the ranks) of this rank's part of a group that was split, after the group itself was used."""
+    """Returns (size, sum of the ranks) of this rank's part, after the whole group was used and split."""
     rank, size = dist.get_rank(), dist.get_world_size()
     dist.barrier()
     halves = [list(range(size // 2)), list(range(size // 2, size))]
@@ -240,7 +240,7 @@ def split_in_halves() -> tuple[int, float]:
 
 
 def _group_outside_torch(name: str) -> Any:
-    """A group of all ranks that torch does not know: its last reference is the caller's."""
+    """Returns a group of all ranks that torch does not know, so the caller holds its last reference."""
     rank, size = dist.get_rank(), dist.get_world_size()
     options = distributed_c10d._DistributedBackendOptions()
     options.store = dist.PrefixStore(name, distributed_c10d._get_default_store())
@@ -252,7 +252,7 @@ def _group_outside_torch(name: str) -> Any:
 
 
 def dropped_in_a_callback() -> bool:
-    """A group whose last reference is a callback's, which runs on a thread of the group."""
+    """Drops a group's last reference in a callback, which runs on a thread of the group."""
     groups = [_group_outside_torch("dropped in a callback")]
     called = threading.Event()
     work = groups[0].allreduce([torch.ones(4)])
@@ -260,12 +260,12 @@ def dropped_in_a_callback() -> bool:
     work.wait()
     del work, future
     is_called = called.wait(10)
-    time.sleep(0.2)  # the group ends now
+    time.sleep(0.2)  # the group ends meanwhile
     return is_called
 
 
 def dropped_with_a_callback() -> bool:
-    """A group whose last reference goes while a callback of its future waits for Python's lock."""
+    """Drops a group's last reference while a callback of its future waits for Python's GIL."""
     group = _group_outside_torch("dropped")
     called = threading.Event()
     work = group.allreduce([torch.ones(4)])
@@ -276,14 +276,14 @@ def dropped_with_a_callback() -> bool:
 
 
 def listeners() -> list[str]:
-    """The addresses at which this process accepts connections, after ranks have talked."""
+    """Returns the addresses at which this process accepts connections after the ranks have communicated."""
     dist.all_reduce(torch.ones(1000))
     found = psutil.Process().net_connections("inet")
     return [str(each.laddr.ip) for each in found if each.status == psutil.CONN_LISTEN]
 
 
 def call_after_failure() -> str:
-    """What a group that has failed says at the next call."""
+    """Returns the error of the next call in a group that has failed."""
     mismatch()
     try:
         dist.all_reduce(torch.ones(8))

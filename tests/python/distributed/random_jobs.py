@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m tests.python.distributed.random_jobs --runs 200 --seed 0`: groups that tune together while ranks stand
-still, are slow, lose candidates or die, over caches that are empty, shared, know the decision, are damaged or vanish.
+"""Runs groups that tune together while their ranks stop, are slow, lose candidates or die.
 
-Each run has a seed of its own. Ranks must decide alike and hold equal weights, or the survivors of a dead rank must
-raise an error that names it, within the peer timeout; nobody waits beyond its bound. In half of the runs a candidate is
-compiled in child processes, some of them slow: none is left after a run, nor is a rank after its group.
+    python -m tests.python.distributed.random_jobs --runs 200 --seed 0
+
+Caches are empty, shared, damaged, vanish, or know the decision. Each run has a seed of its own. Ranks must decide alike
+and hold equal weights. If a rank dies, the survivors must raise an error that names a rank within the peer timeout. No
+wait exceeds its bound. In half of the runs, child processes compile a candidate, some of them slowly. No child is left
+after a run, and no rank after its group.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ from tests.python.distributed.ranks import Ranks
 
 PEER_TIMEOUT_S = 5
 _ERROR_SLACK_S = 40
-"""Beyond the peer timeout, until survivors have raised, on a busy machine."""
+"""How long after the peer timeout survivors may raise, on a busy machine."""
 _TIMEOUT_S = 240
 _KINDS = ("slow", "stall", "stall", "compile-fails", "compile-hangs", "kill")
 _KINDS_WITH_CHILDREN = (*_KINDS, "stop", "child-slow", "child-slow", "child-dies")
 _DEADLY = ("kill", "stop")
 _STOPPED_S = 30
-"""For how long a rank stands still before it dies: its peers give it up long before."""
+"""How long a rank is stopped before it dies. Its peers give it up long before."""
 _CHILD_END_S = 90
-"""Until a process has ended that is to end: at idle priority, on a busy machine."""
+"""How long an ending process may take at idle priority, on a busy machine."""
 QUICK_CHILDREN = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
-"""Spares each child some processes that try vector instructions."""
+"""Saves each child some processes that try vector instructions."""
 _MARK = "RANDOM_JOBS_MARK"
-"""A variable by which processes that ranks have started are known."""
+"""An environment variable that marks all processes that ranks have started."""
 _VANISH_AT = 8
 _WORKER = process.WORKER
 _CACHES = ("own", "own", "known", "damaged", "vanishing")
@@ -55,7 +57,7 @@ _CACHES = ("own", "own", "known", "damaged", "vanishing")
 
 @dataclass(frozen=True)
 class Trouble:
-    """What happens to `rank` from step `step` on."""
+    """A fault that happens on `rank` from step `step` on."""
 
     kind: str
     rank: int
@@ -64,7 +66,7 @@ class Trouble:
 
 @dataclass(frozen=True)
 class Plan:
-    """One run, all of it from its seed."""
+    """One run, derived from its seed."""
 
     seed: int
     size: int
@@ -72,7 +74,7 @@ class Plan:
     caches: Sequence[str]
     troubles: Sequence[Trouble]
     uses_children: bool
-    """Candidate aot is compiled in a process beside each rank."""
+    """True if a process beside each rank compiles candidate aot."""
 
     @classmethod
     def draw(cls, seed: int, size: int) -> Plan:
@@ -87,14 +89,14 @@ class Plan:
 
     @property
     def death(self) -> Trouble | None:
-        """Of the rank that dies."""
+        """The fault that kills a rank, or None."""
         return next((trouble for trouble in self.troubles if trouble.kind in _DEADLY), None)
 
 
 def trained(
     caches: Sequence[str], troubles: Sequence[dict[str, Any]], uses_children: bool, folder: str
 ) -> dict[str, Any]:
-    """What one rank does. Its error, and after how long it came, goes into a file: it may die before it is asked."""
+    """Trains one rank. A rank may die before it can answer, so it writes its error and its delay to a file."""
     rank = dist.get_rank()
     mine = {trouble["kind"]: trouble["step"] for trouble in troubles if trouble["rank"] == rank}
     native, aot = type(candidate("native")), type(candidate("aot"))
@@ -142,7 +144,7 @@ def trained(
 
 
 def compile_children() -> list[int]:
-    """Those of this process."""
+    """The compile children of this process."""
     return [
         pid
         for pid in _processes()
@@ -158,7 +160,7 @@ def _processes() -> list[int]:
 def _read(pid: int, name: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return b""
 
 
@@ -175,13 +177,13 @@ def _slow(compile_in_parts: Any) -> Any:
 
 
 def _stand_still(seconds: int, end: signal.Signals = signal.SIGCONT) -> None:
-    """As a debugger or the machine would stop this process."""
+    """Stops this process for some seconds, as a debugger or the machine might."""
     subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -{end.value} {os.getpid()}"])
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def run(plan: Plan, ranks: Ranks, folder: Path) -> str:
-    """Runs `plan` once on `ranks`. Returns: what came of it, in a word. Raises: AssertionError with what went wrong."""
+    """Runs `plan` once on `ranks`. Returns its result in a word. Raises AssertionError if something went wrong."""
     caches = [_prepared(kind, folder, rank) for rank, kind in enumerate(plan.caches)]
     troubles = [asdict(trouble) for trouble in plan.troubles]
     arguments = {"caches": caches, "troubles": troubles, "uses_children": plan.uses_children, "folder": str(folder)}
@@ -217,7 +219,7 @@ def _judged_death(plan: Plan, folder: Path, error: BaseException) -> str:
 
 
 def _prepared(kind: str, folder: Path, rank: int) -> str:
-    """A cache folder of that kind for a rank. One that is "known" outlives the run: it may hold a decision."""
+    """Returns a cache folder of that kind for a rank. A "known" folder outlives the run, so it may hold a decision."""
     cache = folder / f"{kind}-{rank}"
     if kind in ("known", "shared"):
         cache = folder.parent / f"known-{rank}" if kind == "known" else folder / kind
@@ -228,21 +230,22 @@ def _prepared(kind: str, folder: Path, rank: int) -> str:
 
 
 def left_behind(mark: str) -> list[int]:
-    """Processes that were started (not forked) with `mark` in their environment: compile children, and theirs."""
+    """Returns processes that were started, not forked, with `mark` in their environment: children and their
+    children."""
     return [pid for pid in _processes() if pid != os.getpid() and mark.encode() in _read(pid, "environ")]
 
 
 class Group:
-    """Ranks of one size, started again where a run has ended them."""
+    """Ranks of one size, restarted after a run that ended them."""
 
     def __init__(self, size: int) -> None:
         self.size, self._mark = size, f"agspeed-random-jobs-{os.urandom(6).hex()}"
         self.num_with_children = 0
-        """Runs in which a compile child was seen."""
+        """The number of runs in which a compile child was seen."""
         self._ranks: Ranks | None = None
 
     def run(self, plan: Plan, folder: Path) -> str:
-        """As `run`. Raises: AssertionError also where a process of the run is left."""
+        """Like the function `run`, but also raises AssertionError if a process of the run is left."""
         if self._ranks is None:
             limit = {"AGSPEED_PEER_TIMEOUT_MS": str(PEER_TIMEOUT_S * 1000)}
             self._ranks = Ranks(self.size, timeout_s=_TIMEOUT_S, **limit, **QUICK_CHILDREN, **{_MARK: self._mark})
@@ -259,7 +262,7 @@ class Group:
         return result
 
     def close(self) -> None:
-        """Ends the ranks. Raises: AssertionError where one is left, or a process that one has started."""
+        """Ends the ranks. Raises AssertionError if a rank is left, or a process that a rank has started."""
         if self._ranks is None:
             return
         ranks, self._ranks = self._ranks, None
@@ -281,7 +284,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _state(pid: int) -> bytes:
-    """E.g. b"T" of one that is stopped; b"" of one that is gone."""
+    """The process's state: b"T" if it is stopped, b"" if it is gone."""
     return (_read(pid, "stat").rpartition(b")")[2].split() or [b""])[0]
 
 

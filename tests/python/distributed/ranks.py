@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks for tests: processes that stay, forked from one that has loaded torch, and run a function in a fresh group each
-time."""
+"""Ranks for tests: long-lived processes, forked from one that has loaded torch. They run functions, each in a fresh
+group."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from types import TracebackType
 from typing import Any
 
 _TIMEOUT_S = 60
-_START_TIMEOUT_S = 300  # loading torch on a busy machine
+_START_TIMEOUT_S = 300  # loading torch takes long on a busy machine
 _LOADED_ONCE = ["torch", "torch.distributed", "tests.python.distributed.training"]
 
 
 class Ranks:
-    """`size` processes. Not thread-safe; close it (or leave the with block) to end them."""
+    """`size` processes. Not thread-safe; close it or leave the with block to end them."""
 
     def __init__(
         self, size: int, prepare: Callable[[], None] | None = None, timeout_s: int = _TIMEOUT_S, **variables: str
     ) -> None:
-        """Each rank calls `prepare` first, a function of a module; `variables` are added to its environment. An answer
-        is waited for for `timeout_s`, another rank in a collective half as long.
+        """Starts the ranks. Each one calls `prepare`, a module-level function, first. `variables` are added to its
+        environment. An answer may take `timeout_s`, a collective half as long.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_LOADED_ONCE)
@@ -48,14 +48,14 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, by rank."""
+        """Process ids by rank."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     def run(self, function: Any, folder: Path, backend: str = "agspeed", /, **arguments: Any) -> list[Any]:
-        """function(**arguments) at every rank of a new default group; what the ranks return, in their order.
+        """Runs function(**arguments) on every rank of a new default group. Returns their results in rank order.
 
-        Raises AssertionError with the traceback of the first rank that raised. A rank that did not answer in time ends
-        all of them: later calls fail at once.
+        Raises AssertionError with the traceback of the first rank that raised. If a rank does not answer in time, all
+        ranks are ended, and later calls fail at once.
         """
         assert self._processes, "a rank did not answer an earlier call"
         store = folder / f"store-{os.urandom(4).hex()}"
@@ -104,7 +104,7 @@ def _serve(
     import torch
     from torch import distributed
 
-    import agspeed  # noqa: F401  makes the backend known
+    import agspeed  # noqa: F401  registers the backend
 
     if prepare:
         prepare()
@@ -123,7 +123,8 @@ def _serve(
                 world_size=size,
                 timeout=datetime.timedelta(seconds=timeout_s / 2),
             )
-            # Kept until the next call: torch's Gloo aborts when a callback of its own drops the last reference.
+            # Kept until the next call, because torch's Gloo aborts if one of its own callbacks drops the last
+            # reference.
             alive = distributed.group.WORLD  # noqa: F841
             try:
                 torch.manual_seed(1000 + rank)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compile child that takes its time: started as `agspeed.tuning.child.worker` is."""
+"""A slow compile child, started as `agspeed.tuning.child.worker` is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backend "agspeed" of torch.distributed beside torch's own Gloo: same calls, same results."""
+"""The backend "agspeed" of torch.distributed compared with torch's own Gloo: same calls, same results."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_ddp_trains_as_over_gloo(ranks: Ranks, tmp_path: Path, options: dict[str
     found = ranks.run(programs.ddp_weights, tmp_path, steps=4, **options)
     expected = ranks.run(programs.ddp_weights, tmp_path, "gloo", steps=4, **options)
     assert all(torch.equal(a, b) for weights in found for a, b in zip(weights, found[0], strict=True))
-    if ranks.size == 2:  # one order of summation: the same bits
+    if ranks.size == 2:  # two ranks have one order of summation, so the bits are equal
         assert_same(found, expected)
     else:
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
@@ -167,7 +167,7 @@ def test_a_group_can_be_split(ranks: Ranks, tmp_path: Path) -> None:
 def test_a_group_dropped_with_a_callback_under_way_ends(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(programs.dropped_with_a_callback, tmp_path, "gloo") == [True] * ranks.size
     assert ranks.run(programs.dropped_in_a_callback, tmp_path, "gloo") == [True] * ranks.size
-    assert ranks.run(programs.subgroups, tmp_path)  # the processes live
+    assert ranks.run(programs.subgroups, tmp_path)  # the processes are alive
 
 
 @pytest.mark.parametrize("imports", ["import agspeed, torch", "import torch, agspeed"])

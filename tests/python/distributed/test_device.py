@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors on an accelerator: staged through host memory, in the order of its streams, without waiting for it."""
+"""Tensors on an accelerator are staged through host memory, in stream order and without blocking the host."""
 
 from __future__ import annotations
 

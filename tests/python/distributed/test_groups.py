@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups beside the default one: split from it, made beside a bound device, named as others were, wrapped by torch."""
+"""Groups other than the default one: split from it, made with a bound device, named again, or wrapped by torch."""
 
 from __future__ import annotations
 

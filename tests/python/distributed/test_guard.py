@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks have decided together is looked at again by all of them once it is slow, and by nobody else."""
+"""If a decision of all ranks becomes slow, all of these ranks measure it again, and no other rank does."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.python.distributed.ranks import Ranks
 needs_extension = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
 _TIMEOUT_S = 500
-"""Compiling on a busy machine is no hang, nor are thousands of steps that are slow on purpose."""
+"""Compiling takes long on a busy machine, and so do thousands of steps that are slow on purpose. Neither is a hang."""
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,7 @@ def test_two_sessions_in_one_wrapper_do_not_wait_for_each_other(two_ranks: Ranks
 
 
 class Member:
-    """A rank that trains in step with others, and seeks them between two of its backwards."""
+    """A rank that trains in step with others and asks for a resync between two of its backwards."""
 
     def __init__(self, store: Any, rank: int, size: int, extra: int) -> None:
         self.num_collectives, self.extra = 0, extra
@@ -116,8 +116,8 @@ class Member:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_all_ranks_meet_in_the_same_backward_or_none_does(seed: int) -> None:
-    """Ranks begin each backward in any order, and seek before or after others have begun theirs. Some wait too long,
-    some count their collectives otherwise."""
+    """Ranks begin each backward in any order, and ask for a resync before or after others have begun theirs. Some wait
+    too long, and some count their collectives differently."""
     print("seed", seed)
     rng, store, size = random.Random(seed), HashStore(), 2 + seed % 3
     counts_alike = rng.random() < 0.8

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bucket layouts: another one changes no bit of the weights, predictions follow from ready times, and wrappers that
-may not be touched are not.
+"""Bucket layouts: a new layout changes no bit of the weights, predictions follow from ready times, and wrappers whose
+layout must not change keep theirs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.python.distributed.ranks import Ranks
 needs_extension = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
 _TIMEOUT_S = 300
-"""Tuning on a busy machine is no hang."""
+"""Tuning takes long on a busy machine and is no hang."""
 _WRAPPERS: list[dict[str, Any]] = [
     {},
     {"keep": True},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles, groups and stores that outlive, or do not outlive, each other; several threads in one group."""
+"""Handles, groups and stores that outlive each other or do not, and several threads in one group."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch over NCCL with the network plug-in: two processes on one GPU get what they get over NCCL's own sockets.
+"""torch over NCCL with the network plug-in: two processes on one GPU get the same results as over NCCL's own sockets.
 
-Processes with hosts of different names are separate nodes to NCCL, so that what they send goes through the network.
+Host names differ between the processes, so NCCL treats them as separate nodes and sends over the network.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ dist.destroy_process_group()
 
 
 def run(**environment: str) -> tuple[list[str], str]:
-    """The digests of both processes, and all that they printed."""
+    """Returns the digests of both processes, and everything that they printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_DEBUG": "INFO"}

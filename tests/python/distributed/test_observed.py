@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's own tools see groups of ours as they see Gloo's: profilers and DDP's logging data."""
+"""Torch's own tools, profilers and DDP's logging data, show groups of agspeed as they show groups of Gloo."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts that know nothing of agspeed run over its backend, with tuned buckets, to the same weights as over Gloo."""
+"""Scripts that do not know agspeed run over its backend, with tuned buckets, and reach the same weights as over
+Gloo."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from tests.python.distributed.installed import installed
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
-# One line of each script tells what a test asks: the names that torch gives out, and whose group it is.
+# Each script calls tell() to write the values that tests check: weights, and the backend's names in torch.
 TELL = """
 import json
 from torch import distributed as told
@@ -70,7 +71,7 @@ for (batch,) in data:
 tell(model, sys.argv[1])
 accelerator.end_training()
 """
-# Gloo of torch 2.15 sometimes calls std::terminate while the interpreter ends.
+# Leaves early, because Gloo of torch 2.15 sometimes calls std::terminate while the interpreter ends.
 LEAVE = """
 import os
 os._exit(0)
@@ -78,7 +79,7 @@ os._exit(0)
 
 
 def trained(folder: Path, script: str, stands_in: bool, **environment: str) -> dict[str, Any]:
-    """What rank 0 of two told after training by `script` under torchrun."""
+    """Returns the output of rank 0 of two after training with `script` under torchrun."""
     program, told = folder / "train.py", folder / f"told-{stands_in}-{len(environment)}.json"
     program.write_text("import torch\n" + TELL + script + ("" if stands_in else LEAVE))
     env = {**os.environ, "OMP_NUM_THREADS": "1", **installed(folder), **environment}
@@ -106,7 +107,7 @@ def test_an_unchanged_script_trains_to_the_same_weights(tmp_path: Path, script: 
     over_gloo, ours = (trained(tmp_path, script, stands_in) for stands_in in (False, True))
     assert over_gloo["kinds"] == ["torch.distributed.distributed_c10d", name, "2"]
     assert ours["kinds"] == ["agspeed._native", name, "2"]
-    assert ours["weights"] == over_gloo["weights"]  # two ranks: every order of a sum is the same
+    assert ours["weights"] == over_gloo["weights"]  # two ranks: every order of a sum gives the same result
 
 
 def test_an_unchanged_script_has_its_buckets_tuned(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks go on together after what takes seconds, and never wait for one that says nothing."""
+"""Ranks continue together after a pause of seconds, and never wait for a rank that sends nothing."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_each_waits_for_the_others_of_its_own_time() -> None:
 
 
 class Broken:
-    """As a store whose host is gone."""
+    """Behaves like a store whose host is gone."""
 
     def __init__(self) -> None:
         self.num_requests = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the backend offers beyond collectives: receives from anybody, barriers with names, records, counters."""
+"""The backend's features beyond collectives: any-source receives, barriers with names, flight records and counters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    with Ranks(request.param, AGSPEED_SHARED_MEMORY="0") as started:  # over rails, which are counted
+    with Ranks(request.param, AGSPEED_SHARED_MEMORY="0") as started:  # over rails, whose traffic is counted
         yield started
 
 
@@ -51,7 +51,7 @@ def test_a_wait_that_takes_too_long_says_so(ranks: Ranks, tmp_path: Path) -> Non
     assert "DistBackendError" in message and "timed out after 200 ms" in message
 
 
-# --- barriers that name the missing -----------------------------------------------------------------------------------
+# --- barriers that name missing ranks ---------------------------------------------------------------------------------
 
 
 def test_a_barrier_that_everybody_reaches(ranks: Ranks, tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_counters_count_bytes_and_operations(ranks: Ranks, tmp_path: Path) -> No
         [earlier], [rail] = before["rails"], after["rails"]
         expected = (
             2 * 4 * count * (ranks.size - 1) / ranks.size
-        )  # direct: a share goes out twice, in pieces that may be unequal
+        )  # the direct algorithm: each share is sent twice, in chunks that may be unequal
         assert 0.99 * expected <= rail["bytes_sent"] - earlier["bytes_sent"] < 1.1 * expected + 65536
         assert 0.99 * expected <= rail["bytes_received"] - earlier["bytes_received"] < 1.1 * expected + 65536
         assert (rail["interface"], rail["address"], rail["share"]) == ("lo", "127.0.0.1", 1.0)

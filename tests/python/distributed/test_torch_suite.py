@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's own tests of Gloo over our backend: what passes over Gloo passes over ours (torch_suite.py)."""
+"""Torch's own tests of Gloo, run over agspeed's backend: a test that passes over Gloo passes here (torch_suite.py)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-#: Test -> sizes at which it fails over ours on purpose, and why.
+#: Test -> group sizes at which it fails over agspeed on purpose, and the reason.
 DEVIATIONS: dict[str, tuple[set[int], str]] = {
     "test_monitored_barrier_gloo": (
         {3},
@@ -37,7 +37,7 @@ DEVIATIONS: dict[str, tuple[set[int], str]] = {
 
 
 def _run(size: int) -> dict[str, dict[str, Any]]:
-    """Results by name. In a process that may fork."""
+    """Returns results by name. Runs the suite in a process that may fork."""
     command = [sys.executable, "-m", "tests.python.distributed.torch_suite", f"--ranks={size}"]
     run = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stderr[-4000:]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's own ways to train on several ranks, over the backend "agspeed" and over Gloo: the same results."""
+"""Torch's own ways to train on several ranks give the same results over the backend "agspeed" and over Gloo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
 
 
 def assert_as_over_gloo(ranks: Ranks, folder: Path, program: Any, tolerance: float = 1e-5, **arguments: Any) -> None:
-    """Equal bits where two ranks leave one order of summation, else within its rounding."""
+    """Results are bit-equal if two ranks leave only one order of summation, and equal within rounding otherwise."""
     found = ranks.run(program, folder, **arguments)
     expected = ranks.run(program, folder, "gloo", **arguments)
     is_exact = ranks.size == 2 or tolerance == 0
@@ -96,7 +96,7 @@ def test_fully_sharded_training_equals_ddp(ranks: Ranks, tmp_path: Path) -> None
 
 
 def test_gradients_are_divided_by_any_factor(ranks: Ranks, tmp_path: Path) -> None:
-    """A factor of one sums them; torch gives this to the backend as a premultiplied sum."""
+    """A factor of one sums the gradients; torch passes the factor to the backend as a premultiplied sum."""
     found = ranks.run(training.fsdp_with_factor, tmp_path, factor=1.0)
     expected = ranks.run(training.ddp, tmp_path, "gloo", steps=3, scale=float(ranks.size))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

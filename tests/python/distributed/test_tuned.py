@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrapped model that tunes with its ranks trains to a plain one's weights, whatever its wrapper is asked for and
-whatever its user does to it.
+"""A wrapped model that tunes with its ranks trains to a plain model's weights, for all features of wrappers and all
+actions of users that are tested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.python.distributed.ranks import Ranks
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
 _TIMEOUT_S = 240
-"""Compiling on a busy machine is no hang."""
+"""Compiling takes long on a busy machine and is no hang."""
 
 
 @pytest.fixture(scope="module")

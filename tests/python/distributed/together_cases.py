@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of tuning together: train a wrapped model until it is decided, with things going wrong."""
+"""Functions that ranks run in tests of tuning together: train a wrapped model to a decision, while things go wrong."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _MOST_STEPS = 6000
 
 
 class Net(nn.Module):
-    """Steps of about two milliseconds, of which element-wise operators take a part."""
+    """A model whose steps take about two milliseconds, a part of it in element-wise operators."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def _slow_where_not_captured(seconds: float) -> float:
 
 
 class SlowEagerly(Net):
-    """Any candidate is faster."""
+    """A model for which every candidate is faster than eager."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         return super().forward(batch) * _slow_where_not_captured(0.005)
@@ -64,7 +64,7 @@ class SlowEagerly(Net):
 def wrapped(
     cache: Path, width: int = 64, kind: type[Net] = Net, options: dict[str, Any] | None = None, **settings: Any
 ) -> DistributedDataParallel:
-    """options: of the wrapper."""
+    """`options` are the wrapper's."""
     torch.manual_seed(3)
     settings = {"mode": "max", "backends": ["native", "aot"], "cache_dir": cache, **settings}
     return DistributedDataParallel(agspeed.optimize(kind(width), **settings), **(options or {}))
@@ -83,8 +83,8 @@ def train(
     do: Callable[[], None] | None = None,
     before_each: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Trains until it is decided; what this rank came to. do: called before step `at`; before_each: before each step,
-    with its number."""
+    """Trains until the ranks have decided, and returns this rank's results. `do` is called before step `at`, and
+    `before_each` before each step with its number."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     count = 0
     while agspeed.status(model) == "tuning" and count < _MOST_STEPS:
@@ -93,7 +93,7 @@ def train(
         before_each(count)
         step(model, optimizer)
         count += 1
-    for _ in range(3):  # what is left of the meetings goes
+    for _ in range(3):  # removes what the meetings leave behind
         step(model, optimizer)
     weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
     session = session_of(model.module)
@@ -113,7 +113,7 @@ def decided(cache: str) -> dict[str, Any]:
 
 
 def reported(path: str, cache: str) -> dict[str, Any]:
-    """The report of a decided model after a step that the wrapper has timed; its page is at `path`."""
+    """Returns the report of a decided model after a step that the wrapper has timed. Saves its page at `path`."""
     model = wrapped(Path(cache))
     train(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -126,8 +126,9 @@ def reported(path: str, cache: str) -> dict[str, Any]:
 
 
 def work_of_settled_steps(cache: str, arm: str) -> dict[str, Any]:
-    """Lines of agspeed that this thread ran in each of some settled steps, and its requests to stores, in a group that
-    chose `arm` and in a model that trains alone with such a plan, or with a compiled one where buckets were chosen.
+    """Counts lines of agspeed's Python and requests to stores in each of some settled steps of this thread. It does so
+    in a group that chose `arm`, and in a model that trains alone with the same plan. If `arm` has a bucket layout, the
+    lone model is compiled instead.
     """
     kind, backends = (SlowEagerly, ["native"]) if arm == "native" else (Net, ["eager"])
     find = DecisionStore.find
@@ -158,7 +159,7 @@ def _await_recheck(model: DistributedDataParallel) -> None:
 
 
 def _await_content(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Trains until no rank doubts what was decided, as one may where the machine has become slower."""
+    """Trains until no rank doubts the decision, as a rank may when the machine has become slower."""
     for _ in range(_MOST_STEPS):
         doubts = torch.tensor(float(bool(model._forward_hooks)))
         dist.all_reduce(doubts)
@@ -170,7 +171,7 @@ def _await_content(model: DistributedDataParallel, optimizer: torch.optim.Optimi
 
 def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for _ in range(300):  # steps that the report wants to see become rare
+    for _ in range(300):  # after these, steps that the report observes are rare
         step(model, optimizer)
     if isinstance(model, DistributedDataParallel):
         _await_content(model, optimizer)
@@ -205,7 +206,7 @@ def decided_with_caches(caches: list[str]) -> dict[str, Any]:
 
 
 def compiled_in_children(cache: str) -> dict[str, Any]:
-    """Candidate aot is compiled in a child; how many jobs this rank's child had."""
+    """Compiles candidate aot in a child. Also returns the jobs of this rank's child."""
     aot, submit, jobs = type(candidate("aot")), Child.submit, []
 
     def counting(self: Child, job: Job) -> None:
@@ -220,7 +221,7 @@ def compiled_in_children(cache: str) -> dict[str, Any]:
 
 
 def accumulating(cache: str) -> dict[str, Any]:
-    """Every other backward reduces."""
+    """Only every other backward reduces gradients."""
     model = wrapped(Path(cache))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(60):
@@ -255,7 +256,7 @@ def one_rank_looks_first(cache: str) -> dict[str, Any]:
 
 
 def adversarial(cache: str) -> dict[str, Any]:
-    """Each step first asks for the gradient of its inputs, which reduces nothing; ranks take their time by turns."""
+    """Each step first computes the gradient of its inputs, which reduces nothing. The ranks are slow in turn."""
     model = wrapped(Path(cache))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for number in range(30):
@@ -271,7 +272,7 @@ def adversarial(cache: str) -> dict[str, Any]:
 
 
 def one_rank_has_hooks(cache: str) -> dict[str, Any]:
-    """Rank 0 alone looks at what its wrapper returns, from the first call on."""
+    """Rank 0 alone has a hook that reads its wrapper's outputs, from the first call on."""
     model = wrapped(Path(cache))
     hook = model.register_forward_hook(lambda *_: None) if dist.get_rank() == 0 else None
     result = train(model)
@@ -282,7 +283,7 @@ def one_rank_has_hooks(cache: str) -> dict[str, Any]:
 
 
 def one_rank_has_more_groups(cache: str) -> dict[str, Any]:
-    """Rank 0 alone is in a second group."""
+    """Rank 0 alone belongs to a second group."""
     if dist.get_rank() == 0:
         dist.new_group([0], use_local_synchronization=True)
     return train(wrapped(Path(cache)))
@@ -311,7 +312,7 @@ def restored_at_one_rank(cache: str) -> dict[str, Any]:
 
 
 def left_at_one_rank(cache: str) -> dict[str, Any]:
-    """Rank 1 meets something that is not tuned, and trains on eagerly."""
+    """Rank 1 gets a model that cannot be tuned, and continues to train eagerly."""
     model = wrapped(Path(cache))
     session = session_of(model.module)
     assert session is not None
@@ -324,7 +325,7 @@ def left_at_one_rank(cache: str) -> dict[str, Any]:
 
 
 def evaluating_at_one_rank(cache: str) -> dict[str, Any]:
-    """Rank 0 alone runs forwards of the wrapper without gradients whenever ranks are to go on together."""
+    """Rank 0 alone runs forwards of the wrapper without gradients whenever the ranks are about to continue together."""
     model = wrapped(Path(cache), options={"broadcast_buffers": False})
     begun: list[bool] = []
 
@@ -344,7 +345,7 @@ def evaluating_at_one_rank(cache: str) -> dict[str, Any]:
 
 
 def stranger_in_the_store(cache: str, victim: str) -> dict[str, Any]:
-    """Somebody writes news into the store before each step, with a token that leads to the folder `victim`."""
+    """A stranger writes news into the store before each step, with a token whose path leads to the folder `victim`."""
     group = dist.new_group(timeout=datetime.timedelta(seconds=10))
     torch.manual_seed(3)
     model = DistributedDataParallel(
@@ -367,7 +368,7 @@ def settings_differ(cache: str) -> dict[str, Any]:
 
 
 def one_rank_is_plain(cache: str) -> tuple[str, str]:
-    """State and reason of rank 0's model; the other rank does not optimize its own."""
+    """Returns state and reason of rank 0's model. The other rank does not optimize its own."""
     torch.manual_seed(3)
     model = wrapped(Path(cache)) if dist.get_rank() == 0 else DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -378,7 +379,7 @@ def one_rank_is_plain(cache: str) -> tuple[str, str]:
 
 
 def refused_at_one_rank(cache: str) -> dict[str, Any]:
-    """Rank 1's loads of one candidate are refused."""
+    """Rank 1 rejects one candidate whenever it is loaded."""
     load = controller.Controller._load
     if dist.get_rank() == 1:
 
@@ -396,7 +397,7 @@ def refused_at_one_rank(cache: str) -> dict[str, Any]:
 
 
 def two_models(cache: str) -> list[dict[str, Any]]:
-    """As in a GAN: two wrappers of one group, trained in turns."""
+    """Trains two wrappers of one group in turns, as a GAN does."""
     models = [wrapped(Path(cache), width) for width in (64, 64)]
     optimizers = [torch.optim.SGD(model.parameters(), lr=1e-3) for model in models]
     for _ in range(30):
@@ -406,7 +407,7 @@ def two_models(cache: str) -> list[dict[str, Any]]:
 
 
 def two_groups(cache: str) -> list[dict[str, Any]]:
-    """One model is wrapped for all of four ranks, another for each half of them, and one half loses a candidate."""
+    """One model is wrapped for all four ranks, another one for each half of them. One half loses a candidate."""
     halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     half = dist.get_rank() // 2
     native, untouched = type(candidate("native")), type(candidate("native")).compile_in_parts
@@ -473,8 +474,8 @@ def copied_while_tuning(cache: str) -> dict[str, Any]:
 
 
 def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
-    """The reason of a model of four blocks under FSDP2, and its weights without and with agspeed, which is asked for
-    before the blocks are sharded, or for one block before the whole is.
+    """Returns the status of a model of four blocks under FSDP2, and its weights without and with agspeed. The model is
+    optimized before its blocks are sharded, or one block is before the whole model is sharded.
     """
     weights, reason = [], ""
     for is_optimized in (False, True):
@@ -499,7 +500,7 @@ def sharded(cache: str, when: str) -> tuple[str, torch.Tensor, torch.Tensor]:
 
 
 def killed_while_tuning(folder: str) -> None:
-    """Rank 1 dies; what the others raise, and after how long, goes into a file."""
+    """Rank 1 dies. The error of each other rank and its delay go to a file."""
     model = wrapped(Path(folder) / "cache")
     begun = [0.0]
 

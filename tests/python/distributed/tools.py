@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of any-source receives, barriers with names, flight records and counters."""
+"""Functions that ranks run in tests of any-source receives, barriers with names, flight records and counters."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def error_of(call: Any) -> str:
 
 
 def received_from_anybody(count: int, rounds: int) -> list[tuple[int, float]]:
-    """(source, value) of the messages in the order in which rank 0 received them; the others send 100 r + round."""
+    """Returns (source, value) of the messages in the order of rank 0's receives. The others send 100 r + round."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found = []
     if rank == 0:
@@ -44,7 +44,7 @@ def received_from_anybody(count: int, rounds: int) -> list[tuple[int, float]]:
 
 
 def received_beside_known_sources() -> list[float]:
-    """Two receives from anybody under way, one from the last rank of another tag between them."""
+    """Has two any-source receives in flight, and between them a receive from the last rank with another tag."""
     rank, size = dist.get_rank(), dist.get_world_size()
     last = size - 1
     found: list[float] = []
@@ -56,7 +56,7 @@ def received_beside_known_sources() -> list[float]:
         assert works[0].source_rank() == works[2].source_rank() == last
         found = [float(tensor[0]) for tensor in tensors]
     elif rank == last:
-        time.sleep(0.05)  # after the receives were started
+        time.sleep(0.05)  # by then the receives have started
         for value, tag in ((1.0, 1), (2.0, 2), (3.0, 1)):
             dist.send(torch.full((3,), value), dst=0, tag=tag)
     dist.barrier()
@@ -69,7 +69,7 @@ def nobody_sends() -> str:
 
 
 def wait_for_nobody() -> str:
-    """The error of a wait for a message that comes later."""
+    """Returns the error of a wait that ends before the message comes."""
     if dist.get_rank() > 1:
         return ""
     if dist.get_rank() == 1:
@@ -82,11 +82,11 @@ def wait_for_nobody() -> str:
     return message
 
 
-# --- barriers that name the missing -----------------------------------------------------------------------------------
+# --- barriers that name missing ranks ---------------------------------------------------------------------------------
 
 
 def barrier_without_time() -> str:
-    """The error of torch's own method at rank 0, which comes alone."""
+    """Returns the error of torch's own method on rank 0, which enters the barrier alone."""
     whole = dist.group.WORLD
     message = error_of(lambda: whole.monitored_barrier(datetime.timedelta(0))) if dist.get_rank() == 0 else ""
     dist.barrier()
@@ -100,7 +100,7 @@ def everybody_meets(times: int) -> int:
 
 
 def somebody_is_late(late: list[int], wait_all_ranks: bool) -> tuple[str, float]:
-    """What each rank reads when some come after the timeout, and that the group goes on working."""
+    """Returns each rank's error if some ranks come after the timeout. The group still works afterwards."""
     dist.barrier()
     if dist.get_rank() in late:
         time.sleep(3.0)
@@ -149,29 +149,29 @@ def recorded_often(times: int) -> dict[str, Any]:
 
 
 def recorded_failure() -> dict[str, Any]:
-    """Rank 0 calls with another size; everybody's record of it."""
+    """Rank 0 calls with another size. Returns every rank's record of it."""
     dist.all_reduce(torch.ones(4))
     error_of(lambda: dist.all_reduce(torch.ones(8 if dist.get_rank() == 0 else 9)))
     return agspeed_distributed.flight_record()
 
 
 def received_nothing() -> None:
-    """A receive that nobody answers and nobody asks about."""
+    """Starts a receive that gets no message and is not waited for."""
     dist.all_reduce(torch.ones(4))
     dist.irecv(torch.ones(8), src=1 - dist.get_rank())
 
 
 def counted(count: int) -> tuple[dict[str, Any], dict[str, Any], str]:
-    """Counters before and after one all_reduce of `count` elements, and the text for Prometheus."""
+    """Returns counters before and after one all_reduce of `count` elements, and the text for Prometheus."""
     before = agspeed_distributed.counters()
-    dist.barrier()  # nobody sends before all have looked
+    dist.barrier()  # no rank sends before all have read their counters
     dist.all_reduce(torch.ones(count))
     dist.barrier()
     return before, agspeed_distributed.counters(), agspeed_distributed.prometheus()
 
 
 def traced(folder: Path, count: int) -> dict[str, Any]:
-    """The timeline of five operations and a pause."""
+    """Returns the timeline of five operations and a pause."""
     dist.all_reduce(torch.ones(3))
     path = folder / f"trace-{dist.get_rank()}.json"
     with agspeed_distributed.trace(path, interval_s=0.002):
@@ -182,5 +182,5 @@ def traced(folder: Path, count: int) -> dict[str, Any]:
 
 
 def without_our_backend() -> tuple[str, str]:
-    agspeed_distributed.monitored_barrier(timeout=10.0)  # Gloo's own
+    agspeed_distributed.monitored_barrier(timeout=10.0)  # falls back to Gloo's own
     return error_of(agspeed_distributed.counters), error_of(agspeed_distributed.flight_record)

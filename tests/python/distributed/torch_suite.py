@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs torch's own tests of a backend, the class DistributedTest._DistTestBase, over a backend in Gloo's place.
 
-Their source is loaded with the backend's name where it says Gloo's: whatever it expects of Gloo alone it expects
-of that backend. Each test runs in ranks that are forked from this process, several tests at a time; GPUs are hidden.
+The source of these tests is loaded with the backend's name in place of Gloo's. So the tests expect of that backend what
+they expect of Gloo alone. Each test runs in ranks that are forked from this process, several tests at a time; GPUs are
+hidden.
 
-    python -m tests.python.distributed.torch_suite --ranks 3                   # ours, what passes over Gloo
-    python -m tests.python.distributed.torch_suite --ranks 3 --backend gloo    # every test, over torch's own
-    python -m tests.python.distributed.torch_suite --record                    # measures what passes over Gloo again
+    python -m tests.python.distributed.torch_suite --ranks 3                   # agspeed, tests that pass over Gloo
+    python -m tests.python.distributed.torch_suite --ranks 3 --backend gloo    # every test, over torch's Gloo
+    python -m tests.python.distributed.torch_suite --record                    # finds the tests that pass over Gloo
 
-Prints a JSON object per test: its name, its outcome ("passed", "skipped", "failed"), seconds, and what failed.
+Prints a JSON object per test: its name, its outcome ("passed", "skipped", "failed"), its seconds and the error.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from typing import Any
 
 SIZES = (2, 3)
 MODULE = "torch.testing._internal.distributed.distributed_test"
-#: What passes over Gloo, written by --record: {"torch": version, "2": [names], "3": [names]}.
+#: The tests that pass over Gloo, written by --record: {"torch": version, "2": [names], "3": [names]}.
 BASELINE = Path(__file__).with_name("torch_suite_gloo.json")
-#: Tests at a time: they wait more than they compute.
+#: The number of tests at a time. Tests wait more than they compute.
 JOBS = 4
 _LIMIT_S = 120
 _BARRIER_S = 60
@@ -50,7 +51,7 @@ class Result:
 
 @dataclass
 class _Running:
-    """One test: a process and a file of output per rank."""
+    """A running test: a process and a file of output per rank."""
 
     name: str
     folder: tempfile.TemporaryDirectory[str]
@@ -59,7 +60,8 @@ class _Running:
 
 
 class Suite:
-    """The tests of a backend for `size` ranks, which torch's module reads as it is loaded: one suite a process."""
+    """The tests of a backend for `size` ranks. Torch's module reads the size when it is loaded, so one suite per
+    process."""
 
     def __init__(self, backend: str, size: int) -> None:
         os.environ |= {
@@ -81,7 +83,7 @@ class Suite:
         return [name for name in dir(self._case) if name.startswith("test_")]
 
     def run(self, names: list[str], jobs: int) -> Iterator[Result]:
-        """Results as the tests end, at most `jobs` at a time."""
+        """Yields results as tests end, with at most `jobs` at a time."""
         waiting = list(reversed(names))
         running: list[_Running] = []
         while waiting or running:
@@ -97,7 +99,7 @@ class Suite:
                 yield self._finish(test)
 
     def _barrier(self, wait_for: int | None = None, timeout: float = 0) -> None:
-        """Torch's, with more patience."""
+        """Torch's barrier with a longer timeout."""
         self._module.Barrier.sync(wait_for, max(timeout, _BARRIER_S))
 
     def _start(self, name: str) -> _Running:
@@ -112,7 +114,7 @@ class Suite:
         return test
 
     def _serve(self, name: str, rank: int, folder: Path) -> None:
-        """Runs the test as one rank; the exit code says how it went."""
+        """Runs the test as one rank. The exit code gives the outcome."""
         output = os.open(folder / f"output-{rank}", os.O_WRONLY | os.O_CREAT)
         os.dup2(output, 1)
         os.dup2(output, 2)
@@ -144,7 +146,7 @@ class Suite:
 
 
 def _load(backend: str) -> Any:
-    """Torch's module of tests, with `backend` in Gloo's place."""
+    """Loads torch's module of tests, with `backend` in Gloo's place."""
     from torch.testing._internal.common_distributed import DistTestCases
 
     import agspeed.distributed
@@ -159,16 +161,16 @@ def _load(backend: str) -> Any:
             DistTestCases.backend_feature[feature].add(backend)
     module = types.ModuleType(MODULE)
     module.__dict__.update(agspeed=agspeed, __file__=spec.origin)
-    sys.modules[MODULE] = module  # what is pickled is looked for there
+    sys.modules[MODULE] = module  # pickle looks up its classes there
     exec(compile(source, spec.origin, "exec", dont_inherit=True), module.__dict__)
     return module
 
 
 def _in_gloos_place(source: str, backend: str) -> str:
-    # But where DDP's logging data is asked for Gloo's environment variables.
+    # The name stays in tests that read Gloo's environment variables from DDP's logging data.
     source = re.sub(r'(?<!"backend_name"\) == )"gloo"', f'"{backend}"', source)
     source = source.replace("Backend.GLOO", f"Backend.{backend.upper()}")
-    # Torch has its own for Gloo's groups only.
+    # Torch's own function works with Gloo's groups only.
     return source.replace("dist.monitored_barrier(", "agspeed.distributed.monitored_barrier(")
 
 
@@ -178,7 +180,7 @@ def passing_over_gloo(size: int) -> list[str]:
 
 
 def record() -> None:
-    """Writes BASELINE. A size at a time takes a process of its own."""
+    """Writes BASELINE. Each size runs in a process of its own."""
     import torch
 
     found: dict[str, Any] = {"torch": torch.__version__}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks train and shard in tests: each function runs at every rank of a default group, over any backend."""
+"""Functions with which ranks train and shard models in tests, on every rank of a default group, over any backend."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH = 24
-CLASSES = 7  # no multiple of a number of ranks
+CLASSES = 7  # not a multiple of any number of ranks
 
 
 def model(depth: int = 2, classes: int = CLASSES) -> nn.Sequential:
-    """The same at every rank."""
+    """Returns a model that is the same on every rank."""
     torch.manual_seed(0)
     hidden = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(depth)]
     return nn.Sequential(*hidden, nn.Linear(WIDTH, classes))
 
 
 def batches(count: int) -> Iterator[torch.Tensor]:
-    """Different ones at every rank."""
+    """Yields batches that differ between ranks."""
     generator = torch.Generator().manual_seed(50 + dist.get_rank())
     for _ in range(count):
         yield torch.randn(8, WIDTH, generator=generator)
@@ -49,7 +49,7 @@ def train(wrapped: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> N
 
 
 def weights(of: nn.Module) -> list[torch.Tensor]:
-    """Whole tensors, whatever is sharded."""
+    """Returns whole tensors; sharded parameters are gathered."""
     values = (parameter.detach() for parameter in of.parameters())
     return [(value.full_tensor() if isinstance(value, DTensor) else value).clone() for value in values]
 
@@ -58,7 +58,7 @@ def weights(of: nn.Module) -> list[torch.Tensor]:
 
 
 def ddp(steps: int, scale: float = 1.0) -> list[torch.Tensor]:
-    """Plain training; losses are multiplied by `scale`."""
+    """Plain training, with losses multiplied by `scale`."""
     wrapped = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     for batch in batches(steps):
@@ -82,7 +82,7 @@ def ddp_with_hook(hook: str) -> list[torch.Tensor]:
 
 
 def ddp_accumulating() -> list[torch.Tensor]:
-    """Gradients of two batches out of three are summed without being exchanged."""
+    """Gradients of two batches out of three are accumulated without an exchange."""
     wrapped = DistributedDataParallel(model())
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
     for index, batch in enumerate(batches(6)):
@@ -96,7 +96,7 @@ def ddp_accumulating() -> list[torch.Tensor]:
 
 
 def ddp_with_uneven_inputs(sharded_optimizer: bool) -> list[torch.Tensor]:
-    """Rank r has 2 + r batches; those who are through shadow what the others do."""
+    """Rank r has 2 + r batches. Ranks without further batches shadow the collectives of the others."""
     wrapped = DistributedDataParallel(model())
     parameters = wrapped.parameters()
     if sharded_optimizer:
@@ -126,7 +126,7 @@ def ddp_with_sparse_embedding(steps: int = 3) -> list[torch.Tensor]:
 
 
 def _sparse(sizes: list[int], sparse_dims: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """`count` elements, not all different, of a tensor of this rank."""
+    """Returns a sparse tensor of this rank with `count` elements, not all of them different."""
     generator = torch.Generator().manual_seed(90 + dist.get_rank())
     indices = torch.stack([torch.randint(0, size, (count,), generator=generator) for size in sizes[:sparse_dims]])
     values = torch.randint(-9, 9, (count, *sizes[sparse_dims:]), generator=generator).to(dtype)
@@ -134,7 +134,7 @@ def _sparse(sizes: list[int], sparse_dims: int, count: int, dtype: torch.dtype) 
 
 
 def sparse_sums() -> list[torch.Tensor]:
-    """Of several shapes and types; ranks have different numbers of elements, some none."""
+    """Sums of several shapes and types. Ranks have different numbers of elements, and some have none."""
     found = []
     for sizes, sparse_dims in (([50], 1), ([7, 5], 2), ([40, 3, 2], 1)):
         for dtype in (torch.float32, torch.float64, torch.int64):
@@ -147,7 +147,8 @@ def sparse_sums() -> list[torch.Tensor]:
 
 
 def sparse_sums_beside_others() -> list[tuple[float, float]]:
-    """Sums of a sparse and of a dense tensor; all are under way at once, and ranks are late in turn."""
+    """Returns sums of a sparse and of a dense tensor. All operations are in flight at once, and ranks are late in
+    turn."""
     rank, size = dist.get_rank(), dist.get_world_size()
     sparse, dense, works = [], [], []
     for step in range(20):
@@ -162,7 +163,7 @@ def sparse_sums_beside_others() -> list[tuple[float, float]]:
 
 
 def wrong_sparse_sum(name: str) -> str:
-    """The error of a sum that cannot be."""
+    """Returns the error of an invalid sum."""
     tensor = torch.eye(3 + (dist.get_rank() if name == "sizes" else 0)).to_sparse()
     try:
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX if name == "operation" else dist.ReduceOp.SUM)
@@ -199,7 +200,7 @@ def fsdp(
 
 
 def fsdp_with_factor(factor: float) -> list[torch.Tensor]:
-    """Gradients divided by a number that is not the number of ranks."""
+    """Divides gradients by a number that is not the number of ranks."""
     sharded = model()
     fully_shard(sharded, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
     sharded.set_gradient_divide_factor(factor)
@@ -208,7 +209,7 @@ def fsdp_with_factor(factor: float) -> list[torch.Tensor]:
 
 
 def tensor_parallel() -> list[torch.Tensor]:
-    """A two-layer block whose first layer is split by columns and whose second one by rows."""
+    """A two-layer block whose first layer is split by columns and whose second layer by rows."""
     torch.manual_seed(0)
     block = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -234,7 +235,7 @@ _PLACEMENTS = {
 
 
 def redistributed(source: str, target: str, rows: int, columns: int) -> torch.Tensor:
-    """A tensor that goes from one placement to another, as everybody sees it in the end."""
+    """Changes a tensor's placement from one to another. Returns the whole tensor."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     whole = torch.arange(rows * columns, dtype=torch.float32).reshape(rows, columns)
     if source in ("rows", "columns", "everywhere"):
@@ -245,7 +246,7 @@ def redistributed(source: str, target: str, rows: int, columns: int) -> torch.Te
 
 
 def multiplied() -> torch.Tensor:
-    """Products of sharded matrices on a mesh of two dimensions where there are four ranks."""
+    """Products of sharded matrices, on a mesh of two dimensions if there are four ranks."""
     size = dist.get_world_size()
     shape = (2, size // 2) if size > 2 else (size, 1)
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("a", "b"))
@@ -260,7 +261,8 @@ def multiplied() -> torch.Tensor:
 
 
 def saved_and_loaded(folder: Path, in_background: bool) -> bool:
-    """Sharded by rows and saved, loaded as shards of columns: whether everything came back, objects included."""
+    """Saves a model sharded by rows and loads it sharded by columns. Returns True if all came back, objects
+    included."""
     size = dist.get_world_size()
     mesh = init_device_mesh("cpu", (size,))
     whole = torch.arange(size * 6 * 5, dtype=torch.float32).reshape(size * 6, 5)
@@ -282,7 +284,7 @@ def saved_and_loaded(folder: Path, in_background: bool) -> bool:
 
 
 def pipeline(schedule: str) -> list[torch.Tensor]:
-    """One layer per rank; the gradients of this rank's layer, and the losses where the pipeline ends."""
+    """One layer per rank. Returns the gradients of this rank's layer, and the losses on the last rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
     layer = model(size)[rank]
     stage = PipelineStage(layer, rank, size, torch.device("cpu"))
@@ -303,7 +305,7 @@ def pipeline(schedule: str) -> list[torch.Tensor]:
 
 
 def exchanged_with_neighbours(count: int) -> list[torch.Tensor]:
-    """Batches of sends and receives of unequal sizes, both directions at once, as pipeline schedules make them."""
+    """Batches of sends and receives of unequal sizes in both directions at once, as pipeline schedules make them."""
     rank, size = dist.get_rank(), dist.get_world_size()
     left, right = (rank - 1) % size, (rank + 1) % size
     found = []

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of a wrapped model that tunes with them: what wrappers may be asked for, and what users do to
-a model before and after its ranks have decided. Candidate aot runs eager's operators: weights are to have eager's bits.
+"""Functions that ranks run in tests of a wrapped model that tunes with them.
+
+They cover features of wrappers, and actions of users before and after the ranks have decided. Candidate aot runs
+eager's operators, so weights must have eager's bits.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ MORE_STEPS = 12
 
 
 def batches() -> Iterator[torch.Tensor]:
-    """Others at each rank."""
+    """Yields other batches on each rank."""
     generator = torch.Generator().manual_seed(40 + dist.get_rank())
     while True:
         yield torch.randn(16, 64, generator=generator)
@@ -47,7 +49,7 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 class Training:
-    """One model, trained on the same batches as every other."""
+    """One model, trained on the same batches as every other one on this rank."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer = model, optimizer
@@ -69,7 +71,7 @@ class Training:
         return torch.cat([value.detach().flatten() for value in self.model.state_dict().values()])
 
 
-# --- what wrappers are asked for --------------------------------------------------------------------------------------
+# --- features of wrappers ---------------------------------------------------------------------------------------------
 
 
 def wrapped(model: nn.Module) -> Training:
@@ -104,7 +106,7 @@ WRAPPERS: dict[str, Callable[[nn.Module], Training]] = {
 
 
 def tuned_under(wrapper: str, cache: str) -> dict[str, Any]:
-    """Weights after the same steps with and without agspeed, and the arms that were tried."""
+    """Returns weights after the same steps with and without agspeed, and the arms that were tried."""
     tuned = WRAPPERS[wrapper](made(cache, is_optimized=True))
     tuned.until_decided()
     tuned.steps(MORE_STEPS)
@@ -122,7 +124,7 @@ def tuned_under(wrapper: str, cache: str) -> dict[str, Any]:
 
 
 def joined(cache: str) -> dict[str, Any]:
-    """Rank 1 has more batches: who tunes in a join tunes alone."""
+    """Rank 1 has more batches. A model that tunes within a join tunes alone."""
     found = {}
     for is_optimized in (True, False):
         training = wrapped(made(cache, is_optimized=is_optimized))
@@ -137,8 +139,8 @@ def joined(cache: str) -> dict[str, Any]:
 
 
 def replicated(cache: str, when: str) -> dict[str, Any]:
-    """`replicate()` instead of a wrapper. when: it is asked for "before" or "after" agspeed, or for a module "around"
-    the optimized one.
+    """Uses `replicate()` instead of a wrapper. `when` says whether it is called "before" or "after" agspeed, or on a
+    module "around" the optimized one.
     """
     found: dict[str, Any] = {}
     count = 0
@@ -153,7 +155,7 @@ def replicated(cache: str, when: str) -> dict[str, Any]:
         if when != "before":
             replicate(model)
         training = Training(model, sgd(model))
-        if is_optimized and when == "around":  # ranks that tune alone may not stop when they have decided
+        if is_optimized and when == "around":  # a fixed number, because ranks that tune alone decide at different steps
             training.steps(120)
         elif is_optimized:
             while agspeed.status(net) == "tuning" and training.num_steps < _MOST_STEPS:
@@ -171,7 +173,7 @@ def replicated(cache: str, when: str) -> dict[str, Any]:
 
 
 def lived_with(cache: str) -> dict[str, Any]:
-    """Weights of a tuned model and of a plain one after each thing that its user does, by what that is."""
+    """Returns weights of a tuned model and of a plain one after each action of its user, by the action's name."""
     tuned, plain = (wrapped(made(cache, is_optimized=is_optimized)) for is_optimized in (True, False))
     found: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
@@ -207,7 +209,7 @@ def lived_with(cache: str) -> dict[str, Any]:
 
 
 def _resumed(cache: str, file: io.BytesIO, num_steps: int) -> Training:
-    """As a new process would go on from a checkpoint."""
+    """Continues from a checkpoint as a new process would."""
     training = wrapped(made(cache, is_optimized=True))
     file.seek(0)
     saved = torch.load(file)
@@ -219,7 +221,8 @@ def _resumed(cache: str, file: io.BytesIO, num_steps: int) -> Training:
 
 
 def group_made_anew(cache: str, store: str, is_decided: bool) -> dict[str, Any]:
-    """The group ends, while tuning or after it, and another one takes its place; the model gets a wrapper of that."""
+    """The group ends, during tuning or after it. A new group replaces it, and the model gets a wrapper of the new
+    one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     model, plain = (made(cache, is_optimized=is_optimized) for is_optimized in (True, False))
     found = []

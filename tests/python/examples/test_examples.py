@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples of python/examples run as their first lines say."""
+"""The examples of python/examples run as the comments at their tops say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def _command(example: Path) -> list[str]:
-    """The first command that the example's text shows, run by this interpreter."""
+    """Returns the first command in the example's docstring, run with this interpreter."""
     text = example.read_text(encoding="utf-8")
     words = shlex.split(next(line for line in text.splitlines() if line.startswith(("python ", "torchrun "))))
     program = [sys.executable] if words[0] == "python" else [sys.executable, "-m", "torch.distributed.run"]
@@ -30,7 +30,7 @@ def _environment(folder: Path) -> dict[str, str]:
     return os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(EXAMPLES)]),
         "AGSPEED_CACHE_DIR": str(folder / "cache"),
-        "AGSPEED_BACKENDS": "native",  # Inductor would take a minute
+        "AGSPEED_BACKENDS": "native",  # without Inductor, which would take a minute
         "HF_HUB_OFFLINE": "1",
     }
 

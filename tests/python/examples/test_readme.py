@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every command and every line of Python that README.md offers for copying runs as it stands.
 
-What cannot run here is named with its reason, and its nearest form runs instead. A command that is new in README.md is
-run as it stands, unless a table below says otherwise; a row that README.md no longer has is refused.
+The tables below name commands that cannot run here, with the reason, and the closest form that runs instead. A new
+command in README.md runs as it stands, unless a table says otherwise. A table row that README.md no longer contains is
+an error.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PARSED = {
     "agspeed doctor --peer node1,node2,node3": "wants three hosts of those names",
     "agspeed run -np 4 --as-horovod python train.py": "wants the reader's script; horovod/test_scripts.py has one",
 }
-"""Command -> why its words are only parsed."""
+"""Command -> why only its arguments are parsed."""
 
 _BENCH = (
     "torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 "
@@ -76,32 +77,32 @@ INSTEAD = {
     "make test": ("runs this very test", "make --dry-run test"),
     "make test-fast": ("runs this very test", "make --dry-run test-fast"),
 }
-"""Command -> (why it does not run as it stands, what runs instead)."""
+"""Command -> (why it does not run as it stands, the command that runs instead)."""
 
 _FOUND_PROBLEMS = {"agspeed doctor": 1}
-"""Exit codes that say something about this machine, not about the command."""
+"""Exit codes that depend on this machine, not on the command."""
 
 
 def fences() -> list[str]:
-    """The fenced blocks."""
+    """Returns the fenced blocks."""
     return _FENCE.findall(README)
 
 
 def spans() -> list[str]:
-    """The code spans outside of fenced blocks; a table's escaped bars are bars."""
+    """Returns the code spans outside of fenced blocks, with a table's escaped bars unescaped."""
     found = re.findall(r"`([^`\n]+)`", _FENCE.sub("", README))
     return list(dict.fromkeys(span.replace("\\|", "|") for span in found))
 
 
 def commands() -> list[str]:
-    """What a reader would type: lines of blocks without their comments, and spans."""
+    """Returns the commands that a reader would type: lines of blocks without comments, and spans."""
     lines = [re.split(r"\s{2,}#", line)[0].strip() for block in fences() for line in block.splitlines()]
     found = [text for text in (*lines, *spans()) if _IS_COMMAND.match(text)]
     return [one for text in dict.fromkeys(found) for one in _alternatives(text)]
 
 
 def _alternatives(command: str) -> list[str]:
-    """`agspeed report show|html` is two commands, each with the files it takes."""
+    """Splits `agspeed report show|html` into two commands, each with the files that it takes."""
     stem, _, last = command.rpartition(" ")
     if "|" not in last or "(" in command:
         return [command]
@@ -110,7 +111,7 @@ def _alternatives(command: str) -> list[str]:
 
 
 def shell(line: str, folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a line in `folder`, with this interpreter's programs and the checkout's package."""
+    """Runs a line in `folder` with this interpreter's programs and the checkout's package."""
     programs = home / "bin"
     programs.mkdir()
     (programs / "agspeed").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agspeed "$@"\n')
@@ -174,13 +175,13 @@ _COMPLETED = {
     "with agspeed.paused():": "\n    pass",
     "@agspeed.optimize": "\ndef step(): ...",
 }
-"""Beginnings of statements -> what completes them."""
+"""Beginning of a statement -> the text that completes it."""
 _OTHER_PROCESS = 'torch.distributed.init_process_group("agspeed")'
 _KEYWORD = re.compile(r'(\w+)=("[^"]+"|True)')
 
 
 def snippets() -> list[str]:
-    """Statements of the diff and of code spans that call agspeed or torch."""
+    """Returns the statements in the diff and in code spans that call agspeed or torch."""
     added = [line[1:].partition("#")[0].strip() for block in fences() for line in block.splitlines() if line[:1] == "+"]
     return [text for text in (*added, *spans()) if _is_statement(text)]
 
@@ -196,14 +197,15 @@ def _is_statement(text: str) -> bool:
 
 
 def keywords() -> list[str]:
-    """Code spans that are one keyword of optimize."""
+    """Returns the code spans that are one keyword of optimize."""
     known = agspeed.optimize.__kwdefaults__
     return [span for span in spans() if (found := _KEYWORD.fullmatch(span)) and found[1] in known]
 
 
 @pytest.fixture
 def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A model and its optimizer, in a folder with a report of a decision; sessions are closed afterwards."""
+    """Names for the statements: a model and its optimizer, in a folder with a report. Closes all sessions at the
+    end."""
     monkeypatch.chdir(tmp_path)
     model.Report(report_sample.report()).save("report.json")
     network = nn.Linear(4, 2)

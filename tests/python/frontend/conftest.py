@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fresh Dynamo, no live sessions: limits, warnings and meters of one test never reach another."""
+"""Resets Dynamo and closes sessions, so that limits, warnings and meters of one test do not affect another."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agspeed.frontend.live_sessions import live_sessions
 
 @pytest.fixture(autouse=True, scope="session")
 def machinery() -> None:
-    """Tuning starts with the first step, whichever test runs first; test_short_runs.py is about processes without."""
+    """Tuning starts with the first step in every test. test_short_runs.py tests processes that have not loaded it."""
     startup.load_machinery()
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the same training script with and without agspeed and compares everything it returns.
 
-A script is ``script(wrap) -> list of values``: it builds its model from fixed seeds, passes it through ``wrap``
-(identity or ``agspeed.optimize``) and returns tensors, numbers or anything comparable. Equality is exact unless a
-tolerance is given.
+A script is ``script(wrap) -> list of values``. It builds its model from fixed seeds, passes it through ``wrap``
+(identity or ``agspeed.optimize``) and returns tensors, numbers or other values to compare. Values must be equal
+exactly, unless a tolerance is given.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Script = Callable[[Callable[[Any], Any]], Sequence[Any]]
 
 @dataclass
 class Outcome:
-    """What an optimized run left behind."""
+    """The state after an optimized run."""
 
     sessions: list[Session] = field(default_factory=list)
 
     def ran(self, candidate: str) -> list[int]:
-        """Indices of the regions that end on `candidate`."""
+        """Indices of the regions whose last choice is `candidate`."""
         return [r.index for s in self.sessions for r in s.regions if s.plan != "eager" and r.selected == candidate]
 
     def reasons(self) -> list[str]:
-        """Why things run eagerly, as far as they do."""
+        """The reasons why anything runs eagerly; empty if nothing does."""
         found = [f"{s.state}: {s.reason}" for s in self.sessions]
         found += [o.reason for s in self.sessions for r in s.regions for o in r.outcomes.values() if o.reason]
         found += [arm["reason"] for s in self.sessions for arm in s.tuner_snapshot().get("arms", []) if arm["reason"]]
@@ -42,7 +42,7 @@ class Outcome:
 
 
 def compare(script: Script, *, candidate: str = "aot", tolerance: float = 0.0, **keywords: Any) -> Outcome:
-    """Runs `script` both ways and asserts equal results. Returns what the optimized run left behind."""
+    """Runs `script` both ways and asserts equal results. Returns the state after the optimized run."""
     expected = _run(script, lambda target: target)
     outcome = Outcome()
 
@@ -65,7 +65,7 @@ def _run(script: Script, wrap: Callable[[Any], Any]) -> list[Any]:
     torch._dynamo.reset()
     torch.manual_seed(SEED)
     values = list(script(wrap))
-    values.append(torch.rand(3))  # the user's random stream must be where eager left it
+    values.append(torch.rand(3))  # the user's random stream must be in the same state as after eager
     return values
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates for processes that a test starts: a module and its entry points, where Python finds them."""
+"""Installs candidates for processes that a test starts: a module and its entry points, where Python finds them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str, classes: dict[str, str]) -> None:
-    """Writes a plug-in package into `folder` and puts that on PYTHONPATH.
+    """Writes a plug-in package into `folder` and adds the folder to PYTHONPATH.
 
     Args:
         classes: the candidates' names and their classes in `source`.

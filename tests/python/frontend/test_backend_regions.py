@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What candidates behind the C++ autograd node share: random numbers, counters, outputs that come from inputs."""
+"""Behaviour common to candidates behind the C++ autograd node: random numbers, counters, outputs that alias inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
 
 class Body(nn.Module):
-    """A layer and a counter with any forward over them."""
+    """A layer and a counter, with any forward over them."""
 
     def __init__(self, forward: Forward) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Body(nn.Module):
 
 
 def script_of(forward: Forward, loss_of: Loss, *, needs_grad: bool = True) -> Script:
-    """Four steps on seeded batches; `loss_of(outputs, batch)` may look at everything."""
+    """Runs four steps on seeded batches. `loss_of(outputs, batch)` may use everything."""
 
     def script(wrap: Callable[[Any], Any]) -> list[Any]:
         model = wrap(Body(forward))
@@ -75,7 +75,7 @@ def counted(model: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def averaged(model: Any, x: torch.Tensor) -> torch.Tensor:
-    """The backward wants the average as it was before it changed."""
+    """The backward needs the average's value from before it changed."""
     scaled = model.layer(x) * model.average.add(1.0)
     model.average.lerp_(x.detach().mean(0), 0.5)
     return scaled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile children that print, die, fall silent or run out of memory, and operators that they have to get to know."""
+"""Compile children that print, die, fall silent or run out of memory, and operators that a child has to load first."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ EXPECTED = {
 
 @pytest.fixture
 def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """An installed package that offers the candidates of `PLUG_IN`."""
+    """An installed package that provides the candidates of `PLUG_IN`."""
     (tmp_path / "ag_bad_children.py").write_text(PLUG_IN)
     info = tmp_path / "ag_bad_children-1.0.dist-info"
     info.mkdir()
@@ -129,7 +129,7 @@ def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _region(model: nn.Module) -> Any:
-    """What a training step of `model` captures, with its inputs."""
+    """Returns the graph that a training step of `model` captures, and its inputs."""
     agspeed.optimize(model, mode="deterministic", backends=["graph-eager"])
     steps(model, 1)
     region = session_of(model).regions[0]  # type: ignore[union-attr]
@@ -146,7 +146,7 @@ def child() -> Iterator[Child]:
 
 
 def _try(child: Child, names: list[str], region: Any) -> dict[str, dict[str, Any]]:
-    """The child's answers."""
+    """Returns the child's answers."""
     with write_region(region, child.folder.path) as file:
         jobs = {name: Job(name, file, CompileOptions(num_threads=1), 120.0) for name in names}
         for job in jobs.values():
@@ -269,7 +269,7 @@ def test_module_whose_import_fails_in_the_child_is_the_reason(
     assert "could not try it: LookupError: this works once only" in answer["reason"]
 
 
-# --- what stays in the training process -------------------------------------------------------------------------------
+# --- candidates that stay in the training process ---------------------------------------------------------------------
 
 
 @torch._dynamo.allow_in_graph

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Candidates that fail, crash, hang or exit, in this process and in the child, and plug-ins: training goes on."""
+"""Training goes on with candidates and plug-ins that fail, crash, hang or exit, in this process and in the child."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ _ENTRY_POINTS = {
 
 @pytest.fixture
 def plug_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """An installed package that offers candidates through the entry point group."""
+    """An installed package that provides candidates through the entry point group."""
     from agspeed.backends import registry
 
     (tmp_path / "ag_example_plugin.py").write_text(PLUG_IN)
@@ -213,7 +213,7 @@ def test_plug_in_trains_after_its_trial_in_the_child(plug_in: Any) -> None:
 
 @pytest.fixture
 def captured() -> Any:
-    """A region captured by a model that trains as graph-eager."""
+    """Returns a region captured by a model that trains as graph-eager."""
     model = agspeed.optimize(mlp(), mode="deterministic", backends=["graph-eager"])
     session = session_of(model)
     steps(model, 1)
@@ -327,7 +327,7 @@ def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:
 
 
 def _train_with_late_shape(model: nn.Module) -> list[torch.Tensor]:
-    """Batches of 4, then of 6, then of both."""
+    """Trains on batches of 4, then of 6, then of both."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step, batch in enumerate([4, 4, 4, 6, 6, 4, 6]):
         optimizer.zero_grad()
@@ -355,7 +355,7 @@ def test_late_graph_is_compiled_in_the_child_while_training_goes_on(plug_in: Any
     model = agspeed.optimize(mlp(), mode="deterministic", backends=["plug-in-good"], dynamic=False)
     steps(model)
     session = session_of(model)
-    session.settings = dataclasses.replace(session.settings, mode="auto")  # which does not wait
+    session.settings = dataclasses.replace(session.settings, mode="auto")  # a mode that does not wait for compiles
     expected = mlp()
     expected.load_state_dict(model.state_dict())
     trained = _train_with_late_shape(model)

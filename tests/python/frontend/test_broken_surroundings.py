@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiler that is missing or answers nonsense, folders that cannot be made, vanish or fill up: eager training."""
+"""Training goes on eagerly if the compiler is missing or prints nonsense, or if folders fail, vanish or fill up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.python.frontend.test_errors_and_bad_input import mlp, steps
 from tests.python.frontend.test_models_and_inputs import Linear
 
 IN_CHILD: dict[str, Any] = {"mode": "deterministic", "backends": ["inductor"]}
-"""`inductor` is tried in the child first."""
+"""`inductor` is tried in the child before it is used."""
 
 _TRAINED_BY_HAND = """
 import os, resource
@@ -97,7 +97,7 @@ def test_compiler_that_does_not_work(compiler: str, reason: str, tmp_path: Path)
 
 
 def test_inductor_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    """Without it torch cannot load its compiler at all; eager training does not need one."""
+    """Without the folder torch cannot load its compiler at all, which eager training does not need."""
     (tmp_path / "file").write_text("in the way")
     printed = _train_in_a_process({"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "file")})
     assert printed.startswith("eager: torch's compiler cannot be loaded: FileExistsError"), printed
@@ -105,7 +105,7 @@ def test_inductor_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("loaded", ["yes", ""], ids=["after loading", "before loading"])
 def test_disk_that_is_full(loaded: str, tmp_path: Path) -> None:
-    """Where torch finds no folder for temporary files, it cannot load its compiler at all."""
+    """If torch finds no folder for temporary files, it cannot load its compiler at all."""
     printed = _train_in_a_process({"FULL_DISK": str(tmp_path / "cache"), "LOADED": loaded})
     reason = (
         "there is no room to hand the graph to a child process: " if loaded else "torch's compiler cannot be loaded: "
@@ -113,11 +113,11 @@ def test_disk_that_is_full(loaded: str, tmp_path: Path) -> None:
     assert reason in printed, printed
 
 
-# --- no room ----------------------------------------------------------------------------------------------------------
+# --- no space on the disk ---------------------------------------------------------------------------------------------
 
 
 def _train_and_compare(**keywords: Any) -> str:
-    """Trains an optimized model, which must equal eager bit for bit. Returns what became of its plans."""
+    """Trains an optimized model, which must equal eager bit for bit. Returns the outcome of its plans."""
     model, expected = agspeed.optimize(mlp(), **{**IN_CHILD, **keywords}), mlp()
     steps(model)
     steps(expected)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What capture cannot take whole: graph breaks, hooks, changing sizes. Training equals eager's, reasons are kept."""
+"""Models that capture cannot take whole: graph breaks, hooks, changing sizes. Results equal eager's; reasons are
+kept."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ Wrap = Callable[[Any], Any]
 Script = Callable[[Wrap], list[Any]]
 
 _MAX_REGIONS = 10
-"""Regions a model of one captured frame may cost: Dynamo's recompile limit of 8 and a few for the start."""
+"""The most regions for a model of one captured frame: Dynamo's recompile limit of 8, and a few at the start."""
 
 
 def breaks(outcome: Outcome) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that checkpoint a part: its random numbers are drawn again in the backward and its buffers are updated again,
-as in eager."""
+"""Models that checkpoint a part: the backward draws its random numbers again and updates its buffers again, as in
+eager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Make = Callable[[], nn.Module]
 
 
 class Checkpointed(nn.Module):
-    """Two heads over a body: the first through a checkpointed part with the layer that `inner` makes, of width 16."""
+    """Two heads over a body. The first head is a checkpointed part with the layer that `inner` makes, of width 16."""
 
     def __init__(self, inner: Make, use_reentrant: bool = False) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def _used_twice() -> nn.Module:
 
 
 class Changing(nn.Module):
-    """Changes its buffer as `change` says."""
+    """Changes its buffer by the function `change`."""
 
     def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ def test_other_changes_are_left_to_eager(change: Callable[[torch.Tensor], Any]) 
 
 
 class Variant(nn.Module):
-    """A checkpointed part and a head, put together by `forward`."""
+    """A checkpointed part and a head, combined by `forward`."""
 
     def __init__(self, run: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

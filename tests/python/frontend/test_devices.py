@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever is not on the CPU stays eager, with that reason in status, report and one log line."""
+"""Models off the CPU stay eager; the status, the report and one log line give this reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assert_left_to_eager(target: Any, caplog: pytest.LogCaptureFixture) -> None:
 
 
 class WithBuffer(nn.Linear):
-    """Parameters on the CPU, a buffer elsewhere."""
+    """Has parameters on the CPU and a buffer elsewhere."""
 
     def __init__(self) -> None:
         super().__init__(8, 4)
@@ -41,7 +41,7 @@ class WithBuffer(nn.Linear):
 
 
 class Leaves(nn.Linear):
-    """Goes to another device in its forward."""
+    """Moves to another device in its forward."""
 
     def __init__(self) -> None:
         super().__init__(8, 4)
@@ -51,7 +51,7 @@ class Leaves(nn.Linear):
 
 
 class CountsRows(nn.Linear):
-    """Works with the shape of one argument only."""
+    """Uses only the shape of one argument."""
 
     def __init__(self) -> None:
         super().__init__(8, 4)
@@ -83,7 +83,7 @@ def test_module_that_moves_after_the_decision(caplog: pytest.LogCaptureFixture) 
     steps(model)
     assert agspeed.status(model) == "tuned"
     model.to("meta")
-    for _ in range(2):  # the second call captures what the first one had no graph for
+    for _ in range(2):  # the second call captures the part for which the first one had no graph
         model(torch.ones(3, 8, device="meta")).sum().backward()
     assert_left_to_eager(model, caplog)
 

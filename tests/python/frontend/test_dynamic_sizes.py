@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs with symbolic sizes: the gate looks at sizes the graph was not captured with, and calls stay within them."""
+"""Graphs with symbolic sizes: the gate tries sizes that the graph was not captured with, and calls stay within them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def batch(size: int) -> torch.Tensor:
 
 
 def wrong_where(monkeypatch: pytest.MonkeyPatch, is_wrong: Sizes) -> list[int]:
-    """Makes `aot`'s code add 0.01 at batch sizes where `is_wrong`. Returns the sizes it is called with from now on."""
+    """Makes `aot`'s code add 0.01 at the batch sizes for which `is_wrong` holds. Returns the list of sizes in its
+    calls."""
     cls, called = type(candidate("aot")), []
     original = cls.compile
 
@@ -53,7 +54,7 @@ def wrong_where(monkeypatch: pytest.MonkeyPatch, is_wrong: Sizes) -> list[int]:
 
 
 def train(found: nn.Module, *sizes: int) -> list[torch.Tensor]:
-    """One step without an update for each batch size; returns the results."""
+    """Runs one step without an update for each batch size. Returns the results."""
     optimizer = torch.optim.SGD(found.parameters(), lr=0.0)
     results = []
     for size in sizes:
@@ -65,7 +66,7 @@ def train(found: nn.Module, *sizes: int) -> list[torch.Tensor]:
 
 
 def tried(**settings: Any) -> tuple[nn.Module, Session]:
-    """A model with one region of symbolic batch size, after `aot` was tried on it."""
+    """Returns a model with one region of symbolic batch size, after `aot` was tried on it."""
     found = agspeed.optimize(model(), **{**FAST, "dynamic": True, **settings})
     train(found, *[CAPTURED] * 4)
     session = session_of(found)
@@ -138,7 +139,7 @@ def test_a_size_is_not_checked_while_saved_tensors_are_watched(monkeypatch: pyte
 
 
 class Looks(nn.Module):
-    """An embedding with labels, of a batch size that the code asks about."""
+    """An embedding with labels, whose code branches on the batch size."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A runner that raises half-way: the step is repeated as eager would have run it, or refused, never run twice."""
+"""A runner that raises half-way: the step is repeated as eager would have run it, or refused, but never run twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _model() -> nn.Sequential:
 
 
 def _break(model: nn.Module, make: Callable[[Runner], Runner]) -> Any:
-    """Puts a runner in the place of the chosen one of the model's only region."""
+    """Replaces the chosen runner of the model's only region."""
     (region,) = session_of(model).regions
     region.outcomes["aot"].runner = make(region.outcomes["aot"].runner)
     region.select("aot")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong input is one clear sentence and changes nothing; the user's own exceptions pass through unchanged."""
+"""Wrong input gives one clear sentence and changes nothing. The user's own exceptions pass through unchanged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def steps(model: nn.Module, count: int = 5) -> None:
 
 
 def tuned(model: nn.Module, **keywords: Any) -> nn.Module:
-    """An optimized model whose tuning is over and chose `aot`."""
+    """Returns an optimized model that has finished tuning and chosen `aot`."""
     model = agspeed.optimize(model, **{**FAST, **keywords})
     steps(model)
     assert agspeed.status(model) == "tuned", agspeed.status(model).reason
@@ -256,7 +256,7 @@ def test_optimizing_twice_keeps_the_first_session() -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Names of candidates compiled in this process."""
+    """Names of the candidates that are compiled in this process."""
     from agspeed.backends import candidate
 
     seen: list[str] = []
@@ -319,7 +319,7 @@ def test_optimized_while_paused_starts_afterwards() -> None:
 def test_restore_leaves_nothing_behind() -> None:
     model = mlp()
     attributes, names, type_before = set(vars(model)), list(model.state_dict()), type(model)
-    gc.collect()  # sessions of models that are gone
+    gc.collect()  # removes sessions whose models are gone
     hooks = len(_global_optimizer_post_hooks)
     tuned(model)
     assert list(model.state_dict()) == names
@@ -367,7 +367,7 @@ def test_step_function_trains_as_eager(style: str) -> None:
     actual, wrapped = run(styles[style])
     for mine, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(mine, reference, rtol=1e-6, atol=1e-6)
-    if style != "bare decorator":  # whose mode is the default one, with timing
+    if style != "bare decorator":  # the bare decorator uses the default mode, which times candidates
         assert agspeed.status(wrapped) == "tuned", agspeed.status(wrapped).reason
         selected = {
             region.where.rpartition("/")[2].partition(":")[0]: region.selected for region in session_of(wrapped).regions
@@ -391,7 +391,7 @@ def test_strict_raises_what_would_fall_back(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _Checkpointed(nn.Module):
-    """Two uses of one batch norm in a checkpointed part: capture refuses it."""
+    """Uses one batch norm twice in a checkpointed part, which capture refuses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -469,7 +469,7 @@ class _Lookup(nn.Module):
 
 
 def test_error_that_only_data_cause_is_eagers() -> None:
-    """An index out of range is found inside the compiled region; what the user sees is eager's own error."""
+    """The compiled region detects an index out of range, and the user gets eager's own error."""
     good, bad = torch.tensor([1, 2, 3]), torch.tensor([1, 2, 30])
     with pytest.raises(IndexError) as reference:
         _Lookup()(bad)

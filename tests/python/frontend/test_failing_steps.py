@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A candidate that was compiled and gated, and raises at one of its steps: the tuner hears of it, training goes on."""
+"""A candidate that passed the gate raises in a later step: the tuner gets the failure, and training goes on."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tests.python.frontend.test_models_and_inputs import data
 
 _NTH = 3
 _LONGEST_S = 300.0
-"""Tuning takes seconds; on a busy machine minutes."""
+"""Tuning takes seconds, or minutes on a busy machine."""
 
 
 class Bomb:
-    """Raises at the `_NTH` call of training: gating runs while another plan is in force, which does not count."""
+    """Raises at the `_NTH` call in training. Calls of the gate do not count: another plan is active during them."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.session: Session | None = None
@@ -170,7 +170,7 @@ def test_failure_among_skipped_steps_is_heeded_at_the_next_forward(bomb: Bomb) -
 
 
 class Shifted(nn.Module):
-    """Needs its input for the forward only, so that the input may change before the backward."""
+    """Needs its input for the forward only, so the input may change before the backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_gate_sees_a_backward_that_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def fuse() -> Any:
-    """An operator that raises at the one call, of its forward or backward kernel, that `fuse.at` names."""
+    """An operator whose forward or backward kernel raises at the one call that `fuse.at` names."""
     state_of = SimpleNamespace(at={}, calls=Counter())
 
     def kernel(name: str, x: torch.Tensor) -> torch.Tensor:

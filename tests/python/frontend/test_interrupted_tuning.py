@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C while training waits for a compile: one line says what is kept, the traceback shows the user's code alone."""
+"""Ctrl-C while training waits for a compile: one line says what is kept, and the traceback shows only the user's
+code."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training process that is killed while it tunes loses nothing that was written, and its successor goes on from it.
+"""A training process that is killed while it tunes loses nothing that it has written, and its successor uses it.
 
-One process imports everything and forks: trainers that are killed with SIGKILL at a random moment of a random step, and
-for each a successor with the same cache, which trains some steps more and tells what it found there.
+One process imports everything and forks. Trainers are killed with SIGKILL at a random moment of a random step. Each has
+a successor with the same cache, which trains some steps and reports what it found there.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ for seed in range(int(sys.argv[1])):
 
 
 def _on_disk(cache: Path) -> dict[str, Any]:
-    """The unfinished record of a cache whose process was killed; a journal left behind is rolled back."""
+    """Returns the unfinished record of a cache whose process was killed. SQLite rolls back a journal left behind."""
     if not (cache / "tuning.sqlite").exists():
         return {"tuner": {"arms": []}, "refusals": []}
     with sqlite3.connect(cache / "tuning.sqlite") as connection:
@@ -172,7 +172,7 @@ def test_a_successor_resumes_with_every_pair_on_disk_and_compiles_nothing_refuse
     plug_ins.install(tmp_path, monkeypatch, _PLUG_INS, _CLASSES)
     command = [sys.executable, "-c", _FORKER, str(NUM_SEEDS), ",".join(_CLASSES), str(tmp_path)]
     num_resumed = num_refused = 0
-    # torch.set_num_threads would make a pool of threads, and torch now and then aborts a fork that has one.
+    # Not torch.set_num_threads: it would make a thread pool, and torch sometimes aborts a fork of a process with one.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, **pipes) as forker:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs that other outputs are computed from: hooks, retain_grad and autograd.grad see eager's gradients of them."""
+"""Outputs that other outputs are computed from: hooks, retain_grad and autograd.grad get eager's gradients of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BACKENDS = ["aot", "native", "inductor"]
 
 
 class Features(nn.Module):
-    """Returns features and what is computed from them."""
+    """Returns features, and a result computed from them."""
 
     def __init__(self, num_layers: int = 1) -> None:
         super().__init__()

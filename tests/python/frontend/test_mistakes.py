@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users get wrong: each mistake is answered by one sentence that says what to do instead."""
+"""Mistakes of users: each gives one sentence that says what to do instead."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_second_call_that_changes_nothing_keeps_the_session() -> None:
 def test_a_second_call_for_a_step_function_with_another_mode_is_refused() -> None:
     @agspeed.optimize(mode="auto")
     def step() -> None:
-        """Trains."""
+        """Runs one training step."""
 
     with pytest.raises(UserError, match="step is optimized already, with another mode"):
         agspeed.optimize(step, mode="max")

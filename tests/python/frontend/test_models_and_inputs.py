@@ -22,7 +22,7 @@ STEPS = 5
 
 
 class Linear(nn.Module):
-    """One linear layer whose forward is given: `body(layer, *args, **kwargs)`."""
+    """One linear layer with a given forward: `body(layer, *args, **kwargs)`."""
 
     def __init__(self, body: Forward, width: int = 8) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class Cube(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors
-        return gradient * 2.5 * x**2  # not the true derivative: shows that this code ran
+        return gradient * 2.5 * x**2  # not the derivative, so that it shows that this code ran
 
 
 def custom_autograd_function(wrap: Wrap) -> list[Any]:
@@ -413,7 +413,7 @@ def test_trains_as_eager_with_a_compiled_candidate(script: Script) -> None:
 
 
 def aliasing(body: Forward, same: tuple[tuple[int, int], ...] = ()) -> Script:
-    """`body(layer, x)` returns a tuple; indices in `same` must be one object or share storage, -1 being the input."""
+    """`body(layer, x)` returns a tuple. Indices in `same` must be one object or share storage; -1 means the input."""
 
     def script(wrap: Wrap) -> list[Any]:
         seen = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""optimize(model, optimizer): the fused step is gated, used where right, and given back by restore."""
+"""optimize(model, optimizer): the fused step is gated, used if it is right, and removed by restore."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_optimizers_without_a_fused_step_keep_theirs_with_the_reason() -> None:
 
 
 def fake_ranks() -> None:
-    """This process is rank 0 of four; what the others do is made up."""
+    """Makes this process rank 0 of four. The other ranks are simulated."""
     distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine lacks in one run, room on its disk say, decides nothing for the next."""
+"""A shortage of the machine in one run, such as a full disk, decides nothing for the next run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a real run says when training stood still, and shows what was captured and what runs."""
+"""The report of a real run shows when training stood still, what was captured and what runs."""
 
 from __future__ import annotations
 

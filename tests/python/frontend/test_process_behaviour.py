@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What surrounds a model in its process: copies, files, threads, forks, torch.compile."""
+"""A model's surroundings in its process: copies, files, threads, forks, torch.compile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Wrap = Callable[[Any], Any]
 
 
 class Net(nn.Module):
-    """Importable, so that it can be pickled."""
+    """A model at module level, so that it can be pickled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ def test_number_of_threads_changed_while_training() -> None:
         torch.set_num_threads(before)
 
 
-# --- what is patched is put back --------------------------------------------------------------------------------------
+# --- patches are removed ----------------------------------------------------------------------------------------------
 
 
 def _surroundings() -> dict[str, Any]:
@@ -294,7 +294,7 @@ def test_as_a_backend_of_torch_compile(keywords: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("first", ["agspeed", "torch._dynamo"])
 def test_torch_compile_knows_the_backend_without_an_installed_wheel(first: str) -> None:
-    """Whatever is imported first; importing agspeed loads none of it."""
+    """This holds for every order of imports. Importing agspeed loads no part of torch.compile."""
     script = f"""
 import sys, torch
 import {first}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where torch.distributed is in use, every rank tunes on its own: one warning, the status and the report say so."""
+"""With torch.distributed in use, every rank tunes on its own; a warning, the status and the report say so."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NOTE = "each of the 4 ranks tunes on its own"
 
 @pytest.fixture
 def four_ranks() -> Iterator[None]:
-    """This process is rank 0 of four; what the others do is made up."""
+    """Makes this process rank 0 of four. The other ranks are simulated."""
     distributed.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
     yield
     distributed.destroy_process_group()

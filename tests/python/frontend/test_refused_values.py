@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that eager refuses raise eager's error in every backend, and training goes on after it."""
+"""Values that eager refuses raise eager's error in every backend, and training goes on afterwards."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that torch.compile's own backends failed on at some time: they train here, compiled or not, as in eager.
+"""Models that torch.compile's own backends failed on at some time train here as in eager, compiled or not.
 
-Small versions of: torchvision's swin_v2 on CPU (torch 2.11), segformer with dynamic sizes (2.13), log_softmax of a
-tensor without dimensions (2.13).
+They are small versions of torchvision's swin_v2 on CPU (torch 2.11), segformer with dynamic sizes (2.13), and
+log_softmax of a tensor without dimensions (2.13).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def log_softmax_without_dimensions(wrap: Wrap) -> list[Any]:
     ("script", "candidate", "numerics"),
     [
         (swin_v2, "aot", "standard"),
-        (segformer, "aot", "off"),  # checking its dynamic graphs against float64 takes too long for a test
+        (segformer, "aot", "off"),  # not dynamic: checking its dynamic graphs against float64 takes too long for a test
         (log_softmax_without_dimensions, "aot", "standard"),
         (log_softmax_without_dimensions, "native", "standard"),
     ],

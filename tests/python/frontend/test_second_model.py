@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model is captured and compiled alike whatever other models of the process have taught Dynamo before."""
+"""A model is captured and compiled in the same way, whatever Dynamo has learnt from other models of the process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_MODELS = 16
 
 
 class Net(nn.Module):
-    """A class that all models share; `kind` says what its code does besides."""
+    """A class that all models share. `kind` selects what its code does besides."""
 
     def __init__(self, width: int, kind: str = "whole") -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Net(nn.Module):
         if self.kind == "broken":
             torch._dynamo.graph_break()
         for _ in range(2):
-            if self.kind == "looping":  # a break here makes Dynamo give up the whole code
+            if self.kind == "looping":  # a break in a loop makes Dynamo give up the whole code object
                 torch._dynamo.graph_break()
             hidden = hidden.sin()
         return self.second(hidden.tanh())
 
 
 class Checkpointed(nn.Module):
-    """`within` is in a graph of its own."""
+    """Runs `within` in a graph of its own."""
 
     def __init__(self, within: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def train(model: nn.Module, shape: tuple[int, ...], steps: int = 4) -> None:
 
 
 def tuned(width: int, kind: str, *batch: int) -> tuple[nn.Module, Session]:
-    """A model on which `aot` was decided without timing, after a few steps on batches of that shape."""
+    """Returns a model for which `aot` was chosen without timing, after a few steps on batches of that shape."""
     model = agspeed.optimize(Net(width, kind), mode="deterministic", backends=["aot"])
     train(model, (*batch, width))
     session = session_of(model)
@@ -87,13 +87,14 @@ def test_regions_that_differ_in_a_checkpointed_part_alone_are_not_taken_for_each
 
 
 def numbered(index: int) -> tuple[nn.Module, Session]:
-    """One of sixteen models: each has other sizes, some of them a break, some inputs of another rank."""
+    """Returns one of sixteen models. Each has other sizes, some have a graph break, and some have inputs of another
+    rank."""
     batch = (2 + index,) if index % 3 else (2 + index, 3)
     return tuned(4 + index, "broken" if index % 4 == 3 else "whole", *batch)
 
 
 def description(session: Session) -> dict[str, Any]:
-    """What of a captured model depends neither on time nor on the process."""
+    """Returns the facts of a captured model that depend neither on time nor on the process."""
     regions = [[region.key, region.selected, region.other_sizes] for region in session.regions]
     return {"plan": session.plan, "reason": session.reason, "regions": regions}
 

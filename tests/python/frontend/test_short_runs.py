@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mode="auto" on short runs: what tunes is loaded once training has paid for it or an earlier decision calls for it."""
+"""mode="auto" on short runs: the tuning code is loaded once training has paid for it, or if a stored decision needs
+it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""After the decision: most steps of a compiled plan run without clock and hooks, and none is lost from the report."""
+"""After the decision most steps of a compiled plan run without clock and hooks, but the report counts all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture
 def timed_forwards(monkeypatch: pytest.MonkeyPatch) -> list[StepClock]:
-    """One entry for each forward that a clock has seen."""
+    """A list with one entry for each forward that a clock has timed."""
     seen: list[StepClock] = []
     forward_begins = StepClock.forward_begins
 
@@ -32,7 +32,7 @@ def timed_forwards(monkeypatch: pytest.MonkeyPatch) -> list[StepClock]:
 
 
 def _settled(cache_dir: Path) -> tuple[torch.nn.Module, Callable[..., None]]:
-    """A model that has settled on a compiled plan, and its training step of `forwards` forwards."""
+    """Returns a model that has settled on a compiled plan, and its training step of `forwards` forwards."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     model = agspeed.optimize(model, mode="deterministic", backends=["aot"], cache_dir=cache_dir)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -58,7 +58,7 @@ def test_few_steps_are_timed_and_all_are_counted(
     tmp_path: Path, timed_forwards: list[StepClock], forwards: int
 ) -> None:
     model, step = _settled(tmp_path)
-    for _ in range(300):  # the first skip, begun with one forward per step, is over: the next knows how many there are
+    for _ in range(300):  # the first skip has ended; it assumed one forward per step, the next skip knows the number
         step(forwards)
     before = _steps(model)
     timed_forwards.clear()
@@ -103,7 +103,7 @@ def test_a_model_that_is_not_trained_any_more_costs_the_next_one_no_hook(tmp_pat
 
 
 def test_a_new_shape_ends_a_skip(tmp_path: Path, timed_forwards: list[StepClock]) -> None:
-    """A graph captured after the decision is compiled within two steps, not when the skip would have ended."""
+    """A graph captured after the decision is compiled within two steps, without waiting for the end of the skip."""
     model, step = _settled(tmp_path)
     step()
     before = _steps(model)
@@ -119,14 +119,15 @@ def test_a_new_shape_ends_a_skip(tmp_path: Path, timed_forwards: list[StepClock]
 
 
 def test_optimizer_hooks_registered_by_others_survive_the_end_of_tuning(tmp_path: Path) -> None:
-    """torch walks through its hooks while ours is removed; one registered after ours must not break that walk."""
+    """torch iterates over its hooks while agspeed's is removed. A hook registered after it must not break the
+    iteration."""
     calls: list[str] = []
 
     def note(*args: Any) -> None:
         calls.append("hook")
 
     model = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.RMSprop(model.parameters())  # has no fused step: its session ends in its first step
+    optimizer = torch.optim.RMSprop(model.parameters())  # has no fused step, so its session ends in its first step
     model, optimizer = agspeed.optimize(
         model, optimizer, mode="deterministic", backends=["graph-eager"], cache_dir=tmp_path
     )

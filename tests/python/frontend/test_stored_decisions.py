@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions outlive their process: a second one runs the stored plan from its first step on and tunes nothing."""
+"""Decisions outlive their process: a second process runs the stored plan from its first step and tunes nothing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _run(mode: str, cache_dir: Path, num_steps: int) -> dict[str, Any]:
 
 
 def _output_of(script: str, *arguments: object) -> dict[str, Any]:
-    """Runs `script` in a process of its own; the last line it prints is JSON."""
+    """Runs `script` in a process of its own. Its last line of output is JSON."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def _records(cache_dir: Path) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def tuned_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that holds the decision of an earlier process, which measured it."""
+    """A cache with the decision of an earlier process, which measured it."""
     cache_dir = tmp_path_factory.mktemp("cache")
     first = _run("max", cache_dir, 1200)
     assert (first["decision"]["chosen"], first["decision"]["source"]) == ("aot", "measured"), first
@@ -110,7 +110,7 @@ def test_a_decision_made_under_another_torch_is_not_used(tuned_cache: Path) -> N
 
 @pytest.mark.parametrize("arm", ["aot+rX:aot", "aot/no-layout", "nothing-that-exists"])
 def test_a_decision_that_names_no_plan_does_not_stop_training(arm: str, tuned_cache: Path, tmp_path: Path) -> None:
-    """An archive from elsewhere may have brought it, with a checksum that fits."""
+    """An archive from elsewhere may have brought the decision, with a valid checksum."""
     cache = tmp_path / "cache"
     cache.mkdir(mode=0o700)
     shutil.copy2(tuned_cache / "tuning.sqlite", cache)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where time goes: the parts of a step that the report shows."""
+"""The report's shares of time: the parts of a step."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_forward_backward_optimizer_and_input_wait_are_shown_apart(tmp_path: Pat
 )
 def test_a_rare_pause_is_no_input_wait(waits: list[float], milliseconds: float) -> None:
     history = History()
-    for wait in [0.0, *waits]:  # nobody saw the wait before the first step
+    for wait in [0.0, *waits]:  # the wait before the first step is not seen
         history.add_step("eager", StepTimes(busy=0.01, input_wait=1e-3 * wait))
     assert time_shares(history)[-1]["ms"] == pytest.approx(milliseconds, rel=0.05)
 
@@ -99,7 +99,7 @@ def test_a_saved_report_names_itself_as_the_plan_to_replay(tmp_path: Path) -> No
 
 
 def test_work_between_steps_of_a_loop_without_optimizer_is_no_wait() -> None:
-    """Steps end at the next forward there, and what is done at that border (compiles, say) is neither step nor wait."""
+    """Without an optimizer, a step ends at the next forward. Work there, such as compiles, is neither step nor wait."""
     seen: list[StepTimes] = []
 
     def on_end(times: StepTimes) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways to write a training loop: each gives eager's results with a compiled candidate really running."""
+"""Ways to write a training loop: each gives eager's results while a compiled candidate really runs."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def checkpoint_around_the_model(wrap: Wrap) -> list[Any]:
 
 
 def heads_trained_in_turn(wrap: Wrap) -> list[Any]:
-    """The head that a step leaves out gets no gradient: a gradient of zeros would let its weights decay."""
+    """A head that a step leaves out gets no gradient. A gradient of zeros would let its weights decay."""
 
     class TwoHeads(nn.Module):
         def __init__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What never trains is named in one sentence after twenty calls; what trains in whatever way is left in peace."""
+"""A model that never trains gets one sentence after twenty calls. A model that trains in any way gets none."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def call(model: Callable[..., Any], count: int) -> None:
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What agspeed warned of."""
+    """Returns agspeed's warnings."""
     return [r.getMessage() for r in caplog.records if r.name == "agspeed" and r.levelno >= logging.WARNING]
 
 
 def sentence_after_20(model: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> str:
-    """The one sentence that 100 calls bring, none of it before the twentieth."""
+    """Makes 100 calls and returns the one sentence that they cause, which must not come before the twentieth."""
     call(model, 19)
     assert not warnings(caplog)
     call(model, 81)
@@ -92,7 +92,7 @@ def test_what_a_function_refers_to_is_looked_at_without_a_trace(caplog: pytest.L
 
     function = agspeed.optimize(function, mode="auto")
     sentence_after_20(function, caplog)
-    later = 3  # bound after the watch has looked at the closure
+    later = 3  # bound after the watch has read the closure
 
 
 @pytest.mark.parametrize("zeroed", ["model", "optimizer"])
@@ -125,17 +125,17 @@ def test_a_function_on_meta_is_named_once(caplog: pytest.LogCaptureFixture) -> N
     assert "the device meta, which holds no values" in said
 
 
-# --- what trains ------------------------------------------------------------------------------------------------------
+# --- models that train ------------------------------------------------------------------------------------------------
 
 
 class OwnOptimizer:
-    """None of torch.optim; writes where no version counter sees it."""
+    """An optimizer outside torch.optim. It writes to weights without a change of their version counters."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
 
     def zero_grad(self) -> None:
-        """Gradients stay, as with optimizers that fold zeroing into the step."""
+        """Keeps gradients, as optimizers do that zero them within the step."""
 
     def step(self) -> None:
         for parameter in self._model.parameters():
@@ -148,7 +148,7 @@ class OwnOptimizer:
 def test_training_in_eval_mode_is_left_in_peace(
     make: Callable[[nn.Module], Any], accumulate: int, mode: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = agspeed.optimize(mlp().eval(), mode=mode, backends=["aot"])  # fine-tuning with frozen statistics
+    model = agspeed.optimize(mlp().eval(), mode=mode, backends=["aot"])  # as in fine-tuning with frozen statistics
     optimizer = make(model)
     for _ in range(3):
         optimizer.zero_grad()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many seeds in a row: even seeds with static shapes, odd seeds with a symbolic batch size. Keeps score."""
+"""Checks many seeds in a row: even seeds with static shapes, odd seeds with a symbolic batch size. Counts results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.python.fuzz.programs import generate
 
 @dataclass
 class Tally:
-    """Counts of a campaign; failures hold the seed, the problem and the shrunk program as text."""
+    """The counts of a campaign. A failure holds the seed, the problem and the shrunk program as text."""
 
     graphs: int = 0
     exact: int = 0
@@ -41,7 +41,7 @@ class Tally:
 
 
 def run_campaign(backend: str, first_seed: int, count: int) -> Tally:
-    """Checks `count` graphs, seeds `first_seed` and up. Failures are shrunk before they are noted."""
+    """Checks `count` graphs, with seeds from `first_seed` on. Shrinks failures before it records them."""
     compiler, tally = compile_with(backend), Tally()
     for seed in range(first_seed, first_seed + count):
         program, dynamic = generate(seed), bool(seed % 2)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a Program eagerly and through a candidate, forward and backward, and compares; shrinks what differs.
+"""Runs a Program eagerly and through a candidate, forward and backward, and compares. Shrinks programs that differ.
 
-Where every operator's float64 result is a float32 number and eager's results equal the float64 ones, arithmetic was
-exact and the candidate has to match bit for bit. Elsewhere the gate's rules against float64 decide: eager's own error,
-and where that is not enough how far rounding in every operator moves the result, in one of several runs.
+Arithmetic was exact if every operator's float64 result is a float32 number and eager's results equal the float64 ones.
+Then the candidate has to match bit for bit. Otherwise the gate's rules against float64 decide. The error may be a
+multiple of eager's own. If that is too strict, a bound follows from how far rounding in every operator moves the
+result, in the worst of several runs.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ from tests.python.fuzz.programs import BATCH, Program, Ref, to_graph
 
 Runner = Callable[..., Sequence[Any]]
 Noise = dict[str, Deviation]
-"""What rounding noise did in one run, by the tensor's name."""
+"""The deviations that rounding noise caused in one run, by the tensor's name."""
 Compiler = Callable[[Program, bool], Runner]
-"""``compiler(program, dynamic) -> runner over the program's inputs``; raises UnsupportedError where it must not run."""
+"""``compiler(program, dynamic) -> runner over the program's inputs``. Raises UnsupportedError if it must not run."""
 
 OTHER_BATCHES = (7, 12)
 _NOISY_RUNS = 4
-"""Noise has random signs: in one run two changes may cancel in the one element that decides."""
+"""More than one, because noise has random signs: two changes may cancel in the element that decides."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """problem: how the candidate differs, or None; exact: whether eager's arithmetic was; unsupported: why not run."""
+    """`problem`: how the candidate differs, or None. `exact`: whether eager's arithmetic was. `unsupported`: why not
+    run."""
 
     problem: str | None = None
     exact: bool = False
@@ -53,7 +55,7 @@ class Result:
 
 
 def compile_with(name: str) -> Compiler:
-    """A compiler that uses a registered candidate the way the product does."""
+    """Returns a compiler that uses a registered candidate in the same way as the product."""
 
     def compiler(program: Program, dynamic: bool) -> Runner:
         graph = to_graph(program)
@@ -70,7 +72,7 @@ def compile_with(name: str) -> Compiler:
 
 
 def check(program: Program, compiler: Compiler, *, dynamic: bool) -> Result:
-    """Compiles and compares at one batch size, or at three where `dynamic`."""
+    """Compiles, and compares at one batch size, or at three if `dynamic`."""
     try:
         runner = compiler(program, dynamic)
     except UnsupportedError as error:
@@ -90,7 +92,7 @@ def check(program: Program, compiler: Compiler, *, dynamic: bool) -> Result:
 
 
 def shrink(program: Program, fails: Callable[[Program], bool]) -> Program:
-    """The smallest program found that still fails: outputs dropped, steps bypassed."""
+    """Returns the smallest program found that still fails, by dropping outputs and bypassing steps."""
     improved = True
     while improved:
         improved = False
@@ -138,7 +140,7 @@ def _runs(program: Program) -> bool:
 
 
 def _eager_refuses(program: Program) -> bool:
-    """True when the program is no valid training code, e.g. it changes a buffer that the backward needs."""
+    """True if the program is no valid training code, e.g. because it changes a buffer that the backward needs."""
     try:
         execute(program, InputCopies(program.make_inputs()), lambda results: [_integer_tangents(results, program.seed)])
     except RuntimeError:
@@ -193,7 +195,7 @@ def _difference(mine: Run, eager: Run, wide: Run, exact: bool, noise: Sequence[N
         return problem
     theirs, reference = _tensors(eager), _tensors(wide)
     for name, value in _tensors(mine).items():
-        if exact and torch.equal(value, theirs[name]):  # also where only the sign of a zero differs
+        if exact and torch.equal(value, theirs[name]):  # equal even if the signs of zeros differ
             continue
         rule = compare_exactly(name, value, theirs[name]) if exact else None
         error = rule or compare(
@@ -212,7 +214,7 @@ def _tensors(run: Run) -> dict[str, torch.Tensor]:
 
 
 class _Narrow(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """holds: every number that operators have made so far is one of float32."""
+    """`holds` is True while every number that operators have made is a float32 number."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -220,7 +222,7 @@ class _Narrow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        with _disable_current_modes():  # else narrow numbers would be promoted again
+        with _disable_current_modes():  # otherwise narrow numbers would be promoted again
             for value in tree_leaves(result):
                 if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
                     self.holds &= torch.equal(value.float().double().nan_to_num(0.0), value.nan_to_num(0.0))
@@ -242,7 +244,8 @@ def _integer_tangents(results: Sequence[Any], seed: int) -> Tangents:
 
 
 def _example_inputs(program: Program, graph: fx.GraphModule, dynamic: bool) -> list[Any]:
-    """Fake inputs as Dynamo makes them; where `dynamic`, the batch size is a symbol and the graph's first input."""
+    """Returns fake inputs as Dynamo makes them. If `dynamic`, the batch size is a symbol and the graph's first
+    input."""
     shape_env = ShapeEnv()
     mode = FakeTensorMode(shape_env=shape_env)
     placeholders = graph.graph.find_nodes(op="placeholder")
@@ -275,7 +278,7 @@ def _with_batch(runner: Runner) -> Runner:
 
 
 def mutated(program: Program, number: int) -> Program | None:
-    """The program with step `number` replaced by another operator of its kind, or None where there is none."""
+    """Returns the program with step `number` replaced by another operator of its kind, or None if there is none."""
     step = program.steps[number]
     other = _OTHERS.get(step.target)
     if other is None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random training graphs as data: a Program is a list of calls over numbered values.
 
-Inputs are small integers held as floats and most operators keep integers exact, so that results can be compared bit for
-bit whatever the order of the additions; a few operators are inexact on purpose. The first dimension of some inputs is
-the batch: no step writes its size down, so a program also runs at other batch sizes. Everything follows from the seed.
+Inputs are small integers stored as floats, and most operators keep integers exact. So results can be compared bit for
+bit, whatever the order of the additions. A few operators are inexact on purpose. The first dimension of some inputs is
+the batch. No step contains its size, so a program also runs at other batch sizes. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLOATS = (torch.float32, torch.float64, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Ref:
-    """The value of that number: inputs first, then one per step."""
+    """Refers to the value with that number: inputs come first, then one value per step."""
 
     index: int
 
@@ -42,7 +42,8 @@ class Step:
 
 @dataclass(frozen=True)
 class Input:
-    """shape[0] == BATCH marks the batch dimension. kind: "grad", "plain", "buffer" (may be changed) or "index"."""
+    """`shape[0] == BATCH` marks the batch dimension. `kind` is "grad", "plain", "buffer" (may be changed) or
+    "index"."""
 
     shape: tuple[int, ...]
     kind: str
@@ -74,7 +75,7 @@ class Program:
         return [description.make(batch) for description in self.inputs]
 
     def without_dead_steps(self) -> Program:
-        """The same outputs from fewer steps; calls that change an input in place stay."""
+        """Returns a program with the same outputs and fewer steps. Calls that change an input in place stay."""
         needed, base = set(self.outputs), len(self.inputs)
         for number in reversed(range(len(self.steps))):
             step = self.steps[number]
@@ -96,7 +97,7 @@ class Program:
 
 
 def generate(seed: int) -> Program:
-    """The program of a seed. Every step was run once, so shapes and types fit."""
+    """Returns the program of a seed. Every step has been run once, so shapes and types fit."""
     return _Generator(seed).program()
 
 
@@ -161,14 +162,14 @@ class _Generator:
         return True
 
     def _owned(self, index: int) -> int:
-        """An output that is a view is copied: graphs whose outputs share memory are not what is tested here."""
+        """Copies an output that is a view. Graphs whose outputs share memory are not tested here."""
         if self._values[index]._is_view() or any(self._values[index] is other for other in self._values[:index]):
             self._append(Step(torch.clone, (Ref(index),)))
             return len(self._values) - 1
         return index
 
     def pick(self, fits: Callable[[torch.Tensor], bool] = lambda value: value.is_floating_point()) -> Ref | None:
-        """A random value that fits, recent ones more often."""
+        """Returns a random value that fits, with recent ones more likely."""
         found = [i for i, value in enumerate(self._values) if fits(value)]
         weights = [1 + 3 * (i >= len(self._inputs)) + 4 * (i + 3 >= len(self._values)) for i in found]
         return Ref(self._random.choices(found, weights)[0]) if found else None
@@ -338,7 +339,7 @@ _RULES: tuple[tuple[Rule, int], ...] = (
 
 
 def to_graph(program: Program) -> fx.GraphModule:
-    """The program as the torch-level graph that Dynamo would hand over, without example values."""
+    """Returns the program as the torch-level graph that Dynamo would pass to a backend, without example values."""
     graph = fx.Graph()
     known = [graph.placeholder(f"l_v{i}_") for i in range(len(program.inputs))]
     for step in program.steps:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""300 random graphs, forward and backward, static and dynamic: the native backend computes what eager computes."""
+"""300 random graphs, forward and backward, static and dynamic: the native backend computes the same as eager."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_aot_computes_what_eager_computes() -> None:
 
 
 def test_most_graphs_are_exact() -> None:
-    """Bit for bit comparison is the rule, so that a reordered sum is never an excuse."""
+    """Most comparisons are bit for bit, so that a reordered sum is never an excuse."""
 
     def eager(program: Program, dynamic: bool) -> Program:
         return program
@@ -50,7 +50,7 @@ def test_programs_follow_from_their_seed() -> None:
 
 
 def test_finds_injected_mutants() -> None:
-    """One operator exchanged in what is compiled: the comparison sees every mutant whose results differ at all."""
+    """Exchanges one operator in the compiled program. The comparison finds every mutant whose results differ at all."""
     caught, equivalent = 0, 0
     for seed in range(60):
         program = generate(seed)
@@ -74,7 +74,7 @@ def _same_results(program: Program, wrong: Program) -> bool:
 
 
 def test_shrinks_a_failure_to_its_core() -> None:
-    """A backend that computes relu as abs: what remains is a program about relu."""
+    """A backend computes relu as abs; the shrunk program is about relu."""
     seed = next(s for s in range(200) if any(step.target is torch.relu for step in generate(s).steps[:-2]))
     program = generate(seed)
 

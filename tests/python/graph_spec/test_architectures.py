@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published architectures can be handed to the compile child: every region is exported, read back and compared."""
+"""Published architectures can be sent to the compile child: every region is exported, read back and compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHOSEN: dict[str, tuple[bool, list[str]]] = {
     "transformers/mixtral": (False, ["transformers.integrations.moe"]),
     "transformers/reformer": (False, []),
 }
-"""Whether there are bodies (checkpoints, custom autograd functions), and which modules bring operators of their own."""
+"""True if there are bodies (checkpoints, custom autograd functions), and the modules that register operators."""
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs whose operators call graphs of their own, and calls without effect, survive the way to JSON and back."""
+"""Graphs whose operators call other graphs, and calls without effect, are the same after export to JSON and import."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Function = Callable[..., Any]
 
 
 class ScaledSquare(torch.autograd.Function):
-    """Its gradient is on purpose not the derivative, so that a lost body shows."""
+    """Its gradient is deliberately not the derivative, so that a lost body shows."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, scale: float) -> torch.Tensor:
@@ -49,7 +49,7 @@ class ScaledSquare(torch.autograd.Function):
 
 
 class Checkpointed(nn.Module):
-    """A checkpointed block with a checkpointed part of its own."""
+    """A checkpointed block that contains another checkpointed part."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -119,7 +119,7 @@ FUNCTIONS: dict[str, tuple[Function, str | tuple[str, str]]] = {
     "cond": (condition, "cond_true"),
     "flex attention": (flex, "score_mod"),
     "functorch": (gradient, ""),
-    "gradient hook": (WithHook(), ("fwd_body", "hook_body")),  # until and since torch 2.15
+    "gradient hook": (WithHook(), ("fwd_body", "hook_body")),  # before and since torch 2.15
     "logging and checks": (logging_and_checks, ""),
     "nested region": (lambda x: nested(nested(x)), "subgraph"),
     "numpy": (numpy_call, ""),
@@ -135,7 +135,7 @@ def _batch(rows: int = 128) -> torch.Tensor:
 
 
 def _results(gm: Function, inputs: list[Any]) -> list[torch.Tensor]:
-    """Outputs and gradients of a run with fresh copies of `inputs`."""
+    """Returns outputs and gradients of a run with fresh copies of `inputs`."""
     torch.manual_seed(7)
     mine = [
         v.detach().clone().requires_grad_(v.requires_grad) if isinstance(v, torch.Tensor) else int(v) for v in inputs
@@ -162,7 +162,7 @@ def test_returns_unchanged_and_computes_the_same(name: str, dynamic: bool) -> No
     back = rebuild(GraphSpec.from_json(spec.to_json(), spec.tensors))
     assert _code(back) == _code(gm)
     if body == "subgraph":
-        return  # torch runs it compiled only
+        return  # torch can only run it compiled
     expected, result = _results(gm, inputs), _results(back, inputs)
     assert len(expected) == len(result)
     assert all(torch.equal(a, b) for a, b in zip(expected, result, strict=True))
@@ -176,7 +176,7 @@ def _code(gm: torch.fx.GraphModule) -> dict[str, str]:
     "name", [name for name, (_, body) in FUNCTIONS.items() if body not in ("body_fn", "score_mod")]
 )
 def test_compiles_to_the_same_after_the_way_back(name: str) -> None:
-    """AOTAutograd makes the same graphs of it in both directions, so that what a child compiled is found in caches."""
+    """AOTAutograd makes the same graphs from it in both directions, so that caches contain what a child compiled."""
     ((gm, inputs),) = capture(FUNCTIONS[name][0], _batch())
     codes, results = [], []
     for graph in (rebuild(export(gm)), gm):

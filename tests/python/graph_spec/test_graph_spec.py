@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A graph survives the way to JSON and back: same code, same example inputs, same results; the rest is refused."""
+"""A graph is the same after export to JSON and import: code, example inputs and results. Other graphs are refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Captured = list[tuple[fx.GraphModule, list[Any]]]
 
 
 def capture(function: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Captured:
-    """The torch-level graphs of one call."""
+    """Returns the torch-level graphs of one call."""
     torch._dynamo.reset()
     found: Captured = []
 
@@ -35,7 +35,7 @@ def capture(function: Callable[..., Any], *args: Any, dynamic: bool | None = Non
 
 
 def capture_aten(function: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> list[fx.GraphModule]:
-    """The ATen graphs of one call and its backward."""
+    """Returns the ATen graphs of one call and its backward."""
     torch._dynamo.reset()
     found: list[fx.GraphModule] = []
 
@@ -90,7 +90,7 @@ def test_torch_level_graph_returns_unchanged(dynamic: bool) -> None:
 
 
 def _content(spec: GraphSpec) -> list[dict[str, Any]]:
-    """What decides what the graph computes: not where a node came from, nor types that follow from those of inputs."""
+    """Returns the data that decide what the graph computes, without source positions and without derived types."""
     told = {"annotation", "origin", "source"}
     nodes = [(node, told | {"type"} if node["op"] in ("call", "method") else told) for node in spec.nodes]
     return [{key: value for key, value in node.items() if key not in left_out} for node, left_out in nodes]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of names that come again, which take another way through the calls than new ones."""
+"""Functions that ranks run in tests of repeated names, which take another code path than new names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.python.horovod.programs import job, message_of
 
 
 def unlike_tensors() -> list[torch.Tensor]:
-    """Each unlike the one before it, in value, shape, type or dimensions."""
+    """Returns tensors that each differ from the one before in value, shape, type or number of dimensions."""
     ones = torch.ones
     return [ones(3), ones(3) * 2, ones(5), ones(5).double(), ones(1), ones(())]
 
@@ -51,14 +51,14 @@ def names_that_come_again() -> dict[str, Any]:
         del done
         found["is held"] = reference() is not None
         left = hvd.allreduce_async_(torch.ones(4), name="left", op=hvd.Sum)
-        while not hvd.poll(left):  # nobody waits for it
+        while not hvd.poll(left):  # its handle is only polled
             pass
         found["left"] = message_of(lambda: hvd.synchronize(hvd.allreduce_async_(torch.ones(4), name="left")))
         return found
 
 
 def ways_to_call() -> dict[str, Any]:
-    """allreduce_async_ with its arguments in all places, twice each: names that come again take another way."""
+    """Calls allreduce_async_ with its arguments in all places, twice each, because repeated names take another path."""
     with job() as (_, size):
         everybody = hvd.global_process_set
         part = hvd.add_process_set(list(range(size - 1)))
@@ -91,11 +91,11 @@ def ways_to_call() -> dict[str, Any]:
     return found
 
 
-# --- what a caller does wrong -----------------------------------------------------------------------------------------
+# --- mistakes of the caller -------------------------------------------------------------------------------------------
 
 
 def _asynchronous(size: int) -> dict[str, Callable[[str], int]]:
-    """Every asynchronous operation, by a name."""
+    """Returns every asynchronous operation, as a function of the name."""
     x = torch.ones(2 * size)
     return {
         "allreduce": lambda name: hvd.allreduce_async(x, name=name),
@@ -115,7 +115,7 @@ def _asynchronous(size: int) -> dict[str, Callable[[str], int]]:
 
 
 def names_under_way() -> dict[str, list[str]]:
-    """Rank 0 starts each operation twice; the others start it once, after that. What each call says."""
+    """Rank 0 starts each operation twice; the others start it once, after that. Returns the result of each call."""
     with job() as (rank, size):
         found = {}
         for kind, call in _asynchronous(size).items():
@@ -132,7 +132,7 @@ def names_under_way() -> dict[str, list[str]]:
 
 
 def calls_that_send_nothing() -> dict[str, str]:
-    """Rank 0 makes each; the others wait for none of them, and the next operation works at all ranks."""
+    """Rank 0 makes each of these calls. The others do not wait for them, and the next operation works on all ranks."""
     with job() as (rank, size):
         x, sparse = torch.ones(size), torch.eye(2).to_sparse()
         scalar = torch.tensor(1.0)
@@ -164,7 +164,7 @@ def calls_that_send_nothing() -> dict[str, str]:
 
 
 def alltoall_without_splits() -> dict[str, Any]:
-    """Ranks have different numbers of rows: results, gradients, and what a handle gives."""
+    """Ranks have different numbers of rows. Returns results, gradients, and the value of a handle."""
     with job() as (rank, size):
         x = torch.arange(float(size * (rank + 1)), requires_grad=True)
         rows = hvd.alltoall(x)
@@ -179,14 +179,15 @@ def alltoall_without_splits() -> dict[str, Any]:
 
 
 def result_taken_after_the_job() -> torch.Tensor:
-    """In a process of its own. The result is the last to keep the connections, whose thread waits for Python's lock."""
+    """Runs in a process of its own. The result is the last owner of the connections, whose thread waits for Python's
+    GIL."""
     store = distributed.HashStore()
     distributed.init_process_group("agspeed", store=store, rank=0, world_size=1)
     has_begun, may_end = threading.Event(), threading.Event()
 
     def called_back(future: Any) -> None:
         if threading.current_thread() is threading.main_thread():
-            return  # it was done already
+            return  # the operation had already ended
         has_begun.set()
         may_end.wait()
 
@@ -199,7 +200,7 @@ def result_taken_after_the_job() -> torch.Tensor:
             distributed.all_reduce(torch.ones(1), async_op=True).get_future().then(called_back)
     distributed.destroy_process_group()
     gc.collect()
-    sys.setswitchinterval(1000)  # only who lets the lock go loses it
+    sys.setswitchinterval(1000)  # so that a thread keeps the GIL until it releases it
     may_end.set()
     return hvd.synchronize(handle)
 

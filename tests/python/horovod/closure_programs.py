@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of steps that take a closure; each function runs at every rank.
+"""Functions that ranks run in tests of steps that take a closure.
 
-Losses are averaged in the closure, as LBFGS decides by them.
+Closures average the loss over the ranks, because LBFGS decides by the loss.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 class _TwoGradients(torch.optim.SGD):
-    """A step that reads gradients twice: those that are there when it begins, and those of its closure."""
+    """A step that reads gradients twice: the gradients that exist when it begins, and the gradients of its closure."""
 
     def step(self, closure: Any = None) -> Any:
         super().step()
@@ -51,7 +51,7 @@ def _wrap(by_ddp: bool, module: nn.Module, inner: torch.optim.Optimizer, passes:
 
 
 def _backwards(module: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """The average over the ranks of the loss of all inputs."""
+    """Returns the loss of all inputs, averaged over the ranks."""
     total = torch.zeros(())
     for at, batch in enumerate(inputs):
         is_last = at == len(inputs) - 1
@@ -71,7 +71,7 @@ def _inputs(steps: int, passes: int) -> Iterator[list[torch.Tensor]]:
 
 
 def closures(by_ddp: bool, optimizer: str, passes: int = 1) -> list[torch.Tensor]:
-    """Weights after five steps whose closures have so many backwards each."""
+    """Returns weights after five steps whose closures run `passes` backwards each."""
     with _training(by_ddp):
         module = training.model()
         wrapped, made = _wrap(by_ddp, module, OPTIMIZERS[optimizer](module.parameters()), passes)
@@ -86,7 +86,7 @@ def closures(by_ddp: bool, optimizer: str, passes: int = 1) -> list[torch.Tensor
 
 
 def backwards_before(by_ddp: bool, passes: int) -> list[torch.Tensor]:
-    """All backwards but the last are outside of the closure, which does not clear gradients."""
+    """Runs all backwards but the last outside of the closure, which does not clear gradients."""
     with _training(by_ddp):
         module = training.model()
         wrapped, made = _wrap(by_ddp, module, OPTIMIZERS["SGD"](module.parameters()), passes)
@@ -111,7 +111,7 @@ def gradients_before_and_within(by_ddp: bool) -> list[torch.Tensor]:
 
 
 def clipped_in_the_closure(by_ddp: bool, skips: bool) -> list[torch.Tensor]:
-    """The closure synchronizes to clip gradients, with or without skip_synchronize() around the step."""
+    """The closure synchronizes in order to clip gradients, with or without skip_synchronize() around the step."""
     with _training(by_ddp):
         module = training.model()
         wrapped, made = _wrap(by_ddp, module, OPTIMIZERS["SGD"](module.parameters()), 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of parameters that come and go, and of gradients that are sparse or missing."""
+"""Functions that ranks run in tests of parameters that are added and removed, and of sparse or missing gradients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import agspeed.horovod.torch as hvd
 from tests.python.distributed import training
 from tests.python.horovod.programs import job, message_of
 
-# --- parameters that come and go --------------------------------------------------------------------------------------
+# --- parameters that are added and removed ----------------------------------------------------------------------------
 
 
 def _add_group(optimizer: Any, module: nn.Sequential) -> None:
@@ -55,9 +55,9 @@ CHANGES: dict[str, Callable[[Any, nn.Sequential], None]] = {
 def changed(
     by_ddp: bool, change: str, of_inner: bool = False, when: str = "between", scale: float = 1.0, **options: Any
 ) -> list[torch.Tensor]:
-    """Weights after training before and after a change; of_inner: the optimizer before the wrap is changed.
+    """Returns weights after training before and after a change. `of_inner`: the inner optimizer is changed.
 
-    when: "between" two steps, or "accumulating" after the first of two backwards.
+    `when` is "between" two steps, or "accumulating": after the first of two backwards.
     """
     with contextlib.nullcontext() if by_ddp else job():
         module = training.model()
@@ -86,7 +86,7 @@ def _distributed(inner: Any, module: nn.Module, passes: int, options: dict[str, 
 
 
 def changed_too_late() -> tuple[list[str], list[torch.Tensor]]:
-    """Changes between the backward and the step are refused, and training goes on."""
+    """Changes between the backward and the step are refused, and training continues."""
     with job():
         module = training.model()
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(module[:-1].parameters(), lr=0.1), op=hvd.Sum)
@@ -125,7 +125,7 @@ def changed_with_adasum() -> list[torch.Tensor]:
 
 
 class _Halved:
-    """A compressor of the user's."""
+    """A compressor that the user wrote."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
@@ -137,11 +137,11 @@ class _Halved:
 
 
 USE = ([[0], [1]], [[0], [1]], [[0], [0]], [[], [0, 1]], [[1], [1]], [[], []], [[0, 1], []])
-"""Which tables each rank looks up, by step."""
+"""The tables that each rank looks up, by step."""
 
 
 def tables(is_sparse: bool, by: str = "average") -> list[torch.Tensor]:
-    """Tables of which each rank looks up some, and a layer that all use."""
+    """Trains tables of which each rank looks up some, and a layer that all ranks use."""
     options: dict[str, Any] = {
         "average": {},
         "sum": {"op": hvd.Sum},
@@ -166,7 +166,7 @@ def tables(is_sparse: bool, by: str = "average") -> list[torch.Tensor]:
 
 
 def layouts_that_differ(sparse_ranks: list[int]) -> list[torch.Tensor]:
-    """A table whose gradient is sparse at some ranks only, in all of three steps."""
+    """Trains a table whose gradient is sparse on some ranks only, in all of three steps."""
     with job() as (rank, _size):
         torch.manual_seed(0)
         table = nn.Parameter(torch.randn(10, 4))
@@ -188,7 +188,7 @@ def sparse_gradients_by(op: int) -> str:
 
 
 def name_in_use() -> str:
-    """At rank 0 a parameter has the name of an operation that is under way."""
+    """On rank 0 a parameter has the name of an operation in flight."""
     with job() as (rank, _size):
         layer = nn.Linear(2, 1)
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(layer.parameters(), lr=0.5), layer.named_parameters())

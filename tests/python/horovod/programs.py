@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of agspeed.horovod.torch: each function runs at every rank of a default group."""
+"""Functions that ranks run in tests of agspeed.horovod.torch, on every rank of a default group."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def job() -> Iterator[tuple[int, int]]:
     hvd.init()
     try:
         yield hvd.rank(), hvd.size()
-        hvd.barrier()  # nobody leaves while another still waits
+        hvd.barrier()  # no rank leaves while another still waits
     finally:
         hvd.shutdown()
 
 
 def message_of(action: Callable[[], Any]) -> str:
-    """The type and text of what it raises."""
+    """Returns the type and text of the error that the action raises."""
     try:
         action()
     except Exception as error:
@@ -45,7 +45,8 @@ def message_of(action: Callable[[], Any]) -> str:
 
 
 def every_operation(on_host: bool = True) -> dict[str, Any]:
-    """The tests' device has no sparse tensors."""
+    """Runs every operation. Without `on_host` it leaves out the sparse one, which the tests' device does not
+    support."""
     with job() as (rank, size):
         x = torch.arange(6.0).reshape(3, 2) + rank
         y = x.clone()
@@ -84,14 +85,14 @@ def every_operation(on_host: bool = True) -> dict[str, Any]:
 
 
 def on_device() -> dict[str, Any]:
-    """every_operation on tensors of an accelerator; results come back on the host."""
+    """Runs every_operation on tensors of an accelerator. Returns results on the host."""
     with torch.device(delayed_device.NAME):
         found = every_operation(on_host=False)
     return tree_map(lambda each: each.cpu() if isinstance(each, torch.Tensor) else each, found)
 
 
 def random_programs(seeds: list[int]) -> list[str]:
-    """Runs a program per seed, in an order of each rank's own. Returns: where the results differ from NumPy's."""
+    """Runs a program per seed; each rank has an order of its own. Returns the differences from NumPy's results."""
     import random
 
     found = []
@@ -112,7 +113,7 @@ def random_programs(seeds: list[int]) -> list[str]:
                 expected = steps[at]["expected"](half.ranks if steps[at]["half"] else list(range(size)), rank)
                 if not torch.allclose(result.double(), expected.double(), rtol=0, atol=steps[at]["tolerance"]):
                     found.append(f"seed {seed}, {size} ranks, rank {rank}, step {at}, {steps[at]['kind']}")
-            # Ranks end at different times; those that are through contribute zeros.
+            # Ranks end at different times. Ranks that have ended contribute zeros.
             for more in range(common.randint(0, 3) + rank):
                 hvd.allreduce(torch.ones(3), name=f"more.{more}", op=hvd.Sum)
             hvd.join()
@@ -150,7 +151,8 @@ def _random_step(common: Any, seed: int, at: int, size: int) -> dict[str, Any]:
         "values": values,
         "expected": expected,
         "name": f"{kind}.{at}",
-        "tolerance": 1e-12 if kind == "average" else 0.0,  # all others are sums of small whole numbers
+        # Zero for the others, because their results are sums of small whole numbers.
+        "tolerance": 1e-12 if kind == "average" else 0.0,
     }
 
 
@@ -165,7 +167,7 @@ def _start(step: dict[str, Any], process_set: Any, rank: int) -> int:
 
 
 def wrong_calls() -> dict[str, str]:
-    """Each by what is wrong; the call after it has to work."""
+    """Makes wrong calls, by name; the correct call after each has to work."""
     found = {}
     with job() as (rank, size):
         x = torch.ones(4)
@@ -223,13 +225,13 @@ def leave_early() -> str:
 
 
 def lose_a_rank(folder: Path) -> None:
-    """The last rank is killed while the others wait for it; what they are told is written to files."""
+    """The last rank is killed while the others wait for it. Each of the others writes its error to a file."""
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     hvd.allreduce(torch.ones(1))
     (folder / f"ready.{rank}").touch()
     if rank == size - 1:
-        until = time.monotonic() + 30  # the others have what was sent
+        until = time.monotonic() + 30  # by then the other ranks have received everything
         while len(list(folder.glob("ready.*"))) < size and time.monotonic() < until:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -246,7 +248,7 @@ def init_again() -> list[float]:
 
 
 def adasum() -> Any:
-    """Of vectors that are parallel, orthogonal and neither; in bfloat16; a step of an optimizer."""
+    """Reduces vectors that are parallel, orthogonal and neither, also in bfloat16, and runs an optimizer's step."""
     with job() as (rank, size):
         vectors = torch.zeros(3, size)
         vectors[0, 0] = 2.0
@@ -332,7 +334,7 @@ def ddp(steps: int, accumulate: int = 1) -> list[torch.Tensor]:
 
 
 def distributed_optimizer(steps: int, accumulate: int = 1, from_state: bool = False, **options: Any) -> Any:
-    """The weights, and the class of the optimizer."""
+    """Returns the weights and the class of the optimizer."""
     with job() as (rank, _size):
         module = training.model()
         if rank != 0:
@@ -383,7 +385,7 @@ def clipped() -> list[torch.Tensor]:
 
 
 def parts_that_rest() -> list[torch.Tensor]:
-    """Ranks use different parts of a model: the gradients of the others are zeros."""
+    """Ranks use different parts of a model. A part's gradient is zero on ranks that do not use it."""
     with job() as (rank, size):
         torch.manual_seed(0)
         parts = nn.ModuleList(nn.Linear(3, 3) for _ in range(size))
@@ -467,7 +469,7 @@ def adam_state_of_rank_zero() -> Any:
 
 
 def batch_norm() -> tuple[torch.Tensor, ...]:
-    """Output, gradient and statistics of this rank's rows."""
+    """Returns output, gradient and statistics for this rank's rows."""
     with job() as (rank, size):
         whole = _images(size)
         layer = hvd.SyncBatchNorm(5).double()
@@ -495,7 +497,7 @@ def _images(size: int) -> torch.Tensor:
 
 
 def elastic_training(fail_at: int) -> dict[str, Any]:
-    """Ten batches, committed every second one; at one of them a collective fails at all ranks."""
+    """Runs ten batches and commits every second one. At one of them a collective fails on all ranks."""
     with job() as (rank, _size):
         module = training.model()
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm of the test's own: munged, slurmctld and a slurmd per node, on this host and in a folder of their own."""
+"""A Slurm cluster for a test: munged, slurmctld and a slurmd per node, on this host and in a folder of their own."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pathlib import Path
 
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _START_S, _END_S = 30, 10
-_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))  # where Debian has daemons
+_PATH = os.pathsep.join((os.environ.get("PATH", os.defpath), "/usr/sbin"))  # Debian's folder for daemons
 
 
 def why_none() -> str | None:
-    """Why no cluster can be started here, or None."""
+    """Returns why no cluster can be started here, or None."""
     missing = [name for name in (*_DAEMONS, "srun", "sinfo") if shutil.which(name, path=_PATH) is None]
     if missing:
         return f"Slurm's {', '.join(missing)} are not on this machine: `make setup-slurm` installs them"
@@ -28,8 +28,9 @@ def why_none() -> str | None:
 
 @contextlib.contextmanager
 def cluster(folder: Path, nodes: Sequence[str], processors: int) -> Iterator[dict[str, str]]:
-    """While it lasts, srun finds the nodes by the variables yielded.
-    Slurm lists nodes in the order of their names, which need not resolve.
+    """Runs a cluster for the length of the block. Yields variables by which srun finds it.
+
+    Slurm lists nodes in the order of their names. The names need not resolve.
     """
     key, munge = folder / "munge.key", folder / "munge.socket"
     key.write_bytes(secrets.token_bytes(128))
@@ -67,7 +68,7 @@ def _config(folder: Path, munge: Path, nodes: Sequence[str], ports: Sequence[int
         "ProctrackType=proctrack/linuxproc",
         "TaskPlugin=task/none",
         "SelectType=select/cons_tres",
-        "SlurmdParameters=config_overrides",  # more processors than there are
+        "SlurmdParameters=config_overrides",  # allows more processors than the host has
         "MpiDefault=none",
     ]
     for node, port in zip(nodes, ports[1:], strict=True):

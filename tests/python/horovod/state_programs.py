@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of states that several objects share; each function runs at every rank."""
+"""Functions that ranks run in tests of states that several objects share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _step(module: nn.Module, optimizer: Any) -> None:
     optimizer.step()
 
 
-# --- what replaces groups and state -----------------------------------------------------------------------------------
+# --- calls that replace groups and state ------------------------------------------------------------------------------
 
 
 def _broadcast(_module: nn.Module, _inner: Any, optimizer: Any) -> None:
@@ -67,7 +67,7 @@ REPLACE: dict[str, Callable[[nn.Module, Any, Any], None]] = {
 
 
 def scheduler_made_before(way: str) -> dict[str, Any]:
-    """Learning rates and momenta after four steps of a scheduler that knows the inner optimizer alone."""
+    """Returns learning rates and momenta after four steps of a scheduler that knows only the inner optimizer."""
     with job():
         module, inner = _made()
         scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
@@ -86,7 +86,7 @@ def scheduler_made_before(way: str) -> dict[str, Any]:
 
 
 def hooks_after_load() -> int:
-    """How often a hook runs in one step."""
+    """Returns how often a hook runs in one step."""
     with job():
         module, inner = _made()
         optimizer = hvd.DistributedOptimizer(inner, module.named_parameters())
@@ -114,7 +114,7 @@ def copies() -> list[str]:
 
 
 def names() -> list[list[str]]:
-    """Of the parameters of an optimizer that was given none, before and after one is replaced."""
+    """Returns the names of parameters in an optimizer without given names, before and after one is replaced."""
     with job():
         groups = [{"params": [nn.Parameter(torch.ones(1)) for _ in range(2)]} for _ in range(2)]
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(groups, lr=0.1))
@@ -124,11 +124,11 @@ def names() -> list[list[str]]:
         return [*found, sorted(optimizer._parameter_names.values())]
 
 
-# --- what a broadcast leaves ------------------------------------------------------------------------------------------
+# --- state after a broadcast ------------------------------------------------------------------------------------------
 
 
 def _half() -> tuple[nn.Linear, torch.optim.Optimizer]:
-    """A bfloat16 layer whose momentum is float32, another at each rank."""
+    """Returns a bfloat16 layer and an optimizer with float32 momentum, whose values differ between ranks."""
     layer = nn.Linear(3, 2).bfloat16()
     optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
     for parameter in layer.parameters():
@@ -154,7 +154,8 @@ def restore_state_of_another_type() -> list[torch.Tensor]:
 
 
 def broadcast_into_what_is_held() -> dict[str, Any]:
-    """Adam's state, of which the caller holds tensors; rank 0 has none for the last parameter, the others for all."""
+    """Broadcasts Adam's state while the caller holds some of its tensors. Rank 0 has no state for the last
+    parameter."""
     with job() as (rank, _size):
         layer = nn.Linear(3, 2)
         optimizer = torch.optim.Adam(layer.parameters(), lr=torch.tensor(0.5 + rank))
@@ -175,7 +176,8 @@ def broadcast_into_what_is_held() -> dict[str, Any]:
 
 
 def fresh_optimizer() -> dict[str, Any]:
-    """Gradients and weights after the broadcast of an optimizer without state; one parameter needs no gradient."""
+    """Returns gradients and weights after the broadcast of an optimizer without state. One parameter needs no
+    gradient."""
     with job() as (rank, _size):
         torch.manual_seed(0)
         layer, table = nn.Linear(3, 2), nn.Embedding(4, 2, sparse=True)
@@ -195,7 +197,7 @@ def fresh_optimizer() -> dict[str, Any]:
 
 
 def other_groups() -> str:
-    """The last rank's optimizer has other groups than the others'."""
+    """The last rank's optimizer has different parameter groups."""
     with job() as (rank, size):
         layer = nn.Linear(3, 2)
         groups = [{"params": [layer.weight]}, {"params": [layer.bias]}] if rank == size - 1 else layer.parameters()
@@ -209,7 +211,7 @@ def other_groups() -> str:
 
 
 def elastic_model_in_anothers_place() -> tuple[float, float]:
-    """A model is put in another's place: what is restored, and what all ranks get."""
+    """Replaces a state's model by another one. Returns the restored value and the value that all ranks get."""
     with job() as (rank, _size):
         state = hvd.elastic.TorchState(model=nn.Linear(1, 1), batch=0)
         state.commit()
@@ -225,11 +227,11 @@ def elastic_model_in_anothers_place() -> tuple[float, float]:
         return restored, other.weight.item()
 
 
-# --- what cannot be sent ----------------------------------------------------------------------------------------------
+# --- objects that cannot be sent --------------------------------------------------------------------------------------
 
 
 def objects_that_cannot_be_sent() -> dict[str, str]:
-    """Each is wrong at one rank alone; the operation after it has to work."""
+    """Sends objects that are wrong on one rank only. The operation after each has to work."""
     with job() as (rank, size):
         layer = nn.Linear(3, 2)
         optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)

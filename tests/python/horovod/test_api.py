@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names, arguments in their order, and defaults: those of Horovod's torch API."""
+"""Names, order of arguments and defaults are the same as in Horovod's torch API."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ NAMES = ["Adasum", "Average", "Compression", "HorovodInternalError", "HostsUpdat
 
 
 def written(function: object) -> str:
-    """ "tensor, name=None, ..." of a callable."""
+    """Returns a callable's parameters as text: "tensor, name=None, ..."."""
     words = []
     for parameter in inspect.signature(function).parameters.values():  # type: ignore[arg-type]
         default = parameter.default
@@ -140,7 +140,7 @@ def test_every_name_is_there_and_no_other_is_public() -> None:
 
 
 def srun(rank: int, size: int, local_rank_of_node: str, tasks_per_node: str) -> dict[str, str]:
-    """What srun tells a task."""
+    """Returns the environment variables that srun sets for a task."""
     local_rank, node = local_rank_of_node.split(" of ")
     return {
         "SLURM_PROCID": str(rank),
@@ -166,8 +166,9 @@ def srun(rank: int, size: int, local_rank_of_node: str, tasks_per_node: str) -> 
         (srun(5, 6, "0 of 2", "3,2,1"), (5, 6, 0, 1, 2, 3)),
         (srun(2, 6, "2 of 0", "3,2,1"), (2, 6, 2, 3, 0, 1)),
         (srun(5, 6, "0 of 2", "3,2,1") | {"PMI_RANK": "5", "PMI_SIZE": "6"}, (5, 6, 0, 1, 2, 3)),
-        (srun(1, 2, "0 of 1", "1(x2)") | {"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4, 3, 4, 0, 1)),  # mpiexec's own step
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, 0, 1)),  # of a batch script
+        (srun(1, 2, "0 of 1", "1(x2)") | {"PMI_RANK": "3", "PMI_SIZE": "4"}, (3, 4, 3, 4, 0, 1)),  # a step of mpiexec
+        # The environment of a batch script.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}, (0, 1, 0, 1, 0, 1)),
     ],
     ids=str,
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that take a closure: the weights are those of DistributedDataParallel, bit for bit."""
+"""Steps that take a closure reach the weights of DistributedDataParallel, bit for bit."""
 
 from __future__ import annotations
 

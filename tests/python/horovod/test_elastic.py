@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""hvd.elastic in jobs whose size stays: what a failed collective costs, and which indices an epoch has."""
+"""hvd.elastic in jobs of constant size: the effect of a failed collective, and the indices of an epoch."""
 
 from __future__ import annotations
 

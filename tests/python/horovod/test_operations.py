@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of agspeed.horovod.torch: results, gradients, process sets, errors at every rank."""
+"""The operations of agspeed.horovod.torch: results, gradients, process sets, and errors on every rank."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def expected_operations(rank: int, size: int) -> dict[str, Any]:
     inputs = [torch.arange(6.0).reshape(3, 2) + each for each in range(size)]
     stacked = torch.stack(inputs)
     total, mean_rank, sum_rank = stacked.sum(0), (size - 1) / 2, float(size * (size - 1) // 2)
-    before = [2, *[1] * (size - 1)]  # rows for each rank, of every rank
+    before = [2, *[1] * (size - 1)]  # every rank sends 2 rows to rank 0 and 1 row to each other rank
     first = sum(before[:rank])
     scattered = torch.arange(size + 1.0) * size
     ones = torch.zeros(size).index_add_(0, torch.arange(size), torch.ones(size))
@@ -98,7 +98,7 @@ def test_tensors_on_a_device_have_the_same_results(ranks: Ranks, tmp_path: Path)
 
 @pytest.mark.parametrize("first_seed", [0, 100])
 def test_random_programs_equal_a_plain_loop(ranks: Ranks, tmp_path: Path, first_seed: int) -> None:
-    """In orders of each rank's own, over two process sets, with ranks that join early."""
+    """Each rank has an order of its own, over two process sets, and some ranks join early."""
     seeds = list(range(first_seed, first_seed + 50))
     assert ranks.run(programs.random_programs, tmp_path, seeds=seeds) == [[]] * ranks.size
 

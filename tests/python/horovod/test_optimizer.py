@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training by agspeed.horovod.torch: DistributedOptimizer beside DistributedDataParallel, states, batch norm."""
+"""Training with agspeed.horovod.torch: DistributedOptimizer compared with DistributedDataParallel, states, batch
+norm."""
 
 from __future__ import annotations
 

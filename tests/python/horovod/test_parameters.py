@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that come and go after the wrap, and gradients that are sparse or missing at some ranks."""
+"""Parameters that are added and removed after the wrap, and gradients that are sparse or missing on some ranks."""
 
 from __future__ import annotations
 

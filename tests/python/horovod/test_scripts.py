@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scripts in Horovod's published style, unedited by the alias and edited by the import, under several launchers."""
+"""Scripts in the style of Horovod's examples, unedited (by the alias) and edited (the import), under several
+launchers."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ of_each = pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in 
 
 @pytest.fixture(scope="module")
 def weights_by_ddp(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Weights]:
-    """Of a script's training by DistributedDataParallel on two ranks."""
+    """Returns a function that trains a script with DistributedDataParallel on two ranks and returns its weights."""
     folder, known = tmp_path_factory.mktemp("ddp"), {}
 
     def find(script: Path) -> Weights:
@@ -47,7 +48,7 @@ def weights_by_ddp(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path],
 
 
 def edited(script: Path, folder: Path) -> Path:
-    """The script with its imports changed."""
+    """Returns the script with its imports changed."""
     path = folder / script.name
     text = script.read_text().replace("from horovod.common", "from agspeed.horovod")
     text = text.replace("from horovod", "from agspeed.horovod")
@@ -56,7 +57,7 @@ def edited(script: Path, folder: Path) -> Path:
 
 
 def assert_trained(saved: Path, expected: Weights) -> None:
-    """Bit by bit."""
+    """Asserts equal weights, bit by bit."""
     found = torch.load(saved)
     assert found.keys() == expected.keys()
     assert [name for name in found if not torch.equal(found[name], expected[name])] == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States that several objects share, the root's state at all ranks, and objects that cannot be sent."""
+"""States that several objects share, the root's state on all ranks, and objects that cannot be sent."""
 
 from __future__ import annotations
 

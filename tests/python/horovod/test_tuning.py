@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fusion plans, the timeline and tuning: what is written, and that no result depends on them."""
+"""Fusion plans, the timeline and tuning: their output, and that no result depends on them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_plans_that_change_every_ten_steps_leave_the_weights_as_they_are(ranks: 
     assert [found["stats"]["plan_version"] for found in changed] == [20, 0]
     for found in (*undisturbed, *changed):
         assert found["stats"]["fusion_buffers"] <= 4
-        assert found["stats"]["max_fusion_buffer_bytes"] <= 4 * (1 << 16)  # the least that a buffer has
+        assert found["stats"]["max_fusion_buffer_bytes"] <= 4 * (1 << 16)  # the smallest possible size of a buffer
 
 
 def test_tuning_writes_horovods_table_and_leaves_the_weights_as_they_are(ranks: Ranks, tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_what_is_set_is_not_tuned() -> None:
 
 
 def events_by_name(path: Path) -> dict[str, list[dict[str, Any]]]:
-    """Of each operation."""
+    """Returns the events of each operation."""
     events = json.loads(path.read_text())
     names = {event["pid"]: event["args"].get("name", "") for event in events if event.get("name") == "process_name"}
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names.values()}

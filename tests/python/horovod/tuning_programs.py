@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of fusion plans, the timeline and tuning; each function runs at every rank."""
+"""Functions that ranks run in tests of fusion plans, the timeline and tuning."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def variables(**values: str) -> Iterator[None]:
 
 
 def train(steps: int, plan_every: int = 0, settings: dict[str, str] | None = None) -> dict[str, Any]:
-    """Weights after so many steps. plan_every: the coordinator changes its plan after so many, each time to another."""
+    """Returns weights and statistics after `steps`. The coordinator changes its plan every `plan_every` steps."""
     with variables(**(settings or {})), programs.job() as (rank, _size):
         module = training.model()
         optimizer = hvd.DistributedOptimizer(
@@ -50,7 +50,8 @@ def train(steps: int, plan_every: int = 0, settings: dict[str, str] | None = Non
 
 
 def trace(path: str, settings: dict[str, str]) -> None:
-    """One operation before a trace, two in it, one after it; rank 0 writes it, so barriers keep the other's outside."""
+    """Runs one operation before a trace, two within it and one after it. Rank 0 writes it; barriers separate the
+    others."""
     with variables(HOROVOD_TIMELINE="DYNAMIC", **settings), programs.job():
         hvd.allreduce(torch.ones(3), name="before")
         hvd.barrier()

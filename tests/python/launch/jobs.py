@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of `agspeed run` for tests: every process of one carries a mark in its environment, by which all are found."""
+"""Jobs of `agspeed run` for tests. Every process of a job has a mark in its environment, by which it is found."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def wait_until(is_so: Callable[[], bool], what: str) -> None:
 
 
 class Job:
-    """A launcher, its ranks and all that these start. A context manager: leaving it kills what is left.
+    """A launcher, its ranks and all processes that these start. A context manager: leaving it kills the rest.
 
     Attributes:
-        environment: of a launcher that is to belong to the job.
+        environment: for launchers that should belong to the job.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -61,7 +61,8 @@ class Job:
         preexec: Callable[[], None] | None = None,
         **variables: str,
     ) -> subprocess.Popen[bytes]:
-        """Ranks that run the Python `text`. Without stdout or stderr, output goes to the folder's files out and err."""
+        """Starts ranks that run the Python `text`. Output goes to the folder's files out and err unless a stream is
+        given."""
         command = [sys.executable, "-m", "agspeed", "run", "-np", str(num_ranks), *map(str, options)]
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self.launcher = subprocess.Popen(
@@ -74,18 +75,18 @@ class Job:
         return self.launcher
 
     def left(self) -> list[int]:
-        """The processes of the job that have not ended."""
+        """Returns the processes of the job that have not ended."""
         return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if self._is_ours(pid)]
 
     def pids(self, name: str) -> list[int]:
-        """What programs wrote to files `name`.N of the folder, by N."""
+        """Returns the process ids that programs wrote to files `name`.N of the folder, by N."""
         return [int(path.read_text()) for path in sorted(self.folder.glob(f"{name}.*"))]
 
     def errors(self) -> str:
         return (self.folder / "err").read_text()
 
     def lines(self, stream: IO[bytes], end: bytes) -> bytes:
-        """What comes from a pipe, up to `end`."""
+        """Returns the bytes from a pipe, up to `end`."""
         return b"".join(self._bytes(stream, end))
 
     def _bytes(self, stream: IO[bytes], end: bytes) -> Iterator[bytes]:

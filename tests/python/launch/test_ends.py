@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a job of `agspeed run` ends: whatever happens to its launcher or its ranks, no process of it is left, and the
-rank that failed first is named."""
+"""The end of a job of `agspeed run`: whatever happens to its launcher or its ranks, no process is left, and the rank
+that failed first is named."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from agspeed.launch import keeper
 from tests.python.launch.jobs import TIMEOUT_S, Job, wait_until
 
-# A rank with a child in its own session and one that has moved to another. `stubborn`: none of them heeds SIGTERM.
+# A rank with one child in its own session and one in a new session. `stubborn`: the rank ignores SIGTERM.
 RANK = """
 import os, pathlib, resource, signal, subprocess, time
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -50,7 +50,7 @@ def begin(job: Job, text: str = WAITS, **options) -> subprocess.Popen[bytes]:
 
 
 def nothing_is_left(job: Job) -> None:
-    """At once where the launcher has ended by itself: it waits for everything."""
+    """Asserts that no process is left: at once if the launcher has exited by itself, and after a while otherwise."""
     assert job.launcher is not None
     if job.launcher.wait(TIMEOUT_S) >= 0:
         assert job.left() == []
@@ -86,11 +86,11 @@ def to_ranks(*ranks: int, number: int = signal.SIGKILL) -> Callable[[Job], None]
 
 
 def to_two_ranks(job: Job) -> None:
-    """In turn: a process takes a while to die."""
+    """Kills one rank, waits until it has died, and kills another."""
     ranks = job.pids("rank")
     to_ranks(2)(job)
     wait_until(lambda: ranks[2] not in keeper.processes(), "the rank has died")
-    with contextlib.suppress(ProcessLookupError):  # the job may have ended by now
+    with contextlib.suppress(ProcessLookupError):  # the job may have ended
         to_ranks(1)(job)
 
 
@@ -138,7 +138,7 @@ def test_nothing_is_left_and_the_first_that_failed_is_named(job: Job, case: Case
     others = [pid for pid, each in keeper.processes().items() if each.parent in job.pids("rank")]
     assert len(others) == 2 * NUM_RANKS and set(others) < set(job.left())
     case.does(job)
-    if case.does is to_keeper:  # what has moved to another session is out of reach then
+    if case.does is to_keeper:  # without the keeper, processes in other sessions cannot be found
         launcher.wait(TIMEOUT_S)
         ranks = job.pids("rank")
         wait_until(lambda: all(each.session not in ranks for each in keeper.processes().values()), "ranks have ended")
@@ -150,7 +150,7 @@ def test_nothing_is_left_and_the_first_that_failed_is_named(job: Job, case: Case
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 2, 1)])
 def test_ranks_that_die_together_are_told_apart_by_who_died_first(job: Job, order: tuple[int, ...]) -> None:
-    """All of them have died before anything can look."""
+    """All of them have died before the keeper can check."""
     launcher = begin(job)
     ranks = job.pids("rank")
     parent = keeper.processes()[ranks[0]].parent
@@ -164,7 +164,7 @@ def test_ranks_that_die_together_are_told_apart_by_who_died_first(job: Job, orde
 
 
 def test_an_exit_status_is_named_though_others_die_of_it(job: Job) -> None:
-    """Rank 2 fails; the others notice, and fail as well."""
+    """Rank 2 fails; the others notice it and fail, too."""
     text = """
 import os, pathlib, sys, time
 failed = pathlib.Path(os.environ["FOLDER"], "failed")
@@ -190,7 +190,7 @@ def test_a_closed_terminal_ends_the_job(job: Job) -> None:
 
     def take_terminal() -> None:
         os.setsid()
-        os.close(os.open(os.ttyname(its_end), os.O_RDWR))  # the first that a session opens is its own
+        os.close(os.open(os.ttyname(its_end), os.O_RDWR))  # the first terminal that a session opens becomes its own
 
     begin(job, WRITES, stdout=its_end, stderr=its_end, preexec=take_terminal)
     os.close(its_end)
@@ -211,7 +211,7 @@ def test_under_nohup_a_closed_terminal_ends_nothing(job: Job) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_full_pipe_keeps_no_signal_from_ending_the_job(job: Job, number: int) -> None:
-    """The reader of the output takes nothing."""
+    """The reader of the output reads nothing."""
     begin(job, WRITES, stdout=subprocess.PIPE)
     to_launcher(number)(job)
     nothing_is_left(job)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is seen of ranks' output: lines, progress bars, long lines, other characters, and files with all of it."""
+"""The shown output of ranks: lines, progress bars, long lines, other character sets, and files with all output."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_lines_end_at_line_feeds_and_carriage_returns(job: Job, written: str, se
 
 
 def test_a_line_that_comes_in_parts_stays_one(job: Job) -> None:
-    """As Python writes a line without a buffer."""
+    """Python writes a line in parts if output is unbuffered."""
     text = "import os\nfor part in ('a', ' ', 'b', '\\n'): os.write(1, part.encode())"
     assert output_of(job, text)[0] == b"[0]<stdout>:a b\n"
 
@@ -114,7 +114,7 @@ pathlib.Path(os.environ["FOLDER"], "taken").write_text(str(taken))
 
 
 def test_ranks_wait_for_a_slow_reader(job: Job) -> None:
-    """A rank without one learns how much is taken from it: no more than some MiB are kept for the reader."""
+    """A rank's writes block when the reader is slow: at most some MiB are buffered for it."""
     launcher = job.start(1, WAIT + WRITE_WHAT_IS_TAKEN, stdout=subprocess.PIPE, FOLDER=str(job.folder))
     assert launcher.stdout is not None
     wait_until((job.folder / "taken").exists, "the rank is done")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed run`: what ranks find, what of them is seen, how a job ends."""
+"""`agspeed run`: the ranks' environment, their output, and the end of a job."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_flags_become_the_settings_of_ranks() -> None:
 
 
 def test_the_job_key_is_in_the_memory_of_the_ranks_alone() -> None:
-    """Equal at all ranks, another for each job; not in their environment, command lines or output."""
+    """All ranks have the same key and each job another one. No environment, command line or output contains it."""
     text = """
 import hashlib, os, pathlib, stat
 path = os.environ["AGSPEED_JOB_KEY_FILE"]
@@ -120,7 +120,7 @@ def test_output_is_written_to_files_as_well(tmp_path: Path) -> None:
         assert (tmp_path / "logs" / f"rank.{rank}" / "stdout").read_text() == f"out {rank}\n"
         assert (tmp_path / "logs" / f"rank.{rank}" / "stderr").read_text() == "err\n"
         assert f"[{rank}]<stdout>:out {rank}\n" in out
-    assert all(not line.startswith("[") for line in out.splitlines())  # the time is before it
+    assert all(not line.startswith("[") for line in out.splitlines())  # each line begins with the time
 
 
 CONFIG = """

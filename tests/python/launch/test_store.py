@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where all ranks are on one host, nothing of the job listens where other hosts reach it."""
+"""If all ranks are on one host, the job has no listener that other hosts can reach."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ def test_a_store_at_loopback_listens_there(host: str) -> None:
 
 
 def test_two_stores_of_a_process_may_have_one_port() -> None:
-    """As where a process makes a default group again."""
-    rendezvous = importlib.import_module("torch.distributed.rendezvous")  # whose name a function has taken
+    """A process does this when it makes a default group again."""
+    # By name, because a function of torch.distributed hides the module.
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
     job_store.keep_local()
     job_store.keep_local()
     with socket.create_server(("127.0.0.1", 0)) as probe:

@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 
 @dataclass
 class Traced:
-    """The two ATen graphs of a function and the counts a signature needs."""
+    """The two ATen graphs of a function, and the counts that a signature needs."""
 
     graphs: dict[str, fx.GraphModule]
     num_outputs: int
@@ -29,7 +29,7 @@ class Traced:
 
 
 def trace(fn: Function, inputs: Sequence[torch.Tensor], dynamic: bool = False) -> Traced:
-    """Runs AOTAutograd on copies of `inputs`; `fn` must return a tuple of tensors."""
+    """Runs AOTAutograd on copies of `inputs`. Requires: `fn` returns a tuple of tensors."""
     graphs: dict[str, fx.GraphModule] = {}
 
     def keep(role: str) -> Callable[..., Any]:
@@ -50,7 +50,7 @@ def trace(fn: Function, inputs: Sequence[torch.Tensor], dynamic: bool = False) -
         )
         outputs = compiled(*copies)
         tangents = [index for index, output in enumerate(outputs) if output.requires_grad]
-        if tangents and "backward" not in graphs:  # compiled at the first backward
+        if tangents and "backward" not in graphs:  # the backward is compiled when it first runs
             torch.autograd.backward([outputs[index].sum() for index in tangents])
     return Traced(graphs, len(outputs), tangents)
 
@@ -70,7 +70,8 @@ def make_region(
     code: str = "program",
     **changes: Any,
 ) -> Any:
-    """A `_native.Region` of `fn`, run by a "program" or by "python"; `changes` override keys of its signature."""
+    """Returns a `_native.Region` of `fn`, run by a "program" or by "python". `changes` override keys of its
+    signature."""
     traced = trace(fn, inputs, dynamic)
     module = native.load()
     assert module is not None, native.why_missing()
@@ -96,7 +97,7 @@ def make_region(
 
 
 def native_region(code: Any, **signature: Any) -> Any:
-    """A `_native.Region` of two callables with one output."""
+    """Returns a `_native.Region` of two callables with one output."""
     module = native.load()
     assert module is not None, native.why_missing()
     return module.Region(code, {"name": "test", "num_outputs": 1, "fallback": None, "replay": None} | signature)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpointed parts that draw numbers, compiled natively: the backward draws again what the forward drew."""
+"""Checkpointed parts that draw random numbers, compiled natively: the backward draws the forward's numbers again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _noise(x: Tensor) -> Tensor:
 
 
 class Checkpointed(nn.Module):
-    """Two checkpointed parts with a dropout that is not checkpointed between them."""
+    """Two checkpointed parts, and between them a dropout that is not checkpointed."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Checkpointed(nn.Module):
 
 
 def _steps(model: nn.Module, run: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """Outputs and gradients of two steps, and numbers drawn after each, from one seed."""
+    """Returns outputs and gradients of two steps, and numbers drawn after each, from one seed."""
     torch.manual_seed(5)
     results = []
     for _ in range(2):

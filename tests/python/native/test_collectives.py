@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives inside a graph: Inductor's code starts and awaits them where the graph does, so that all ranks agree
-whatever candidate runs a region at each."""
+"""Collectives inside a graph: Inductor's code starts and awaits them at the same places as the graph. So all ranks
+agree, even if different candidates run a region on them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ torch.compile(function, backend=backend)(*(torch.randn(64, 64, requires_grad=Tru
 
 @pytest.mark.slow
 def test_inductor_awaits_a_collective_where_the_graph_does() -> None:
-    """Since torch 2.14 it would compute something else in between, in the backward of this function."""
+    """Since torch 2.14 Inductor would reorder the backward of this function and compute something before the wait."""
     code, output = run_child(SCRIPT, 300)
     assert code == 0, output[-2000:]
     calls = re.findall(r"^\s+(?:torch\.ops\._c10d_functional\.(\w+)|(extern_kernels|cpp_fused))", output, re.M)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles with pauses: training goes on between their parts, under its own settings and with eager's results."""
+"""Compiles with pauses: training continues between their parts, with its own settings and eager's results."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_between_the_parts_of_inductor_nothing_is_left_set() -> None:
 
 
 class Halves(Candidate):
-    """Compiles a graph to itself, in two parts of a millisecond and a bit."""
+    """Compiles a graph to itself, in two parts of a little more than a millisecond."""
 
     name = "halves"
     in_process = True

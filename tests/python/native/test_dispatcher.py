@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dispatcher: what Dynamo's generated code calls forwards to its target and can be switched at any time."""
+"""The dispatcher, which Dynamo's generated code calls. It forwards to its target, which can be switched at any time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inductor's code draws random numbers in eager's order, whatever it fuses."""
+"""Inductor's code draws random numbers in eager's order, no matter which operators it fuses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from agspeed.backends import CompileOptions, candidate
 
 
 def _drawn_early_by_fusion(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    """What needs the last draw shares its input with what comes first: as one kernel, both come first."""
+    """The first operation and the one with the last draw both read `y`. Fused into one kernel, the last draw comes
+    first."""
     early = y.sin() * 2
     first = functional.dropout(x, 0.5)
     second = functional.dropout(y, 0.5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""max-autotune is compiled only for graphs in which it can choose between implementations."""
+"""max-autotune is compiled only for graphs in which it has a choice between implementations."""
 
 from __future__ import annotations
 

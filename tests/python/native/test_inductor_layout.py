@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Channels-last feature maps in Inductor: where it may choose them, and gradients through pooling of them."""
+"""Channels-last feature maps in Inductor: when it may choose them, and gradients through pooling of them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_layout_follows_what_random_numbers_are_drawn_for(
 
 
 class Pooled(nn.Module):
-    """A head as ConvNeXt has it: feature maps pooled to one number per channel, then normalised."""
+    """A head like ConvNeXt's: feature maps pooled to one number per channel, then normalised."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,14 +67,14 @@ class Pooled(nn.Module):
 
 
 def pooled_images() -> tuple[Pooled, torch.Tensor]:
-    """A model and its input, in channels-last."""
+    """Returns a model and its input, in channels-last format."""
     torch.manual_seed(0)
     model = Pooled().to(memory_format=torch.channels_last)
     return model, torch.randn(2, 8, 4, 4).contiguous(memory_format=torch.channels_last)
 
 
 def checked_alone(model: nn.Module, x: torch.Tensor) -> tuple[gate.Verdict, Any]:
-    """What the gate says of Inductor's code for a model that is one region, and that code."""
+    """Returns the gate's verdict on Inductor's code for a model with one region, and that code."""
     found: list[tuple[gate.Verdict, Any]] = []
 
     def backend(gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -102,7 +102,7 @@ def test_gradients_pass_through_pooled_channels_last_maps() -> None:
 @pytest.mark.smoke
 @pytest.mark.slow
 def test_pooling_is_replaced_only_under_a_torch_that_loses_its_gradients() -> None:
-    """If this fails, `has_broken_pool_gradients` names the wrong releases of torch."""
+    """If this fails, `has_broken_pool_gradients` lists the wrong releases of torch."""
     model, images = pooled_images()
     model(images).square().sum().backward()
     expected = model.convolution.weight.grad.clone()
@@ -111,7 +111,7 @@ def test_pooling_is_replaced_only_under_a_torch_that_loses_its_gradients() -> No
     try:
         torch.compile(model)(images).square().sum().backward()
         is_lost = not torch.allclose(model.convolution.weight.grad, expected, rtol=1e-3, atol=1e-5)
-    except UnboundLocalError:  # of Inductor's code
+    except UnboundLocalError:  # raised by Inductor's code
         is_lost = True
     assert is_lost == has_broken_pool_gradients()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading the extension, and compiling and running Executables."""
+"""Loads the extension, and compiles and runs Executables."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native candidate on CUDA tensors: forward and backward of a region on a GPU that the host plays.
+"""The native candidate on CUDA tensors: forward and backward of a region, on a GPU that the host simulates.
 
-The backward is run as its entry: torch's autograd engine asks libtorch_cuda for a context before it starts.
+The tests call the backward's entry directly. Torch's autograd engine would ask libtorch_cuda for a context first.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Block(nn.Module):
 
 
 def train() -> dict[str, Any]:
-    """Largest differences of results and gradients from eager's on the CPU, over three steps."""
+    """Returns the largest differences of results and gradients from eager's on the CPU, over three steps."""
     torch.manual_seed(0)
     block = Block()
     runner, executable, names = _native_for_gpu(block, torch.randn(10, 24))
@@ -58,8 +58,8 @@ def _off(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _native_for_gpu(module: nn.Module, x: torch.Tensor) -> tuple[Any, Any, list[str | None]]:
-    """The runner, what it runs, and its arguments' names (None for the data): traced on the CPU, where fake tensors are
-    at home, and compiled for the GPU."""
+    """Returns the runner, the code that it runs, and its arguments' names (None for the data). The graph is traced on
+    the CPU, where fake tensors work, and compiled for the GPU."""
     from agspeed.backends import native
     from agspeed.backends.base import CompileOptions
 
@@ -95,7 +95,7 @@ def _native_for_gpu(module: nn.Module, x: torch.Tensor) -> tuple[Any, Any, list[
 
 
 def lose() -> dict[str, Any]:
-    """What is told and raised when the driver reports an illegal address at a launch of the forward."""
+    """Returns the report and the error when the driver reports an illegal address at a launch of the forward."""
     block = Block()
     runner, _, names = _native_for_gpu(block, torch.randn(10, 24))
     parameters = dict(block.named_parameters())

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPU kernels of whole training steps: the graphs of workloads, captured on the CPU and moved to a GPU by name, become
-PTX that assembles for each generation of GPUs without spilling.
+"""GPU kernels of whole training steps. The graphs of workloads are captured on the CPU, and their text is changed to
+name a GPU. The resulting PTX assembles for each generation of GPUs without register spills.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(not BINARY.exists(), reason="
 
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the graphs of a step of each workload, as for the first GPU."""
+    """A folder with the graphs of a step of each workload, with the first GPU as their device."""
     folder = tmp_path_factory.mktemp("specs")
     for name in workloads.names():
         capture(name, folder)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Region: everything torch promises about a differentiable function, with a compiled one."""
+"""A Region with compiled code behaves as torch promises for any differentiable function."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mlp_inputs(rows: int = 6, dtype: torch.dtype = torch.float64, seed: int = 0)
 
 @pytest.fixture(scope="module", params=["program", "python"])
 def region(request: pytest.FixtureRequest) -> Any:
-    """Runs mlp on inputs of the sizes of mlp_inputs(). Python code does not check sizes."""
+    """Runs mlp on inputs with the sizes of mlp_inputs(). Python code does not check sizes."""
     return make_region(mlp, mlp_inputs(), code=request.param)
 
 
@@ -73,7 +73,8 @@ def test_outputs_and_gradients_equal_eager(region: Any) -> None:
 
 def test_gradcheck_and_double_backward(region: Any) -> None:
     before = native_calls(region)
-    assert torch.autograd.gradcheck(lambda *args: region(*args)[0], mlp_inputs(2))  # 2 rows: other sizes fall back
+    # With 2 rows, because other sizes fall back.
+    assert torch.autograd.gradcheck(lambda *args: region(*args)[0], mlp_inputs(2))
     inputs = mlp_inputs()
     assert torch.autograd.gradcheck(lambda *args: region(*args)[0], inputs)
     assert native_calls(region) > before
@@ -82,7 +83,7 @@ def test_gradcheck_and_double_backward(region: Any) -> None:
 
 def test_gradient_penalty_equals_eager(region: Any) -> None:
     def penalty(fn: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        x = inputs[0] * 2  # not a leaf: the replay must tie into its history
+        x = inputs[0] * 2  # not a leaf, so the replay must connect to its history
         (out,) = fn(x, *inputs[1:])
         (grad,) = torch.autograd.grad(out.sum(), x, create_graph=True)
         grad.square().sum().backward()
@@ -168,7 +169,7 @@ def test_inputs_that_do_not_fit_take_the_fallback(program_region: Any, change: A
     inputs[0] = change(inputs[0])
     calls = program_region.stats()["fallbacks"]
     if inputs[0].dtype == torch.float32:
-        with pytest.raises(RuntimeError, match="dtype"):  # the user's own error, from the eager code
+        with pytest.raises(RuntimeError, match="dtype"):  # the user's own error, raised by the eager code
             program_region(*inputs)
     else:
         torch.testing.assert_close(program_region(*inputs), mlp(*inputs))
@@ -285,7 +286,7 @@ def test_undefined_and_expanded_tangents() -> None:
 
 
 def test_inputs_of_unused_outputs_alone_get_no_gradient() -> None:
-    """As in eager, so that an optimizer skips them; a gradient of zeros would let a weight decay."""
+    """As in eager, so that an optimizer skips them. A gradient of zeros would let a weight decay."""
 
     def heads(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.sin(x * v), torch.cos(x * w)
@@ -378,7 +379,7 @@ def test_nothing_leaks() -> None:
     watched = [weakref.ref(value) for value in (fallback, region, out, *inputs)]
     del fallback, region
     gc.collect()
-    out.sum().backward()  # the graph keeps what it needs
+    out.sum().backward()  # the graph keeps alive everything that it needs
     del out, inputs
     gc.collect()
     assert [ref() for ref in watched] == [None] * len(watched)
@@ -389,7 +390,7 @@ def test_an_input_modified_later_makes_no_cycle() -> None:
     region = make_region(lambda x: (torch.exp(x),), [leaf])  # saves its output only
     x = leaf * 1
     (out,) = region(x)
-    x.add_(out.sum())  # x's history now contains the region, which keeps x for replay
+    x.add_(out.sum())  # x's history now contains the region, which holds x for the replay
     watched = [weakref.ref(out), weakref.ref(x)]
     del out, x
     gc.collect()

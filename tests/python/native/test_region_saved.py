@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Region's saved tensors: kept while the graph is, freed in its last run, copied where the code writes."""
+"""A Region's saved tensors are kept while the graph lives, freed in its last run, and copied if the code writes to
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from tests.python.native.regions import native_region
 
 
 def _square_region() -> Any:
-    """y = x * x with 2x saved; its backward multiplies the gradient into the saved tensor's own memory."""
+    """Returns a region for y = x * x that saves 2x. Its backward multiplies the gradient in the saved tensor's
+    memory."""
 
     def forward(inputs: list[Any]) -> list[Any]:
         (x,) = inputs
@@ -56,7 +58,7 @@ def test_tensors_that_hooks_hold_are_not_overwritten() -> None:
 
 
 def test_the_node_lets_go_of_saved_tensors_before_the_last_run_ends() -> None:
-    """What the code drops is free at once: a backward pass then needs less memory."""
+    """A tensor that the code drops is freed at once, which lowers the memory of a backward pass."""
     alive: list[bool] = []
 
     def forward(inputs: list[Any]) -> list[Any]:

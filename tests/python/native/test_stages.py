@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backwards whose gradients leave in stages, without a group of ranks: equal gradients, when each of them leaves, and
-what whoever gets it may do with it."""
+"""Backwards whose gradients leave in stages, without a group of ranks: gradients are equal, each leaves at its time,
+and its receiver may change it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _without_what_dynamo_knows() -> None:
 
 
 class Residual(nn.Module):
-    """Blocks whose weights are read in the backward until the gradient of their input is known."""
+    """Blocks whose weights the backward reads until the gradient of their input is known."""
 
     def __init__(self, depth: int = 5, width: int = 16) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Convolutions(nn.Module):
 
 
 class Branches(nn.Module):
-    """Two outputs, a tensor used twice and a parameter that gradients reach on two ways."""
+    """Two outputs, a tensor used twice, and a parameter that gradients reach along two paths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Branches(nn.Module):
 
 
 def compiled(model: nn.Module, name: str, stage_bytes: int) -> tuple[nn.Module, list[Any]]:
-    """`model` with its graph run by candidate `name`, and a list that its runner will be in."""
+    """Returns `model` with its graph run by candidate `name`, and a list that its runner will be added to."""
     runners: list[Any] = []
 
     def backend(gm: fx.GraphModule, inputs: Any) -> Any:
@@ -123,7 +123,7 @@ def test_gradients_of_later_layers_leave_while_earlier_ones_are_still_to_be_comp
 @pytest.mark.parametrize("make", [Residual, Convolutions, Branches])
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_an_optimizer_may_step_as_soon_as_a_gradient_is_there(name: str, make: Callable[[], nn.Module]) -> None:
-    """In a hook, with the gradient's own memory as scratch: what is computed later must not read either."""
+    """A hook uses the gradient's own memory as scratch; the rest of the backward must not read gradient or weight."""
     eager = make()
     ours = copy.deepcopy(eager)
     run, runners = compiled(ours, name, 1)
@@ -175,7 +175,7 @@ def test_an_exception_of_a_hook_between_stages_passes_and_the_next_backward_is_r
     run, _ = compiled(model, name, 1)
     total(run(batch())).backward()
     expected = [parameter.grad.clone() for parameter in model.parameters()]
-    for _ in range(6):  # more than runs that may be idle at once
+    for _ in range(6):  # more than the number of runs that may be idle at once
         model.zero_grad()
         handle = model.layers[2].weight.register_hook(_raise)
         with pytest.raises(ZeroDivisionError, match="in a hook"):

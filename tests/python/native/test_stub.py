@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""agspeed/_native.pyi against the extension: the same names, and for each the same parameters with the same defaults.
+"""Compares agspeed/_native.pyi with the extension: the same names, and the same parameters and defaults for each.
 
-The extension is asked for what it says of itself: pybind11's docstrings ("find(self: ..., key: dict, now: int) -> ...")
-and, for types written in C, text signatures. Types are left to mypy. TypedDicts and names that open with an underscore
-are the stub's own and have no counterpart.
+The extension describes itself by pybind11's docstrings ("find(self: ..., key: dict, now: int) -> ...") and, for types
+written in C, by text signatures. mypy checks types. TypedDicts and names that begin with an underscore exist in the
+stub only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ import agspeed
 from agspeed import native
 
 Api = dict[str, str]
-"""By qualified name ("Tuner.adopt"): "class", "property", "callable", or parameters without self: "(arm, now=0)"."""
+"""Qualified name, such as "Tuner.adopt" -> "class", "property", "callable", or parameters without self: "(arm,
+now=0)"."""
 
 
 def test_the_stub_matches_the_extension() -> None:
@@ -52,7 +53,7 @@ def api_of_stub(text: str) -> Api:
             elif isinstance(node, ast.ClassDef) and typed_dicts.intersection(map(ast.unparse, node.bases)):
                 typed_dicts.add(node.name)
             elif isinstance(node, ast.ClassDef) and node.name.startswith("_"):
-                common[node.name] = node.body  # what classes of the extension have in common
+                common[node.name] = node.body  # members that all classes of the extension have
             elif isinstance(node, ast.ClassDef):
                 body = [*node.body, *(part for base in node.bases for part in common.get(ast.unparse(base), []))]
                 api |= {prefix + node.name: "class"} | api_of(body, f"{prefix}{node.name}.")
@@ -64,7 +65,8 @@ def api_of_stub(text: str) -> Api:
 def api_of_extension(module: ModuleType | type, prefix: str = "") -> Api:
     api: Api = {}
     for name, value in vars(module).items():
-        makes_nothing = name == "__init__" and isinstance(value, WrapperDescriptorType)  # object's, which refuses
+        # The type inherits object's __init__, so it cannot be constructed.
+        makes_nothing = name == "__init__" and isinstance(value, WrapperDescriptorType)
         if makes_nothing or not is_compared(name):
             continue
         if isinstance(value, type):
@@ -73,7 +75,7 @@ def api_of_extension(module: ModuleType | type, prefix: str = "") -> Api:
             api[prefix + name] = "property"
         else:
             api[prefix + name] = parameters_of(value)
-    if isinstance(module, type) and module.__text_signature__:  # written in C, made by __new__
+    if isinstance(module, type) and module.__text_signature__:  # a type written in C, made by __new__
         api[f"{prefix}__init__"] = parameters_of(module)
     return api
 
@@ -83,7 +85,7 @@ def is_compared(name: str) -> bool:
 
 
 def parameters_of(function: Callable[..., object]) -> str:
-    """Of a function of the extension, or of a type written in C."""
+    """Returns the parameters of a function of the extension, or of a type written in C."""
     signature = getattr(function, "__text_signature__", None)
     header = f"f{signature.replace('$', '')}" if signature else (function.__doc__ or "").split("\n", 1)[0]
     try:
@@ -96,7 +98,7 @@ def parameters_of(function: Callable[..., object]) -> str:
 
 
 def parameters(node: ast.FunctionDef) -> str:
-    if node.name == "__call__":  # of a type written in C: Python sees any arguments
+    if node.name == "__call__":  # a type written in C: Python sees any arguments
         return "callable"
     for group in (node.args.posonlyargs, node.args.args):
         if group and group[0].arg == "self":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators of training that the compiler takes apart: values, gradients and random numbers against eager."""
+"""Operators of training that the compiler decomposes: values, gradients and random numbers compared with eager."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agspeed.backends import CompileOptions, candidate
 
 
 def _step(model: nn.Module, x: Tensor, backend: Any) -> list[Tensor]:
-    """Output, gradients and buffers after one forward and backward, seeded."""
+    """Returns output, gradients and buffers after one forward and backward with a fixed seed."""
     torch.manual_seed(3)
     torch._dynamo.reset()
     run: Callable[[Tensor], Tensor] = torch.compile(model, backend=backend, dynamic=False) if backend else model
@@ -38,7 +38,7 @@ def _native(seen: list[Any]) -> Callable[[Any, list[Any]], Any]:
 
 
 def _compare(make: Callable[[], nn.Module], x: Tensor) -> None:
-    """Native errors against float64 stay within a small factor of eager's, or of the rounding of float32."""
+    """Asserts that native errors against float64 stay within a small factor of eager's, or of float32's rounding."""
     if reason := candidate("native").unavailable():
         pytest.skip(f"the native backend cannot run: {reason}")
 
@@ -109,7 +109,7 @@ def test_group_norm_with_silu(groups: int, shape: tuple[int, ...], offset: float
 
 
 class _Mixing(nn.Module):
-    """Holds constants: one of the forward alone, one that the backward needs, one used twice."""
+    """Has constants: one that only the forward uses, one that the backward needs, and one used twice."""
 
     def __init__(self) -> None:
         super().__init__()

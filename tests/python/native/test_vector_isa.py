@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions about vector instructions are asked once: a process that adopts another one's answers asks none."""
+"""Vector instructions are probed once: a process that takes over another process's answers probes none."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong is said once, where it is, with what to do: of single ways, of a rail, of a host."""
+"""A problem is reported once, at the right place, with a remedy: for a single path, for a rail, or for a host."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RAILS = ("eth0", "eth1")
 
 
 def well(num_hosts: int) -> Survey:
-    """All hosts have looked at all others, and nothing is wrong."""
+    """Returns a survey in which all hosts have checked all others and nothing is wrong."""
     hosts = [
         HostRecord(f"n{h}", tuple(Rail(name, f"10.{k}.0.{h}", 24, 1500) for k, name in enumerate(RAILS)))
         for h in range(num_hosts)
@@ -157,7 +157,7 @@ def test_an_interface_that_is_down_is_said_to_be() -> None:
 
 
 def test_a_rail_paired_with_another_network_in_vain_lacks_its_own() -> None:
-    """As when eth0 is down here and eth1 there: jobs pair what is left."""
+    """Happens if eth0 is down here and eth1 is down there: jobs then pair the remaining interfaces."""
     survey = well(2)
     eth0, eth1 = (rail for rail in survey.hosts[0].rails)
     survey.hosts[0] = HostRecord("n0", (eth0,), {"eth1": "it is down"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys are compared without being sent, and read as ranks read them."""
+"""Keys are compared without being sent, and are read in the same way as ranks read them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 
 class Recorded(Connection):
-    """Keeps what it sends."""
+    """A connection that records everything it sends."""
 
     sent = b""
 
@@ -31,7 +31,7 @@ class Recorded(Connection):
 
 
 def handshake(callers: bytes, answerers: bytes) -> tuple[str, bool, bytes]:
-    """What the caller and the answerer find, and all bytes that went between them."""
+    """Returns the findings of the caller and the answerer, and all bytes that went between them."""
     left, right = socket.socketpair(socket.AF_UNIX)
     left_end, right_end = (_recorded(end) for end in (left, right))
     found: list[bool] = []
@@ -49,7 +49,7 @@ def handshake(callers: bytes, answerers: bytes) -> tuple[str, bool, bytes]:
 
 
 def _recorded(end: socket.socket) -> Recorded:
-    made = object.__new__(Recorded)  # a unix socket has no TCP_NODELAY
+    made = object.__new__(Recorded)  # a Unix socket has no TCP_NODELAY
     made.socket, made.deadline, made._unread = end, time.monotonic() + LIMIT_S, b""
     return made
 

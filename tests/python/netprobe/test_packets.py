@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The largest packet that a path carries is found to the byte, whatever is dropped."""
+"""Finds the largest packet that a path carries to the byte, whatever else the path drops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LIMIT_S = 60.0
 
 @contextmanager
 def echo(largest: int, answers_after: int = 0) -> Iterator[Rail]:
-    """A rail whose way there drops packets of more than `largest` bytes, and the first `answers_after` of all."""
+    """A rail that drops packets of more than `largest` bytes, and the first `answers_after` packets of any size."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as made:
         made.bind(("127.0.0.1", 0))
         made.settimeout(0.05)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at peers on loopback: good ones, and those that refuse, are silent, answer slowly or nonsense."""
+"""Checks of peers on loopback: good peers, and peers that refuse, are silent, answer slowly or send nonsense."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sentences(survey: Survey) -> str:
     return "\n".join(f"{found.status} {found.name}: {found.detail} | {found.remedy}" for found in findings(survey))
 
 
-# --- peers as they should be ------------------------------------------------------------------------------------------
+# --- good peers -------------------------------------------------------------------------------------------------------
 
 
 def test_all_is_found_out_both_ways_on_every_rail() -> None:
@@ -86,7 +86,7 @@ def test_another_key_is_named_and_nothing_else_is_told(theirs: bytes, words: str
 
 @contextmanager
 def peer_that(serves: Callable[[socket.socket], None] | None) -> Iterator[int]:
-    """A program at 127.0.0.2 that treats each connection in some way; None accepts none of them. Yields its port."""
+    """A program at 127.0.0.2 that handles each connection with `serves`; None accepts none. Yields its port."""
     with ExitStack() as stack:
         listening = stack.enter_context(socket.create_server(("127.0.0.2", 0)))
         port = int(listening.getsockname()[1])
@@ -146,7 +146,7 @@ def test_a_peer_that_refuses_and_one_without_an_address_are_named_beside_a_good_
 
 
 class Half(Listener):
-    """Proves its key and describes itself, and then does to each request what `mischief` does."""
+    """Proves its key and describes itself, then handles each request with `mischief`."""
 
     mischief: Callable[[Connection], None]
 
@@ -282,7 +282,7 @@ def rail(address: str, bits: int = 24) -> Rail:
     ],
 )
 def test_rails_are_paired_as_jobs_pair_them(mine: list[str], theirs: list[str], expected: list[str | None]) -> None:
-    """The cases of tests/comm/rendezvous that are about pairs."""
+    """The cases of tests/comm/rendezvous that are about pairs of rails."""
     found = pair_rails([rail(each) for each in mine], [rail(each) for each in theirs])
     assert [each.address if each else None for each in found] == expected
 

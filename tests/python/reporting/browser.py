@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A headless Chromium driven over its debugging pipe (DevTools protocol), without further packages.
 
-Commands are JSON objects with a NUL byte after each, written to the browser's descriptor 3 and read from its 4.
+Commands are JSON objects, each followed by a NUL byte. The browser reads them from descriptor 3 and answers on 4.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"
 
 
 def _take_descriptors(commands: int, answers: int) -> None:
-    """In the child: puts the pipe's ends where Chromium looks for them."""
+    """Runs in the child: puts the pipe's ends at the descriptors that Chromium expects."""
     os.dup2(commands, 3)
     os.dup2(answers, 4)
 
@@ -57,7 +57,7 @@ class Browser:
         os.close(self._read)
 
     def open(self, path: Path, width: int, scheme: str = "light") -> None:
-        """Loads a file in a window of this width; returns when it has loaded."""
+        """Loads a file in a window of this width. Returns when it has loaded."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.send("Emulation.setDeviceMetricsOverride", **size)
         feature = {"name": "prefers-color-scheme", "value": scheme}
@@ -68,7 +68,7 @@ class Browser:
         )
 
     def evaluate(self, expression: str) -> Any:
-        """The JSON value of the last of some JavaScript statements, awaited; their variables stay their own."""
+        """Returns the JSON value of the last of some JavaScript statements, awaited. Their variables stay local."""
         answer = self.send("Runtime.evaluate", expression=f"{{ {expression} }}", returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
@@ -77,12 +77,12 @@ class Browser:
         self.send("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, path: Path) -> None:
-        """The whole page, however long."""
+        """Saves a picture of the whole page, however long it is."""
         answer = self.send("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def send(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """One command and its answer; events that arrive meanwhile are looked at for complaints."""
+        """Sends one command and returns its answer. Collects complaints from events that arrive meanwhile."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:

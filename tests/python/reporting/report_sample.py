@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A realistic report for the tests: every section filled, every candidate state present, values fixed by a seed."""
+"""A realistic report for tests. Every section is filled, every candidate state occurs, and a seed fixes all values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCE = ">  131      def forward(self, x):\n   132          return self.head(se
 
 
 def communication() -> dict[str, Any]:
-    """As rank 2 of 4 counts it, over two rails of which one was lost once."""
+    """Returns the counters of rank 2 of 4, over two rails of which one was lost once."""
     rails = [
         {"interface": name, "address": address, "frames_sent": sent >> 17, "bytes_sent": sent, "bytes_received": sent,
          "share": share, "failovers": failovers, "stalls": 0}
@@ -46,7 +46,7 @@ def communication() -> dict[str, Any]:
 
 
 def report(subject: str = "CharGPT") -> dict[str, Any]:
-    """The finished dictionary; `model.Report(report())` accepts it."""
+    """Returns the complete dictionary; `model.Report(report())` accepts it."""
     data = model.empty_report(subject)
     data["header"] |= _header()
     data["status"] = {"state": "tuned", "reason": "native won and holds its lead"}

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from agspeed.reporting import model
 
-# What people really call models and files, and what an attacker would.
+# Names that models and files really have, and names that an attacker would choose.
 NASTY = ["", "</script><script>window.hacked=1</script>", '"><img src=x onerror=alert(1)>', "{{7*7}}", "a\0b", "\ud800"]
 TEXT = st.one_of(st.sampled_from(NASTY), st.text(max_size=20))
 _COLUMNS = ("step", "at_s", "ms", "max_ms", "wait_ms")
 
 
 def from_schema(part: dict[str, Any]) -> st.SearchStrategy[Any]:
-    """Values that `part` of the schema allows, by the keywords that schema.json uses."""
+    """Returns values that `part` of the schema allows, by the keywords that schema.json uses."""
     if "$ref" in part:
         return st.deferred(lambda: from_schema(model.schema()["$defs"][part["$ref"].rpartition("/")[2]]))
     if "const" in part:
@@ -58,5 +58,5 @@ def _with_equal_columns(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def reports() -> st.SearchStrategy[dict[str, Any]]:
-    """Reports that `model.validate` accepts."""
+    """Returns reports that `model.validate` accepts."""
     return from_schema(model.schema()).map(_with_equal_columns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions that a report states fit its schema and need no torch."""
+"""The conditions in a report fit its schema, and collecting them needs no torch."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_describing_does_not_load_torch():
     ],
 )
 def test_the_command_shows_no_secret(monkeypatch, words):
-    """Whoever reads a report learns which options there were, and no secret."""
+    """A report names the options of the command, but contains no secret."""
     secret = "hunter2-correct-horse"
     given = ["python", "train.py", *words.format(secret).split()]
     monkeypatch.setattr(sys, "orig_argv", given)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports of random trainings: times, ratios and advice never contradict each other.
 
-The tuner is the real one, on simulated steps; so is what makes the report of its state. The machine slows down and
-recovers at random, arms fail, are refused, resumed or adopted, and the training ends at any moment.
+The tuner is real and gets simulated steps. The code that makes a report of its state is real, too. The machine slows
+down and recovers at random, arms fail, are refused, resumed or adopted, and training ends at any moment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = ("native", "inductor", "aot", "graph-eager")
 
 
 class Training:
-    """Random in all that the seed decides; `report()` at any time."""
+    """A training whose random choices all follow from the seed. `report()` works at any time."""
 
     def __init__(self, seed: int) -> None:
         self.random = noise = random.Random(seed)
@@ -77,7 +77,7 @@ class Training:
         return kind in ("capture", "compile", "load")
 
     def _earlier_findings(self) -> dict[str, Any]:
-        """Of a machine of another pace, which is no business of this one's ratios."""
+        """Findings of an earlier run on a machine of another speed, which must not affect this run's ratios."""
         base = int(1e9 * self.eager_s * 3)
         arms = []
         for name in self.ends:
@@ -106,7 +106,7 @@ class Training:
 
 
 def _check_rows(report: dict[str, Any], shown: str) -> int:
-    """Returns how many rows have a ratio."""
+    """Checks all rows. Returns how many of them have a ratio."""
     eager_ms = next(plan["step_ms"] for plan in report["plans"] if plan["name"] == "eager")
     rows = [plan for plan in report["plans"] if plan["speedup"] is not None]
     for plan in rows:
@@ -121,7 +121,7 @@ def _check_rows(report: dict[str, Any], shown: str) -> int:
 
 
 def _check_advice(report: dict[str, Any], shown: str) -> bool:
-    """Returns whether the run is too short for tuning to pay."""
+    """Checks the advice. Returns True if the run is too short for tuning to pay."""
     steps, break_even = report["timeline"]["steps"], report["cost"]["break_even_step"]
     sentences = summary.next_steps(report)
     is_too_short = break_even is not None and break_even > 10 * steps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of a report: the marked line among its neighbours, and long texts with the number of lines left out."""
+"""Listings in a report: the marked line among its neighbours, and long texts with the number of omitted lines."""
 
 from __future__ import annotations
 

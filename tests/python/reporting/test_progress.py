@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user who waits for tuning sees: on a terminal of any size, in a pipe, in a log."""
+"""The progress that a user sees during tuning: on a terminal of any size, in a pipe, in a log."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page as text: one file, nothing fetched, every text escaped. test_report_in_browser.py looks at it rendered."""
+"""The page as text: one file, no requests, every text escaped. test_report_in_browser.py tests it rendered."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ATTACK = "\"'></title></style></svg></script><script>window.hacked = true</scrip
 
 
 class Tags(html.parser.HTMLParser):
-    """Collects start tags with attributes, and checks that tags nest."""
+    """Collects start tags with attributes, and checks that tags are nested correctly."""
 
     _VOID = ("meta", "link", "br", "img")
 
@@ -56,7 +56,7 @@ class Tags(html.parser.HTMLParser):
 
 
 def poisoned(value):
-    """The same document with every free text replaced by an attack."""
+    """Returns the same document with every free text replaced by an attack."""
     if isinstance(value, dict):
         return {key: poisoned(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -148,7 +148,7 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
 
 
 class Texts(html.parser.HTMLParser):
-    """The text inside each element that a predicate chooses, nested elements included."""
+    """Collects the text inside each element that a predicate selects, nested elements included."""
 
     def __init__(self, page: str, is_wanted) -> None:
         super().__init__()
@@ -172,12 +172,12 @@ class Texts(html.parser.HTMLParser):
 
 
 def chart(page: str, name: str) -> str:
-    """All texts of the widest drawing of a chart."""
+    """Returns all texts of the widest drawing of a chart."""
     return Texts(page, lambda tag, attributes: attributes.get("data-chart") == name).found[0]
 
 
 def folds(page: str) -> list[str]:
-    """The text of each outermost fold."""
+    """Returns the text of each outermost fold."""
     return Texts(page, lambda tag, attributes: tag == "details").found
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page in a real browser: nothing complains, every plot is there, and it reads well on a desk and on a phone.
+"""The page in a real browser: no complaints, every plot is there, and the layout fits a desktop and a phone.
 
-REPORT_SCREENSHOTS=<folder> keeps screenshots to look at.
+REPORT_SCREENSHOTS=<folder> keeps screenshots for a person to check.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_CONTRAST = 4.5
 
 VISIBLE = "const visible = [...document.querySelectorAll('svg[data-chart]')].filter(s => s.getClientRects().length);"
 
-# Texts of drawings that are too small, leave their drawing, or cover one another.
+# Finds texts of drawings that are too small, extend beyond their drawing, or overlap.
 TEXT_FAULTS = (
     VISIBLE
     + """
@@ -48,7 +48,7 @@ for (const svg of visible) {
 faults""".replace("SMALLEST", str(SMALLEST_TEXT_PX))
 )
 
-# Contrast ratio (WCAG) of every text on the page with the nearest opaque background behind it.
+# Computes the contrast ratio (WCAG) of every text on the page with the nearest opaque background behind it.
 LOW_CONTRAST = """
 const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
 const rgba = (css) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = css; canvas.fillRect(0, 0, 1, 1);
@@ -91,7 +91,7 @@ def folder(tmp_path_factory) -> Path:
 def nothing_complains(browser):
     browser.complaints.clear()
     yield
-    browser.evaluate("1")  # fetches events that are still on their way
+    browser.evaluate("1")  # receives events that are still in flight
     assert browser.complaints == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The document: what is valid, what is refused, and how it is stored."""
+"""The report's document: valid contents, refused contents, and storage."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain-text view answers: what was chosen, how sure, is it right, what it cost, what to do next."""
+"""The plain-text view says what was chosen, how certain and how correct it is, its cost, and what to do next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_text_answers_the_questions(data):
         assert part in " ".join(text.split())
     assert "\x1b" not in text
     assert max(map(len, text.split("Reproduce: ")[0].splitlines())) <= 110
-    assert data["reproduce"]["command"] in text  # in one line
+    assert data["reproduce"]["command"] in text  # unwrapped
 
 
 def test_names_cannot_steer_the_terminal(data):
@@ -87,7 +87,7 @@ def test_eager_is_a_result_too():
 
 
 def test_eagers_step_time_comes_from_the_pairs(data):
-    data["plans"][0]["step_ms"] = 12.0  # of a few other steps than those of the pairs
+    data["plans"][0]["step_ms"] = 12.0  # measured on other steps than the pairs
     assert "A step takes 16.0 ms instead of 21.0 ms." in answer(data, "What was chosen")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports are files that anybody may have written: they are refused with a sentence, or everything reads them."""
+"""Reports are files that anyone may have written. Each is refused with a sentence, or every reader accepts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STRANGE = (None, True, -1, 0, 2**63, 1e308, "", "x" * 3000, "native+rX:native", 
 
 
 def places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a JSON value."""
+    """Returns every (container, key) of a JSON value."""
     for key, inner in list(value.items() if isinstance(value, dict) else enumerate(value)):
         found.append((value, key))
         if isinstance(inner, dict | list):
@@ -30,7 +30,7 @@ def places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
 
 
 def spoiled(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
-    """With some values replaced, lost or moved to another place."""
+    """Returns the data with some values replaced, removed or moved to another place."""
     data = copy.deepcopy(data)
     for _ in range(chance.randint(1, 3)):
         holder, key = chance.choice(places(data, []))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """SECURITY.md lists each socket that a job of two ranks listens on, and each file that it makes outside the user's own.
 
-The job trains, tunes and compiles in folders of this test's own, which the test looks at again and again meanwhile.
+The job trains, tunes and compiles in folders that belong to this test. The test scans them repeatedly meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ torch.distributed.destroy_process_group()
 
 
 def _rows(title: str) -> list[list[str]]:
-    """The rows of the page's table below a heading, without the two lines of its head."""
+    """Returns the rows of the page's table below a heading, without the two lines of its head."""
     section = _PAGE.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
@@ -68,7 +68,7 @@ def _job_members(launcher: int) -> Iterator[int]:
 
 
 def _listening() -> dict[str, str]:
-    """By inode, each listening socket of this network namespace as the page names it."""
+    """Returns each listening socket of this network namespace by inode, with the name that the page uses."""
     found = {}
     for family in ("tcp", "tcp6"):
         for line in Path(f"/proc/self/net/{family}").read_text().splitlines()[1:]:
@@ -91,13 +91,13 @@ def _sockets(launcher: int) -> set[str]:
         try:
             links = [os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd")]
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         found |= {listening[link[8:-1]] for link in links if link[8:-1] in listening and link.startswith("socket:")}
     return found
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, int]]:
-    """What is in a folder and below, with its permissions."""
+    """Yields the entries of a folder and its subfolders, with their permissions."""
     for parent, folders, names in os.walk(folder):
         for path in (Path(parent, name) for name in folders + names):
             with contextlib.suppress(FileNotFoundError):
@@ -105,7 +105,7 @@ def _entries(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _row_of(name: str) -> list[str] | None:
-    """The row of a file, or of the folder that it is in; the most specific one."""
+    """Returns the most specific row for a file: its own, or its folder's."""
     patterns = {row[0].strip("`"): row for row in _rows("Files and folders outside your own")}
     found = [pattern for pattern in patterns if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"{pattern}/*")]
     return patterns[max(found, key=len)] if found else None
@@ -146,7 +146,7 @@ def test_the_page_lists_all_that_a_job_opens(backend: str, compilers: list[str],
     unlisted = {each for each in sockets if not any(fnmatch.fnmatch(each, name) for name in listed)}
     assert not unlisted, f"SECURITY.md does not list {sorted(unlisted)}; it lists {listed}"
     if backend == "agspeed":
-        optional = {"tcp interface"}  # a host may have the loopback alone
+        optional = {"tcp interface"}  # a host may have only the loopback interface
         unseen = [name for name in listed if not fnmatch.filter(sockets, name) and name not in optional]
         assert not unseen, f"SECURITY.md lists {unseen}, which the job did not open"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpointed parts of a graph under every torch: run once in eager calls, computed again in compiled backwards."""
+"""Checkpointed parts of a graph under every torch: run once in eager calls, recomputed in compiled backwards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def capture(function: Function, x: Tensor) -> fx.GraphModule:
 
 
 def num_saved(function: Function) -> int:
-    """Tensors that the compiled forward of `function` keeps for the backward."""
+    """The number of tensors that the compiled forward of `function` keeps for the backward."""
     graph = capture(function, torch.randn(4, 8, requires_grad=True))
     joint = trace_for_aten(graph, fake_inputs(graph))
     assert joint.signature is not None

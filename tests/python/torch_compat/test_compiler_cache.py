@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's compiler takes code from a folder of this user's alone, and other users of torch.compile keep their own."""
+"""Torch's compiler loads code only from a folder of this user, and other users of torch.compile keep theirs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ CHOSEN = "TORCHINDUCTOR_CACHE_DIR"
 
 @pytest.fixture(autouse=True)
 def nothing_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No folder is chosen, and the temporary directory is the test's own. Returns: what torch would take by itself."""
+    """No folder is chosen, and the test has a temporary directory of its own. Returns the folder that torch would
+    use."""
     monkeypatch.delenv(CHOSEN, raising=False)
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
     temporary = tmp_path / "tmp"
@@ -31,7 +32,7 @@ def nothing_chosen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def plant(folder: Path) -> None:
-    """Makes a folder that others may write to, of another user where the test may give it away."""
+    """Makes a folder that others may write to. If the test may change its owner, it belongs to another user."""
     folder.mkdir()
     folder.chmod(0o777)
     if os.geteuid() == 0:
@@ -127,7 +128,7 @@ print(json.dumps({
 def test_nothing_of_a_planted_folder_is_read_and_training_compiles_as_ever(
     tmp_path: Path, nothing_chosen: Path
 ) -> None:
-    """The compile child and the training process agree on the folder: what one compiles the other loads."""
+    """The compile child and the training process use the same folder, so that one loads what the other compiles."""
     plant(nothing_chosen)
     command = [sys.executable, "-c", _SCRIPT, str(tmp_path / "cache")]
     environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A torch that lacks one name of one part: what depends on it is lost and said to be, the rest works as before.
+"""A torch that lacks one name: features that need it are off, a message says so, and the rest works as before.
 
-Each case trains in a process of its own, before whose first use of agspeed the name is taken away.
+Each case trains in a process of its own, which removes the name before it first uses agspeed.
 """
 
 from __future__ import annotations

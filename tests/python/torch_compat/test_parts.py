@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of torch_compat: they name all that its modules use, this torch has it, and asking changes nothing."""
+"""The tables of torch_compat: they list all names that its modules use, this torch has them, and checks change
+nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +24,13 @@ pytestmark = pytest.mark.smoke
 NO_PARTS = ("__init__", "compiler_cache", "misfits", "part", "probe", "registry", "release")
 FOLDER = "python/agspeed/torch_compat"
 GUARDED = {"_BACKENDS", "_ddp_weakref", "_dynamo_source", "_in_backward_optimizers", "_timeout", "_torchdynamo_disable"}
-"""Attributes that are asked for by getattr or hasattr, or set for torch to find: without them all else is done."""
+"""Attributes read by getattr or hasattr, or set for torch to find. Everything else works without them."""
 UNCHECKABLE = {"_boxed_call", "_param_name_to_source", "_set_comm_hook_name", "_set_static_graph"}
-"""Marks on objects of ours, and methods of classes that are known once a wrapper is made."""
+"""Marks on agspeed's own objects, and methods of classes that exist only once a wrapper is made."""
 
 
 def names_used(tree: ast.Module) -> Iterator[str]:
-    """The dotted private names, and the private attributes of other objects, that a module uses when it runs."""
+    """Yields the dotted private names, and the private attributes of other objects, that a module uses when it runs."""
     hidden = {child for node in ast.walk(tree) if sources._is_type_checking(node) for child in ast.walk(node)}
     names = private.imported_names(tree)
     for node in ast.walk(tree):

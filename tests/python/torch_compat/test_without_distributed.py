@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A torch that was built without torch.distributed: a model of one process is tuned and trains as eager does.
 
-Such a build has none of the initialisers by which torch's extension makes its parts for ranks, so they are taken away
-before anybody has called them. Its C++ code has no look at DTensor, and no operators for symmetric memory.
+Such a build lacks the initialisers with which torch's extension makes its distributed parts. So the test removes them
+before they are first called. The C++ code of such a build neither uses DTensor nor has operators for symmetric memory,
+so the test replaces both by empty objects.
 """
 
 from __future__ import annotations

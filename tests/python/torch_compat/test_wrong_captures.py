@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of wrong captures: each kind that applies to this torch is really captured wrongly by plain Dynamo."""
+"""The table of wrong captures: plain Dynamo really captures each kind wrongly that applies to this torch."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process whose torch lacks one name, as if it had been renamed: trains as eager does, and prints what was said.
+"""A process whose torch lacks one name, as if it had been renamed. Trains as eager does and prints the messages.
 
     python training_with_a_part_gone.py NAME [plain|ddp|fully_shard] [KEYWORDS as JSON]
 
-Prints one JSON object. Not a test module.
+Prints one JSON object. This is not a test module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Listener(logging.Handler):
 
 
 def take_away(name: str) -> None:
-    """Removes what a dotted name stands for: an attribute of a module, or of a class and its annotations."""
+    """Removes the object with a dotted name: an attribute of a module, or of a class and its annotations."""
     words = name.split(".")
     for at in range(len(words) - 1, 0, -1):
         try:
@@ -66,7 +66,7 @@ def trained(model: torch.nn.Module) -> list[torch.Tensor]:
 
 
 def strict_error(kind: str, keywords: dict[str, Any]) -> str:
-    """What training with strict=True raises, or ""."""
+    """Returns the error that training with strict=True raises, or ""."""
     import agspeed
 
     model = wrapped(network(), kind)
@@ -89,7 +89,7 @@ def main(name: str, kind: str, keywords: dict[str, Any]) -> dict[str, Any]:
     LOGGED.clear()
     expected = trained(wrapped(network(), kind))
     found = []
-    for _ in range(2):  # what was said once is not said again
+    for _ in range(2):  # a message must not be repeated
         model = wrapped(network(), kind)
         agspeed.optimize(model, **keywords)
         found.append(trained(model))

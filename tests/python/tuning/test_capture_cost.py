@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a capture is expected to cost: by the model's size, or by what it cost an earlier process."""
+"""The expected cost of a capture: from the model's size, or from its cost in an earlier process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compile child ends with the training process, whichever of its threads hears of that, and its compilers with it."""
+"""A compile child and its compilers end with the training process, whichever thread of the child notices it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_compiler_that_was_suspended_ends_with_a_child_that_is_killed(killed: 
 
 
 def _left(pids: list[int]) -> list[int]:
-    """Which of them still ran after half a minute; they are ended."""
+    """Waits for half a minute. Kills and returns the processes that still run."""
     deadline = time.monotonic() + 30
     while any(map(_is_alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compile child imports from where the training process does, and from nowhere else."""
+"""A compile child imports from the same folders as the training process, and from no others."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ child.close()
 @pytest.mark.parametrize("name", ["a:", "a::b"], ids=repr)
 @pytest.mark.parametrize("flags", [[], ["-I"]], ids=str)
 def test_a_path_with_any_letter_adds_no_other_folder(tmp_path: Path, name: str, flags: list[str]) -> None:
-    """In the working directory is a package of the same name, which is neither imported nor on the path."""
+    """The working directory has a package of the same name, which is neither imported nor on the path."""
     odd, working = tmp_path / name, tmp_path / "work"
     odd.mkdir()
     (odd / "agspeed_shown.py").write_text("import agspeed\n" + _WORKER)

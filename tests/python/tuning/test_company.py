@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For how long a rank that tunes on its own lets the others wait."""
+"""How long a rank that tunes on its own makes the others wait."""
 
 from __future__ import annotations
 

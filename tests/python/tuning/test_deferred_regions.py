@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks that decided together compile after their decision does not keep the others waiting for too long."""
+"""Regions that ranks compile after their common decision do not make the other ranks wait for too long."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_S = 8.0
 
 
 class Session:
-    """Each part of a compile takes `part_s`."""
+    """A session in which each part of a compile takes `part_s`."""
 
     def __init__(self, part_s: float, is_in_group: bool) -> None:
         self.settings, self.options = SimpleNamespace(mode="auto"), None
@@ -53,7 +53,7 @@ class Region:
 
 
 def advanced(session: Session, regions: list[Region], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long training stood still at the end of each step, until nothing was left to do."""
+    """Returns how long training stood still at the end of each step, until nothing was left to do."""
     monkeypatch.setattr(deferred_regions.time, "perf_counter", lambda: session.now)
     deferred = DeferredRegions(session)  # type: ignore[arg-type]
     for region in regions:

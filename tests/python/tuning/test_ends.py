@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tuning run that ends at any moment, in any way, leaves nothing: at once after an end of its own, else once the next
-run has started. A few ends here; AGSPEED_TEST_ENDS says how many, AGSPEED_TEST_SEED which."""
+"""A tuning run that ends at any moment, in any way, leaves nothing behind: at once if it exits by itself, otherwise
+once the next run has started. A few ends run here; AGSPEED_TEST_ENDS sets their number, AGSPEED_TEST_SEED selects
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = [
 _COUNT = int(os.environ.get("AGSPEED_TEST_ENDS", "3"))
 _SEED = int(os.environ.get("AGSPEED_TEST_SEED", "1"))
 _LONGEST_S = 20.0
-"""From the start of a run to its end: imports, capture, compiles, timing and some steps after the decision."""
+"""A run from start to end: imports, capture, compiles, timing and some steps after the decision."""
 _PATIENCE_S = 120
 _MARK = "AGSPEED_TEST_ENDED_RUN"
 _TRAIN = """
@@ -51,7 +52,7 @@ _OWN_ENDS = ("exit", "exception", "Ctrl-C")
 
 
 def _processes() -> list[int]:
-    """Processes of the runs here that have not ended."""
+    """Returns the processes of these runs that have not ended."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -63,7 +64,7 @@ def _processes() -> list[int]:
 
 
 def _left(folders: list[Path]) -> set[str]:
-    """Files in the folders. Torch's own empty folder in the temporary directory does not count."""
+    """Returns the files in the folders. Torch's own empty folder in the temporary directory does not count."""
     return {
         str(path)
         for folder in folders
@@ -84,7 +85,7 @@ def test_a_run_that_ends_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
     for number in range(_COUNT):
         end = rng.choice([*_OWN_ENDS, *_SIGNALS])
         seconds = rng.uniform(0.5, _LONGEST_S)
-        hidden = 64 + 8 * rng.randrange(100)  # another model each time, mostly: it is compiled and tuned anew
+        hidden = 64 + 8 * rng.randrange(100)  # mostly another model each time, so that it is compiled and tuned anew
         print(f"seed {_SEED}, run {number}: {end} after {seconds:.2f} s, {hidden} features")
         command = [sys.executable, str(script), end, str(seconds), str(tmp_path / "cache"), str(hidden)]
         run = subprocess.Popen(
@@ -102,7 +103,8 @@ def test_a_run_that_ends_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
             time.sleep(0.05)
         assert not running, f"processes {running} are left"
         left = _left(folders)
-        has_begun = end in ("exit", "exception") or b"agspeed:" in output  # else it may not have come to its sweep
+        # Without this condition, the run may have ended before its sweep.
+        has_begun = end in ("exit", "exception") or b"agspeed:" in output
         assert not has_begun or not left & before, f"an earlier run's files are left\n{output.decode()}"
         if end in _OWN_ENDS and has_begun:
             assert not left, output.decode()

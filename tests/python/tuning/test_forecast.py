@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tuning is going to take: the share done grows with what is done, and learns from what compiles took."""
+"""The forecast of the time for tuning: the share grows with the work done, and learns from the times of compiles."""
 
 from __future__ import annotations
 

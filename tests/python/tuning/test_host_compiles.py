@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one host compile once: the lowest does, the others have its answer, or compile where it has gone."""
+"""Ranks of one host compile once: the lowest rank compiles and the others take its answer, or compile if it is gone."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def claim_of(*, is_first: bool, key: str = "graph", token: str = "job") -> Claim
 
 
 def in_another_process(do: Callable[[], None]) -> Callable[[], None]:
-    """Runs `do` there, and returns when it is through. Returns: what ends that process, which waits for it."""
+    """Runs `do` in another process, which then waits. Returns when `do` has returned. Returns a function that ends
+    it."""
     told, go_on = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -79,7 +80,7 @@ def test_others_wait_for_a_lowest_rank_that_does_not_begin_only_a_while(monkeypa
 
 
 def test_a_fork_of_the_compiling_rank_holds_no_lock(temporary: Path) -> None:
-    """A data loader's worker outlives its rank for a moment."""
+    """A data loader's worker may outlive its rank for a moment."""
 
     def compile_and_fork() -> None:
         claim_of(is_first=True).look()

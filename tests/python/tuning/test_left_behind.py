@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However a tuning run ends, nothing of it is left in the temporary or the working directory once the next has started;
-after its own end nothing at all.
+"""However a tuning run ends, nothing of it is left in the temporary or the working directory once the next run has
+started. If it exits by itself, nothing is left at all.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ class Run:
         )
 
     def end(self, end: str) -> None:
-        """A run that comes to that end while its child compiles. Returns when child and compiler have ended, too."""
+        """Runs training to that end while its child compiles. Returns when the child and its compiler have ended,
+        too."""
         ready = self._folder / "work" / "ready"
         with self.start(end) as training:
             try:

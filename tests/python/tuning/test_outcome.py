@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a machine lacked is told from what is wrong with a candidate."""
+"""A shortage of the machine is distinguished from a fault of a candidate."""
 
 from __future__ import annotations
 

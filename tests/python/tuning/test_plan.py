@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of plans, and which plans are tried after the first decision."""
+"""Names of plans, and the plans that are tried after the first decision."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _OPTIONS = CompileOptions(num_threads=1)
 
 
 class _Wrong:
-    """A runner that the gate would reject, of code "abc"."""
+    """A runner with code "abc" that the gate would reject."""
 
     code_digest = "abc"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of the database that is none is one warning, and as good as absent."""
+"""An invalid record in the database causes one warning and counts as missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuner and its database as Python sees them. How well it chooses is tested in tests/runtime/tune."""
+"""The tuner and its database as seen from Python. tests/runtime/tune tests how well the tuner chooses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SEED = 5
 
 
 def train(tuner: Any, seconds: dict[str, float], steps: int) -> list[dict[str, Any]]:
-    """A driver in miniature: every compile works at once; returns all actions."""
+    """A minimal driver in which every compile succeeds at once. Returns all actions."""
     noise = random.Random(SEED)
     done = []
     for _ in range(steps):
@@ -154,7 +154,7 @@ def test_database_round_trip(path: Path) -> None:
 
 
 def test_format_is_readable_with_the_standard_library(path: Path) -> None:
-    """What database_format.md promises to the command line, which has neither torch nor this extension."""
+    """database_format.md promises this to the command line, which has neither torch nor this extension."""
     database = native.TuningDatabase(str(path))
     database.store(KEY, {"arm": "native", "reason": "é"}, now=100)
     with sqlite3.connect(path) as connection:

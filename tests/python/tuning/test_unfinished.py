@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an unfinished tuning leaves behind, and what a later process makes of it.
+"""The state that an unfinished tuning leaves behind, and its use by a later process.
 
-The tuner and the database are real; regions and their outcomes are made up.
+The tuner and the database are real; regions and their outcomes are simulated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FINDINGS = {"version": 1, "arms": [{"name": "native", "verdict": "open", "pairs"
 
 
 class Process:
-    """One of those that tune a model in turns: its tuner, its regions, what it keeps."""
+    """One of several processes that tune a model in turn: its tuner, its regions and its stored state."""
 
     def __init__(self, folder: Path, *keys: str) -> None:
         self.store = DecisionStore(config.resolve({"cache_dir": folder}), KEY)
@@ -152,7 +152,7 @@ def test_a_record_of_another_format_is_ignored_with_the_reason(
     assert stored is not None and json.dumps(stored["unfinished"]).count('"aot"') == 1
 
 
-# --- what the machine lacked ------------------------------------------------------------------------------------------
+# --- shortages of the machine -----------------------------------------------------------------------------------------
 
 FULL = "compile failed with OSError: [Errno 28] No space left on device"
 

@@ -125,7 +125,7 @@ TEST(AtenExecutable, OutputsOfAStageAreHandedOverBeforeTheNextOneRuns) {
   ASSERT_EQ(first->size(), 2u);
   EXPECT_TRUE(std::holds_alternative<std::monostate>((*first)[0]));
   EXPECT_TRUE(at::equal(tensor((*first)[1]), at::sin(input)));
-  tensor((*first)[1]).zero_();  // whoever gets it may change it
+  tensor((*first)[1]).zero_();  // the caller may change its result
   auto second = run.resume();
   ASSERT_TRUE(second.isOk()) << second.status().message();
   ASSERT_EQ(second->size(), 1u);
@@ -159,7 +159,7 @@ TEST(AtenExecutable, ARunMayEndBeforeItsLastStage) {
 TEST(AtenExecutable, ResultsWithOtherStridesAreBroughtIntoTheDeclaredOnes) {
   ProgramBuilder b;
   const ValueId x = b.input(contiguous(DType::kF32, {4, 6}));
-  const ValueId t = b.external(contiguous(DType::kF32, {6, 4}));  // in truth a transposed view
+  const ValueId t = b.external(contiguous(DType::kF32, {6, 4}));  // the actual value is a transposed view
   const ValueId y = b.fresh(contiguous(DType::kF32, {6, 4}));
   b.call("aten.t.default", {tensorArg(x)}, {t});
   b.kernel(0, {t, y}, {4}, 6);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Region over the entries of an Executable, and what a ProgramCode refuses.
+// A Region over the entries of an Executable, and the programs that a ProgramCode refuses.
 #include "runtime/autograd/program_code.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ Program sineProductGradients() {
   return b.program;
 }
 
-// The gradient of w leaves before that of x is computed.
+// The gradient of w leaves before the gradient of x is computed.
 Program stagedSineProductGradients() {
   ProgramBuilder b;
   const ValueId x = b.input(kFour), w = b.input(kFour), tangent = b.input(kFour);
@@ -69,7 +69,7 @@ Program stagedSineProductGradients() {
 
 Entries sineProductEntries() { return {{"forward", sineProductProgram()}, {"backward", sineProductGradients()}}; }
 
-// Outputs: a view of the input, and the input again as a saved tensor's view.
+// Outputs: sin(x), and a view of the input x, which one test uses as the saved tensor.
 Program viewProgram() {
   ProgramBuilder b;
   const ValueId x = b.input(kFour), view = b.external(contiguous(DType::kF32, {2, 2})), y = b.external(kFour);

@@ -28,7 +28,7 @@ std::shared_ptr<const Region> wavesRegion(std::vector<std::vector<int32_t>> grad
   return makeRegion(forward, backward, signature);
 }
 
-// y = x * x with 2x saved; the backward multiplies the tangent into the saved tensor's own memory.
+// y = x * x with 2x saved. The backward multiplies the tangent in the saved tensor's own memory.
 std::shared_ptr<const Region> squareRegion() {
   RegionSignature signature = plainSignature(1, 1, 1);
   signature.overwrittenSaved = {0};
@@ -41,7 +41,7 @@ std::shared_ptr<const Region> squareRegion() {
   return makeRegion(forward, backward, signature);
 }
 
-// y = 2 * x; the backward is `backward`.
+// y = 2 * x, with the given backward.
 std::shared_ptr<const Region> doubledRegion(FunctionCode::Direction backward, RegionSignature signature) {
   const auto forward = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{tensor(inputs[0]) * 2}; };
   return makeRegion(forward, std::move(backward), std::move(signature));
@@ -257,15 +257,15 @@ TEST(RegionNode, OneGraphMayBeRunByThreadsInTurnAndAtOnce) {
 
 // --- stages ----------------------------------------------------------------------------------------------------------
 
-// y = sin(x) * w, whose backward hands over the gradient of w first; each stage takes one saved tensor, appends to
-// `ran` and returns what `change` makes of its gradient.
+// y = sin(x) * w. The backward returns the gradient of w first. Each stage takes one saved tensor, appends to `ran` and
+// returns its gradient changed by `change`.
 struct TwoStages {
   std::vector<int> ran;
   std::function<at::Tensor(int, at::Tensor)> change = [](int, at::Tensor gradient) { return gradient; };
 
   std::shared_ptr<const Region> region(FunctionReplay::Function replay = nullptr) {
     RegionSignature signature = plainSignature(2, 1, 2);
-    signature.gradientStages = {1, 0};  // of x, of w
+    signature.gradientStages = {1, 0};  // x, then w
     signature.savedStages = {0, 1};     // x, w
     auto tangent = std::make_shared<at::Tensor>();
     auto input = std::make_shared<at::Tensor>();
@@ -323,7 +323,7 @@ TEST(RegionNodeStages, ALaterStageThatFailsIsReplayedForWhatHasNotLeft) {
   TwoStages stages;
   stages.change = [](int stage, at::Tensor gradient) -> at::Tensor {
     if (stage == 1) throw ReplaceableError("broken");
-    return gradient * 10;  // so that a second handing over would show
+    return gradient * 10;  // so that a second delivery would show
   };
   const auto region = stages.region(replaySineProduct);
   const at::Tensor x = leaf({3}), w = leaf({3});

@@ -12,7 +12,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Three inputs, of which the last is mutated; outputs: a computed one, the second input, a view of the second input.
+// Three inputs, the last of which is mutated. Outputs: a computed one, the second input, and a view of the second
+// input.
 RegionSignature valid() {
   RegionSignature signature;
   signature.name = "test";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a call of a Region does to its inputs, its outputs and the random stream, and which calls it refuses.
+// Effects of a Region's call on its inputs, its outputs and the random stream, and the calls that it refuses.
 #include "runtime/autograd/region.h"
 
 #include <gmock/gmock.h>

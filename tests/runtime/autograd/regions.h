@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regions for tests: their directions and their eager function are plain functions of tensors, written with ATen.
+// Regions for tests. Their directions and their eager function are plain functions of tensors, written with ATen.
 //
-// The usual one computes y = sin(x) * w and saves x and w.
+// The usual region computes y = sin(x) * w and saves x and w.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -27,7 +27,7 @@ using Tensors = std::vector<at::Tensor>;
 
 inline const at::Tensor& tensor(const aten::Argument& argument) { return std::get<at::Tensor>(argument); }
 
-/// Watches a node without owning it, whatever this torch counts owners by; has expired().
+/// Watches a node without owning it, for any kind of owner count in torch. Has expired().
 template <typename T>
 std::weak_ptr<T> watch(const std::shared_ptr<T>& node) {
   return node;
@@ -37,7 +37,7 @@ c10::weak_intrusive_ptr<T> watch(const c10::intrusive_ptr<T>& node) {
   return c10::weak_intrusive_ptr<T>(node);
 }
 
-/// A function for the forward and one for each stage of the backward; called below autograd as Programs are.
+/// A function for the forward and one for each stage of the backward. They run below autograd, as Programs do.
 class FunctionCode final : public RegionCode {
  public:
   using Direction = std::function<StatusOr<Arguments>(Arguments)>;
@@ -77,7 +77,7 @@ class FunctionCode final : public RegionCode {
   const std::vector<Direction> stages_;
 };
 
-/// What a FunctionReplay may stand in for.
+/// An error after which a FunctionReplay may replace the compiled code.
 struct ReplaceableError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -99,7 +99,7 @@ class FunctionReplay final : public EagerFunction {
   const Function function_;
 };
 
-/// All tensors, all inputs and outputs differentiable.
+/// Returns a signature in which all values are tensors and all inputs and outputs are differentiable.
 inline RegionSignature plainSignature(size_t numInputs, size_t numOutputs, size_t numSavedTensors) {
   RegionSignature signature;
   signature.name = "test";
@@ -146,7 +146,7 @@ inline std::shared_ptr<const Region> sineProductRegion() {
 
 inline at::Tensor leaf(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble).requires_grad_(); }
 
-/// The only output; a failed expectation and an undefined tensor when the call was refused.
+/// Returns the only output. If the call is refused, fails the test and returns an undefined tensor.
 inline at::Tensor run(const Region& region, const Arguments& inputs) {
   const auto outputs = region.forward(inputs);
   EXPECT_TRUE(outputs.isOk()) << outputs.status().message();
@@ -157,7 +157,7 @@ inline std::string refusal(const Region& region, const Arguments& inputs) {
   return region.forward(inputs).status().message();
 }
 
-/// What() of the torch error that `action` ends with; empty when it ends well.
+/// Returns what() of the torch error that `action` throws; empty if it throws none.
 template <typename Action>
 std::string errorOf(const Action& action) {
   try {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Differentiating a Region's EagerFunction: create_graph, with the inputs and random numbers of the forward.
+// Differentiates a Region's EagerFunction (create_graph), with the inputs and random numbers of the forward.
 #include "runtime/autograd/replay.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ Tensors gradWithGraph(const at::Tensor& y, const Tensors& inputs) {
   return grad({y.sum()}, inputs, {}, /*retain_graph=*/true, /*create_graph=*/true);
 }
 
-// y = sin(x) whose compiled backward must not run; replayed by `replay`.
+// y = sin(x), whose compiled backward must not run; `replay` replays it.
 std::shared_ptr<const Region> replayedSine(FunctionReplay::Function replay) {
   const auto forward = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{at::sin(tensor(inputs[0]))}; };
   const auto backward = [](Arguments) -> StatusOr<Arguments> { return internalError("the compiled backward ran"); };
@@ -53,7 +53,7 @@ TEST(Replay, AnOrdinaryBackwardDoesNotReplay) {
   EXPECT_EQ(replays, 1);
 }
 
-// y = sin(x) whose compiled backward throws.
+// y = sin(x), whose compiled backward throws.
 template <typename Error>
 std::shared_ptr<const Region> failingSine() {
   const auto forward = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{at::sin(tensor(inputs[0]))}; };
@@ -180,7 +180,7 @@ TEST(Replay, AnInputModifiedLaterMakesNoCycle) {
   at::Tensor x = leaf({4}) * 1;
   at::Tensor y = run(*region, {x});
   const auto node = watch(y.grad_fn());
-  x.add_(y.sum());  // its history now contains the node, which keeps it for replay
+  x.add_(y.sum());  // its history now contains the node, which holds it for the replay
   y.reset();
   EXPECT_FALSE(node.expired()) << "x's history holds it";
   x.reset();

@@ -49,7 +49,7 @@ TEST(Log, ASinkTakesInfoAndWarnings) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "agspeed: alone\n");
 }
 
-/// Puts a word in front.
+/// Puts a word in front of each line.
 class Prefix final : public LogEditor {
  public:
   explicit Prefix(std::string word) : word_(std::move(word)) {}
@@ -59,7 +59,7 @@ class Prefix final : public LogEditor {
   std::string word_;
 };
 
-/// Drops all.
+/// Drops every line.
 class Silence final : public LogEditor {
   std::string edit(std::string) const override { return ""; }
 };

@@ -13,13 +13,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-/// A row of the table, with texts that it accepts and refuses; the value shown as text, so that rows of all types fit.
+/// A row of the table, with texts that it accepts and refuses. The value is text, so that rows of all types fit.
 struct Row {
   std::string name;
   std::vector<std::string> variables;
   std::string expects;
   std::string valid, shownValid, shownDefault;
-  std::string malformed;  ///< empty where any text is valid
+  std::string malformed;  ///< empty if every text is valid
   std::function<std::string(const Settings&)> show;
   SettingValue value, otherType;
 };
@@ -28,7 +28,7 @@ std::string shown(const std::string& value) { return value; }
 std::string shown(bool value) { return value ? "true" : "false"; }
 std::string shown(int64_t value) { return std::to_string(value); }
 
-// Stand for the rules of settings.def: a text that the rule accepts, and one that it refuses.
+// Represents a rule of settings.def: a text that the rule accepts, and one that it refuses.
 struct Texts {
   std::string valid, malformed;
 };

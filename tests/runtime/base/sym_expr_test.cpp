@@ -19,7 +19,7 @@ constexpr int kNumSymbols = 3;
 constexpr int64_t kMinimum = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaximum = std::numeric_limits<int64_t>::max();
 
-// An expression, and what it must evaluate to: nullopt where a step divides by zero or leaves int64.
+// An expression and its value, which is nullopt if a step divides by zero or leaves int64.
 struct Sample {
   SymExpr expression;
   std::optional<int64_t> value;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loader of CUDA code on a fake driver: order of launches, waits, times, capture, and what each error becomes.
+// The loader of CUDA code on a fake driver: order of launches, waits, times, capture, and the result of each error.
 #include "runtime/device/cuda/device.h"
 
 #include <dlfcn.h>
@@ -163,7 +163,7 @@ TEST_F(Device, NoDriverNoGpuAndOldGpusAreSentences) {
   reset();
   const auto driver = CudaDriver::open(FAKE_CUDA).value();
   EXPECT_EQ(CudaDevice::open(driver, 1).status().code(), StatusCode::kUnavailable);
-  fail("cuDevicePrimaryCtxRetain", kDevicesUnavailable);  // exclusive compute mode
+  fail("cuDevicePrimaryCtxRetain", kDevicesUnavailable);  // as in exclusive compute mode
   EXPECT_EQ(CudaDevice::open(driver, 0).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(numAlive(), 0);
 }
@@ -229,7 +229,7 @@ TEST_F(Device, AProcessForkedAfterCudaHasStartedIsToldSo) {
 
 // --- random programs ------------------------------------------------------------------------------------------------
 
-// Launches on streams over buffers, ordered by events alone; the same on the host, one after the other.
+// Launches on streams over buffers, ordered only by events, compared with the same launches in order on the host.
 class RandomProgram {
  public:
   RandomProgram(const Gpu& gpu, uint64_t seed, bool forgetsWaits)
@@ -250,7 +250,7 @@ class RandomProgram {
     }
   }
 
-  /// Returns: whether all buffers hold what the host computed.
+  /// Returns true if all buffers equal the host's results.
   bool run() {
     for (int i = 0, steps = 1 + pick(12); i < steps; ++i) launch();
     bool isRight = true;
@@ -276,8 +276,8 @@ class RandomProgram {
  private:
   struct Buffer {
     uint64_t address;
-    void* event;   // of the latest access
-    void* stream;  // of that
+    void* event;   // the latest access
+    void* stream;  // the stream of that access
     std::vector<float> expected;
   };
   int pick(int count) { return std::uniform_int_distribution<int>(0, count - 1)(random_); }

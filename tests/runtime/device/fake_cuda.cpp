@@ -25,14 +25,14 @@ constexpr size_t kDeviceBytes = size_t{1} << 30;
 struct Stream;
 
 struct Event {
-  Stream* stream = nullptr;  // where it was recorded last, and behind how many operations
+  Stream* stream = nullptr;  // the stream that recorded it last, and the position in it
   int64_t position = -1;
-  double seconds = 0;  // once reached
+  double seconds = 0;  // valid once it is reached
 };
 
 struct Operation {
   std::function<int()> run = {};
-  std::vector<std::pair<Stream*, int64_t>> after = {};  // must have run before
+  std::vector<std::pair<Stream*, int64_t>> after = {};  // operations that must have run before
   Event* marks = nullptr;
 };
 
@@ -46,7 +46,7 @@ struct Stream {
 
 struct Kernel {
   std::string name;
-  std::vector<size_t> sizes;  // of the arguments
+  std::vector<size_t> sizes;  // sizes of the arguments
   struct Module* module;
 };
 
@@ -63,7 +63,7 @@ struct Failure {
 struct Driver {
   int numDevices = 1, capability = 90, computeMode = 0;
   bool isInitialised = false;
-  pid_t process = 0;  // that is initialised; its forks are not, and cannot be
+  pid_t process = 0;  // the initialised process; its forks are not initialised and cannot be
   int lost = 0;       // the sticky error
   int numRetained = 0;
   double cost = 1e-3;
@@ -84,7 +84,7 @@ Driver driver;
 thread_local void* currentContext = nullptr;
 int contextMark;
 
-// The error that a call is to end with before it does anything.
+// Returns the error with which a call ends before it does anything.
 int refusal(const char* symbol, bool needsContext) {
   const auto planned = driver.failures.find(symbol);
   if (planned != driver.failures.end() && planned->second.after-- == 0) {
@@ -104,7 +104,7 @@ Stream* streamOf(void* handle) {
   return driver.streams.count(stream) != 0 ? stream : nullptr;
 }
 
-// Runs the operations of `stream` up to `position`, and first what they wait for.
+// Runs the operations of `stream` up to `position`. First runs the operations that they wait for.
 void runUntil(Stream& stream, int64_t position) {
   while (stream.numRun < position && !stream.waiting.empty()) {
     Operation operation = std::move(stream.waiting.front());
@@ -147,7 +147,7 @@ size_t parameterBytes(const std::string& line) {
   return line.find("8 ") != std::string::npos ? 1 : 4;
 }
 
-// Kernels and the sizes of their arguments; empty for what is no PTX.
+// Returns kernels and the sizes of their arguments; empty if the text is no PTX.
 std::map<std::string, Kernel> readKernels(const std::string& ptx, Module* module) {
   std::map<std::string, Kernel> kernels;
   for (size_t at = ptx.find(".entry "); at != std::string::npos; at = ptx.find(".entry ", at + 1)) {
@@ -302,7 +302,7 @@ EXPORT int cuModuleLoadDataEx(void** module, const void* image, unsigned, int*, 
   return 0;
 }
 EXPORT int cuModuleUnload(void* handle) {
-  const std::lock_guard lock(mutex);  // a context that is lost gives its modules back as well
+  const std::lock_guard lock(mutex);  // a lost context frees its modules as well
   auto* module = static_cast<Module*>(handle);
   if (driver.modules.erase(module) == 0) return kInvalidValue;
   delete module;
@@ -358,7 +358,7 @@ EXPORT int cuMemFree_v2(uint64_t address) {
   CALL(cuMemFree_v2, true);
   const auto found = driver.memory.find(address);
   if (found == driver.memory.end()) return kInvalidValue;
-  for (Stream* stream : driver.streams) runUntil(*stream, stream->end());  // frees wait for the device
+  for (Stream* stream : driver.streams) runUntil(*stream, stream->end());  // a free waits for the device
   runUntil(driver.legacy, driver.legacy.end());
   driver.allocated -= found->second.size();
   driver.memory.erase(found);

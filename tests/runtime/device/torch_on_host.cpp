@@ -19,7 +19,7 @@ const char* (*waitFor)(void*) = nullptr;
 thread_local void* currentStream = nullptr;
 int64_t operatorsUntilFailure = -1;
 
-// What is freed while queued work may still use it, until that is waited for.
+// Freed tensors that queued work may still use. They are kept until that work has been waited for.
 std::mutex freedMutex;
 std::vector<at::Tensor> freed;
 
@@ -31,7 +31,7 @@ void keepFreed(void* tensor) {
 
 void wait() {
   const char* lost = waitFor(currentStream);
-  std::vector<at::Tensor> unused;  // dropped without the lock, because what they keep is freed in turn
+  std::vector<at::Tensor> unused;  // freed without the lock, because freeing one may free others
   {
     const std::lock_guard lock(freedMutex);
     unused.swap(freed);
@@ -59,7 +59,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
   c10::Stream getDefaultStream(c10::Device) const override { return streamOf(nullptr); }
 
-  // An event is the time when its stream was done with what came before.
+  // An event holds the time at which its stream had finished all earlier work.
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     waitFor(getStreamNativeHandle(stream));
     if (*event == nullptr) *event = new Clock::time_point;
@@ -80,7 +80,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void* getStreamNativeHandle(c10::Stream stream) const override { return reinterpret_cast<void*>(stream.id()); }
 };
 
-// The same memory under another device. The new tensor keeps the old one.
+// Returns a tensor with the same memory and another device. The new tensor keeps the old one alive.
 at::Tensor rewrap(const at::Tensor& tensor, c10::Device device) {
   const auto key = device.is_cpu() ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
   void* data = const_cast<void*>(tensor.const_data_ptr());
@@ -97,7 +97,7 @@ at::Tensor toHost(const at::Tensor& tensor) {
   return tensor.defined() && !tensor.is_cpu() ? rewrap(tensor, c10::kCPU) : tensor;
 }
 
-// Any operator: on the CPU, with tensors and devices exchanged on the way in and out.
+// Runs any operator on the CPU, and exchanges tensors and devices on the way in and out.
 void callOnHost(const c10::OperatorHandle& op, c10::Stack* stack) {
   wait();
   TORCH_CHECK_WITH(OutOfMemoryError, operatorsUntilFailure < 0 || operatorsUntilFailure-- > 0, "CUDA out of memory");
@@ -141,7 +141,8 @@ void installTorchOnHost(const char* (*wait)(void* stream)) {
   static torch::Library aten(torch::Library::IMPL, "aten", c10::DispatchKey::CUDA, __FILE__, __LINE__);
   static const bool once = [] {
     library.fallback(torch::CppFunction::makeFromBoxedFunction<&callOnHost>());
-    aten.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&callOnHost>());  // one for all devices, with a table
+    // Torch has one kernel for all devices, which selects by a table.
+    aten.impl("copy_", torch::CppFunction::makeFromBoxedFunction<&callOnHost>());
     for (const c10::OperatorName& name :
          c10::Dispatcher::singleton().getAllOpNamesForDispatchKey(c10::DispatchKey::CUDA)) {
       if (name.name.rfind("aten::", 0) != 0 || name.name == "aten::copy_") continue;

@@ -49,7 +49,7 @@ TEST(DriftGuard, FindsASmallLastingLossByRoutineChecks) {
 
 TEST(DriftGuard, NoticesAPlanThatIsSlowerFromItsFirstSettledStepOn) {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
-    // 1.04 times as fast in the trial, 0.94 times when it is settled: less than what counts as a shift of the machine.
+    // 1.04 times as fast in the trial, and 0.94 times once settled: less than a shift of the machine.
     bool isSettled = false;
     World world = makeWorld(seed);
     world.arms[0].ratio = 1 / 1.04;
@@ -139,7 +139,7 @@ TEST(DriftGuard, MeasuresAgainAfterARollbackButNotForEver) {
   World world = makeWorld(3);
   world.config.maxRetunes = 2;
   world.config.retuneAfterSteps = 500;
-  // Good, bad, good again.
+  // Good, then bad, then good again.
   world.change = [](const std::string& arm, int64_t step) {
     return arm == "native" && step > 5000 && step < 6500 ? 2.0 : 1.0;
   };
@@ -155,7 +155,7 @@ TEST(DriftGuard, MeasuresAgainAfterARollbackButNotForEver) {
 TEST(DriftGuard, ConfirmsADatabaseDecisionSoon) {
   World world = makeWorld(4);
   world.mode = Mode::kAuto;
-  world.arms[0].ratio = 1.2;  // the database is wrong about this machine
+  world.arms[0].ratio = 1.2;  // the stored decision is wrong for this machine
   Simulator simulator(world);
   ASSERT_TRUE(simulator.tuner().adopt("native").isOk());
   simulator.run(400);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of one tuner at several ranks, in made-up jobs: slow and failing compiles, ranks that leave or die, other arms
-// proposed by each. Everything follows from the seed, which a failure prints.
+// Copies of one tuner on several ranks, in simulated jobs: slow and failing compiles, ranks that leave or die, and
+// different arms on each rank. Everything follows from the seed, which a failure prints.
 #include "runtime/tune/group_tuner.h"
 
 #include <gtest/gtest.h>
@@ -16,22 +16,22 @@ namespace {
 
 constexpr int64_t kMostMeetings = 20'000;
 
-/// What is true in one job.
+/// The properties of one job.
 struct Job {
   uint64_t seed = 1;
   int32_t numRanks = 2;
   Mode mode = Mode::kMax;
-  double failure = 0;          ///< probability that an arm fails at a rank
-  double death = 0;            ///< that the exchange of a meeting fails
-  double leaving = 0;          ///< that a rank leaves before a meeting
-  double growth = 0;           ///< that a step captures another graph at a rank
-  double missedStep = 0;       ///< that a rank has no step to tell of
-  double drift = 1;            ///< of steps of compiled arms from the decision on, at rank 1
-  std::string storedAt0 = {};  ///< what the databases say
+  double failure = 0;          ///< probability that an arm fails on a rank
+  double death = 0;            ///< probability that the exchange of a meeting fails
+  double leaving = 0;          ///< probability that a rank leaves before a meeting
+  double growth = 0;           ///< probability that a step captures another graph on a rank
+  double missedStep = 0;       ///< probability that a rank has no step to report
+  double drift = 1;            ///< factor of the steps of compiled arms after the decision, on rank 1
+  std::string storedAt0 = {};  ///< decision in rank 0's database
   std::string storedAt1 = {};
 };
 
-/// A rank: carries out what its copy asks for, at its own pace.
+/// A rank, which carries out the actions of its copy at its own pace.
 class Rank {
  public:
   Rank(const Job& job, int32_t number, std::vector<std::string> names)
@@ -48,8 +48,8 @@ class Rank {
   GroupTuner& tuner() { return *tuner_; }
   const std::string& plan() const { return plan_; }
 
-  /// The border before a step: what the step before was like is told, then its copy is obeyed. The step's meeting is
-  /// after that.
+  /// Runs between two steps: reports the previous step, then carries out the copy's actions. The step's meeting
+  /// follows.
   void train() {
     reportStep();
     for (const Action& action : tuner_->takeActions()) carryOut(action);
@@ -70,7 +70,7 @@ class Rank {
     }
     if (happens(job_.missedStep)) return;
     double ratio = plan_ == "native" ? 0.7 : plan_ == "inductor" ? 0.8 : plan_ == "mixed" ? 0.6 : 1.0;
-    if (hasDecided_ && plan_ != kEagerArm) ratio *= job_.drift;  // all wait for the slowest
+    if (hasDecided_ && plan_ != kEagerArm) ratio *= job_.drift;  // all ranks wait for the slowest
     EXPECT_TRUE(tuner_->stepFinished({plan_, 0.02 * ratio * (1 + 0.02 * draw()), "8x8", 100, false}).isOk());
   }
 
@@ -78,7 +78,7 @@ class Rank {
     switch (action.kind) {
       case ActionKind::kCapture: isCapturing_ = true; return;
       case ActionKind::kCompile:
-        if (action.arm != "native" && action.arm != "inductor") {  // nothing of it is compiled elsewhere
+        if (action.arm != "native" && action.arm != "inductor") {  // other arms have no compile in the background
           EXPECT_TRUE(tuner_->armChanged({action.arm, ArmState::kCompiled, "", 0, 0}).isOk());
           return;
         }
@@ -152,7 +152,7 @@ struct Group {
       expectAlike();
       if (::testing::Test::HasFailure()) break;
     }
-    for (Rank& rank : ranks) rank.train();  // what was decided is carried out
+    for (Rank& rank : ranks) rank.train();  // carries out the decision
     for (Rank& rank : ranks) {
       EXPECT_TRUE(rank.tuner().isOver() || rank.plan() == ranks.front().plan()) << "seed " << job.seed;
     }
@@ -290,7 +290,7 @@ TEST(GroupTuner, ADecisionThatIsConfirmedStaysAndIsWatchedOn) {
   Group group({.seed = 23});
   group.train();
   const std::string plan = group.ranks[0].plan();
-  group.job.drift = 1.2;  // slower than it was, and still faster than eager
+  group.job.drift = 1.2;  // slower than before, but still faster than eager
   ASSERT_TRUE(trainUntilSuspicious(group));
   for (Rank& rank : group.ranks) rank.tuner().recheck();
   group.train();
@@ -370,7 +370,7 @@ Job drawJob(uint64_t seed) {
   return job;
 }
 
-/// GROUP_TUNER_RUNS asks for more than every test run has time for.
+/// GROUP_TUNER_RUNS sets a larger number of jobs than a normal test run has time for.
 TEST(GroupTuner, RandomJobsEndAlikeAtAllRanks) {
   const char* wanted = std::getenv("GROUP_TUNER_RUNS");
   const int64_t numRuns = wanted != nullptr ? std::atoll(wanted) : 300;

@@ -24,7 +24,7 @@ TEST(Ledger, CountsEveryKindOfSlowdownOnce) {
   ledger.addForeground(1);
   ledger.addInflation(0.5);
   ledger.addTrial("a", 0.25);
-  ledger.addTrial("b", -7);  // an arm faster than eager costs nothing, and pays for no other
+  ledger.addTrial("b", -7);  // an arm faster than eager costs nothing, but does not pay for others
   ledger.addBackground(100);
   ledger.addSaved(50);
   EXPECT_DOUBLE_EQ(ledger.slowdownSeconds(), 1.75);

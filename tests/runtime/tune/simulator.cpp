@@ -30,7 +30,7 @@ const SimulatedArm* Simulator::find(const std::string& arm) const {
 
 void Simulator::run(int64_t numSteps) {
   for (int64_t i = 0; i < numSteps; ++i) {
-    // Waiting and loading take no steps: a driver goes round until the tuner wants the next step.
+    // Waiting and loading take no steps: a driver repeats until the tuner wants the next step.
     for (int round = 0; round < 50 && hasReported_; ++round) {
       const std::vector<Action> actions = tuner_->advance();
       bool isBlocking = false;
@@ -64,7 +64,7 @@ bool Simulator::carryOut(const Action& action) {
     case ActionKind::kWait: return wait(action);
     case ActionKind::kLoad: return load(action);
     case ActionKind::kRun: running_ = action.arm; return false;
-    case ActionKind::kRefine: return false;  // of groups
+    case ActionKind::kRefine: return false;  // only groups refine
     case ActionKind::kDecide: outcome_.decidedAtStep = step_; return false;
     case ActionKind::kRollback: outcome_.rollbacks.push_back(action.reason); return false;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A machine, a training loop and a driver, all made up: carries out the Tuner's actions on arms of known speed and
-// noise. Everything follows from the seed; tests print it.
+// A simulated machine, training loop and driver. Carries out the Tuner's actions on arms of known speed and noise.
+// Everything follows from the seed, which tests print.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +24,23 @@ struct Noise {
   double burstEvery = 0;       ///< steps between bursts of outside load
   double burstSteps = 20;
   double burstFactor = 1.5;
-  double slowModeProbability = 0;  ///< a second mode of the machine: all arms
+  double slowModeProbability = 0;  ///< a second mode of the machine, which affects all arms
   double slowModeFactor = 1.3;
 };
 
 struct SimulatedArm {
   std::string name;
   double ratio = 1;           ///< true step time over eager's
-  double compileSeconds = 1;  ///< alone on the machine, at normal priority
+  double compileSeconds = 1;  ///< without other load, at normal priority
   double loadSeconds = 0.2;   ///< foreground
-  int32_t numParts = 1;       ///< of a load, between which it may be interrupted
+  int32_t numParts = 1;       ///< of a load, which may be interrupted between them
   int64_t peakBytes = 100 << 20;
-  double warmupFactor = 1;  ///< first steps after loading
+  double warmupFactor = 1;  ///< factor of the first steps after loading
   int64_t warmupSteps = 0;
-  double slowProbability = 0;  ///< this arm's own slow steps ...
+  double slowProbability = 0;  ///< this arm's own slow steps
   double slowFactor = 1;
   std::string standsInFor = {};
-  ArmState outcome = ArmState::kReady;  ///< kRejected, kFailed, kSkipped: what the driver reports instead
+  ArmState outcome = ArmState::kReady;  ///< kRejected, kFailed or kSkipped: the result that the driver reports instead
 };
 
 struct World {
@@ -50,19 +50,19 @@ struct World {
   double captureSeconds = 1.0;
   std::vector<SimulatedArm> arms;
   Noise noise;
-  std::function<double(int64_t step)> machine;                ///< speed factor of the machine by step; 1 when empty
+  std::function<double(int64_t step)> machine;                ///< speed factor of the machine by step; 1 if empty
   std::function<double(const std::string&, int64_t)> change;  ///< factor of one arm by step
   std::function<bool(int64_t step)> disturbed;  ///< steps hit, and reported, as outside load: 500 times slower
   std::function<bool(int64_t step)> grows;      ///< steps that capture another graph
-  int32_t maxLate = 0;      ///< steps that run before an earlier one is reported; how many of them varies
-  double missingShare = 0;  ///< of the steps, whose times nobody learns: told as skipped
+  int32_t maxLate = 0;      ///< most steps that run before an earlier one is reported; the number varies
+  double missingShare = 0;  ///< share of the steps whose times never arrive; they are reported as skipped
   int32_t numShapes = 1;
   bool takesNaps = false;          ///< reports quiet steps in one sum, 240 at most, as the driver in Python does
-  bool doShapesTakeTurns = false;  ///< else each step draws one
+  bool doShapesTakeTurns = false;  ///< otherwise each step draws one
   double idleInflation = 1.04;
   double raisedInflation = 2.5;
-  double idleProgress = 0.15;  ///< share of normal speed a compile makes at idle priority
-  std::string findings;        ///< of an earlier tuner, handed over after the capture; none when empty
+  double idleProgress = 0.15;  ///< speed of a compile at idle priority, relative to normal
+  std::string findings;        ///< findings of an earlier tuner, passed after the capture; none if empty
   TunerConfig config;          ///< mode and arms are filled in from above
 };
 
@@ -84,14 +84,14 @@ struct Outcome {
 class Simulator {
  public:
   explicit Simulator(World world);
-  /// Runs training steps; may be called again to go on.
+  /// Runs training steps. Call it again to run more.
   void run(int64_t numSteps);
   Tuner& tuner() { return *tuner_; }
   World& world() { return world_; }
   Outcome outcome() const;
 
  private:
-  /// Returns true when the tuner is asked again before a step.
+  /// Returns true if the tuner has to be asked again before a step.
   bool carryOut(const Action& action);
   bool wait(const Action& action);
   bool load(const Action& action);
@@ -99,7 +99,7 @@ class Simulator {
   bool startCompile(const Action& action);
   void finishCompile();
   void stepOnce();
-  /// Tells the tuner of the steps that are due, in order.
+  /// Reports the steps that are due to the tuner, in order.
   void report(const StepReport& step);
   void fallAsleep();
   double drawSeconds(const std::string& arm, int32_t shape);
@@ -120,15 +120,15 @@ class Simulator {
   double raisedLeft_ = 0;
   double trueSlowdown_ = 0;
   double trained_ = 0;
-  bool hasReported_ = true;  ///< the latest step, and may ask what to do
+  bool hasReported_ = true;  ///< the latest step was reported, so the tuner may be asked for actions
   std::deque<StepReport> unreported_;
   int64_t quietLeft_ = 0;
   int64_t numSkipped_ = 0;
   double skippedSeconds_ = 0;
 };
 
-/// Seconds of the best fixed choice over `numSteps` steps: eager, or one arm with its capture, compile and load paid in
-/// the foreground first (what compiling by hand costs). `capturesOnly` leaves the compile and the load out.
+/// Seconds of the best fixed choice over `numSteps` steps: eager, or one arm that first pays for its capture, compile
+/// and load in the foreground, as a user does who compiles by hand. `capturesOnly` leaves out compile and load.
 double bestFixedSeconds(const World& world, int64_t numSteps, bool capturesOnly);
 
 }  // namespace agspeed::runtime::tune::testing

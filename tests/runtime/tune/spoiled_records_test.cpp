@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What earlier processes and other ranks leave to be read, damaged at random: it is refused or read, and nothing else.
+// Records of earlier processes and of other ranks, damaged at random. Each is refused or read, without other effects.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -16,7 +16,7 @@ constexpr int kRounds = 20000;
 
 std::string nested(size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
 
-/// `text` with some bytes changed, lost, repeated or nested.
+/// Returns `text` with some bytes changed, lost, repeated or nested.
 std::string spoiled(std::string text, std::mt19937_64& random) {
   for (size_t numChanges = random() % 4 + 1; numChanges > 0 && !text.empty(); --numChanges) {
     const size_t at = random() % text.size();

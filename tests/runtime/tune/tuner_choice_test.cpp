@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Does the tuner choose right? Simulated machines, many seeds; a failure names seed, noise and arms.
+// The tuner chooses the right arm, on simulated machines and with many seeds. A failure names seed, noise and arms.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ std::string decide(World world) {
   return simulator.tuner().decision() ? simulator.tuner().decision()->arm : "undecided";
 }
 
-/// How often the arm named is chosen over all seeds, in percent.
+/// Returns how often the named arm is chosen over all seeds, in percent.
 double percentChosen(const std::string& arm, Mode mode, const Noise& noise, const std::vector<double>& ratios) {
   int numChosen = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
@@ -87,7 +87,7 @@ TEST(TunerChoice, ShapesThatNeverMeetEndTheTuning) {
     }
   }
   World world = makeWorld(7, Mode::kMax, {.sigma = 0.02}, {1.2});
-  world.numShapes = 20000;  // they meet now and then
+  world.numShapes = 20000;  // so that a shape is rarely repeated
   EXPECT_EQ(decide(world), "eager");
 }
 
@@ -118,7 +118,7 @@ TEST(TunerChoice, ThreePercentIsFound) {
 }
 
 TEST(TunerChoice, MaxModeStopsMeasuringWhatCannotWin) {
-  // A noisy machine, where no interval becomes narrow: without an early end every arm would take all 200 pairs.
+  // On a noisy machine no interval becomes narrow. Without an early end every arm would take all 200 pairs.
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     Simulator simulator(makeWorld(seed, Mode::kMax, {.sigma = 0.08}, {0.6, 0.9, 0.8}));
     for (int i = 0; i < 400 && simulator.tuner().phase() != Phase::kSettled; ++i) simulator.run(25);
@@ -192,7 +192,7 @@ TEST(TunerChoice, WarmUpOfAnArmIsForgiven) {
 }
 
 TEST(TunerChoice, RareSlowStepsOfAnArmAreSeen) {
-  // Nine steps of ten are 5 % faster, the tenth takes four times as long: slower in sum.
+  // Nine of ten steps are 5 % faster, and the tenth takes four times as long, so the sum is slower.
   int numEager = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
     World world = makeWorld(static_cast<uint64_t>(seed), Mode::kMax, noises().at("2 %"), {0.95});

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps whose times are known late, or never, as on a device that computes behind the host's back: the tuner decides as
-// it does with prompt times.
+// Steps whose times arrive late or never, as on an asynchronous device. The tuner decides as with prompt times.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -36,7 +35,8 @@ Outcome decided(const World& world) {
   simulator.run(kSteps);
   EXPECT_EQ(simulator.tuner().phase(), Phase::kSettled) << "seed " << world.seed << ", " << toString(world.mode);
   Outcome outcome = simulator.outcome();
-  outcome.chosen = simulator.tuner().decision() ? simulator.tuner().decision()->arm : "none";  // not one on trial again
+  // The decision, because the current arm may be one that is tried again.
+  outcome.chosen = simulator.tuner().decision() ? simulator.tuner().decision()->arm : "none";
   return outcome;
 }
 
@@ -75,7 +75,7 @@ TEST(LateSteps, AreKnownByThePlanThatRanThem) {
   world.maxLate = kMostLate;
   Simulator simulator(world);
   simulator.run(kSteps);
-  // Were a late step counted for the arm that runs when it is reported, means would mix.
+  // If a late step counted for the arm that runs when it is reported, means would mix.
   const std::string snapshot = simulator.tuner().snapshot();
   const std::optional<Decision>& decision = simulator.tuner().decision();
   ASSERT_TRUE(decision && decision->ratio) << snapshot;

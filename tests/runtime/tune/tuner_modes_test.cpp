@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each mode does, action by action, and how events steer it.
+// The actions of each mode, step by step, and the effects of events on them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -109,7 +109,7 @@ TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
   EXPECT_LE(tuner->ledger().slowdownSeconds(), 0.1 * tuner->ledger().trainedSeconds());
 }
 
-/// Steps of `tuner`, each of which takes what its arm takes, and what was asked for meanwhile.
+/// Runs steps of `tuner`, each with the time of its arm. Returns the actions that it asked for.
 std::set<std::string> step(Tuner& tuner, int count, const std::map<std::string, double>& seconds) {
   std::set<std::string> seen;
   for (int i = 0; i < count; ++i) {
@@ -192,7 +192,7 @@ TEST(MaxMode, TrainingNeverStandsStillForLong) {
 }
 
 TEST(MaxMode, ALargeGainRunsSoonAfterItsCompile) {
-  // Alone, capture, compile and load take 49 s. Eager, native and inductor share 100 steps or fewer.
+  // Without other arms, capture, compile and load take 49 s. Eager, native and inductor share 100 steps or fewer.
   for (const double eagerSeconds : {0.1, 0.3}) {
     Simulator simulator(makeSlowSteps(eagerSeconds, false));
     while (simulator.tuner().current() != "inductor" || simulator.outcome().stepsByArm.at("inductor") < 40) {
@@ -221,7 +221,7 @@ TEST(MaxMode, TheFirstCompiledArmRunsForAWhileBeforeAnythingElse) {
   }
 }
 
-/// Runs until the compile of `arm` has begun. Returns the steps from then on until training stands still.
+/// Runs until the compile of `arm` has begun. Returns the number of steps from then until training stands still.
 int64_t stepsBeforeStandstill(Simulator& simulator, const std::string& arm) {
   while (simulator.outcome().compiles.count(arm) == 0 && simulator.outcome().wallSeconds < 1000) simulator.run(1);
   EXPECT_EQ(simulator.outcome().compiles.count(arm), 1u) << arm << " is never compiled";

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Mode auto over horizons: the budget is kept at every step, and the regret against the best fixed choice is bounded.
+// Mode auto over several horizons: it keeps its budget at every step, and its regret against the best fixed choice is
+// bounded.
 //
-// C = what tuning cost until the decision: capture, load, steps slowed by the compile and by trials. A horizon of h
-// means h * C seconds of eager steps. The best fixed choice pays its own capture, compile and load, as somebody who
-// compiles by hand would. The budget alone forces eager for the first 5 C, so for an arm s times as fast the regret at
-// horizon h cannot be below (5 + 1 + (h - 5) / s) / (1 + h / s) when it compiles for free: 1.04 at s = 1.25, 1.08 at
-// s = 1.5, 1.16 at s = 2 for h = 30. The limits below follow that arithmetic.
+// C is the cost of tuning until the decision: capture, load, and steps slowed by the compile and by trials. A horizon
+// of h means h * C seconds of eager steps. The best fixed choice pays for its own capture, compile and load, as a user
+// who compiles by hand does.
+//
+// The budget alone forces eager for the first 5 C. So for an arm s times as fast that compiles for free, the regret at
+// horizon h is at least (5 + 1 + (h - 5) / s) / (1 + h / s). For h = 30 this is 1.04 at s = 1.25, 1.08 at s = 1.5, and
+// 1.16 at s = 2. The limits below follow from this formula.
 #include <gtest/gtest.h>
 
 #include "tests/runtime/tune/simulator.h"
@@ -62,7 +65,8 @@ TEST(AutoRegret, BudgetIsNeverExceeded) {
 }
 
 TEST(AutoRegret, ADisasterCostsOneStepBeyondTheBudget) {
-  // Nobody can interrupt a step of an arm that turns out a hundred times slower; the next one is paid for first.
+  // A step of an arm that turns out a hundred times slower cannot be interrupted. Training has to pay for it before the
+  // next one.
   World world = makeWorld(1, 100, 1);
   const double trained = 10 * world.captureSeconds;
   EXPECT_LE(measure(world, 60).budgetShare, kBudget + 100 * world.eagerSeconds / trained) << "seed 1";

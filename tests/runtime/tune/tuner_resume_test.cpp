@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tuner goes on from what an earlier one found out before it could decide.
+// A tuner continues with the findings of an earlier one that could not decide.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ int64_t stepsUntilDecided(Simulator& simulator) {
   return simulator.outcome().decidedAtStep;
 }
 
-/// Runs until as many pairs are known as that, or a decision is near; what an exit would leave behind.
+/// Runs until `numBlocks` findings exist. Returns the findings that an exit would leave behind.
 std::string interruptedFindings(World world, int32_t numBlocks) {
   Simulator simulator(std::move(world));
   while (simulator.tuner().numFindings() < numBlocks) simulator.run(1);

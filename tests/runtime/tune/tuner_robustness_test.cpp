@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arms that fail, drivers that misreport, rollbacks: eager must always be there.
+// Arms that fail, drivers that misreport, and rollbacks: eager must always be available.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -97,7 +97,7 @@ TEST(Tuner, ArmThatNeverReallyRunsLoses) {
 
 TEST(Tuner, DisturbedStepsAreNeverCompared) {
   World world = makeWorld(1, Mode::kMax);
-  // Bad luck: the load comes whenever the best arm is likely to run.
+  // The worst case: outside load comes whenever the best arm is likely to run.
   world.disturbed = [](int64_t step) { return step % 7 < 3; };
   Simulator simulator(world);
   simulator.run(4000);
@@ -108,7 +108,7 @@ TEST(Tuner, ArmsCompileGraphsCapturedWhileTuningAndAreMeasuredAnew) {
   for (const Mode mode : {Mode::kAuto, Mode::kMax}) {
     World world = makeWorld(5, mode);
     world.grows = [](int64_t step) { return step == 55; };
-    // Until its second graph is compiled the best arm runs that graph operator by operator.
+    // The best arm runs its second graph operator by operator until that graph is compiled.
     world.change = [](const std::string& arm, int64_t step) { return arm == "inductor" && step <= 55 ? 2.0 : 1.0; };
     Simulator simulator(world);
     simulator.run(6000);

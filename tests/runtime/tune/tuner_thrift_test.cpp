@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How many pairs max mode takes, and what stopping early costs. Simulated training with steps of 200 ms, where a pair
-// takes more than half a second; every test prints its figures (runtime/tune/README.md has the table).
+// The number of pairs that max mode takes, and the cost of stopping early. Training is simulated with steps of 200 ms,
+// so a pair takes more than half a second. Every test prints its figures (runtime/tune/README.md has the table).
 //
 // Separating each arm from eager, and tied arms from each other, down to the target half-width takes 235 pairs in the
-// six-arm world below on a quiet machine and 720 to 890 on a noisy one: the limits are half of that.
+// six-arm world below on a quiet machine and 720 to 890 pairs on a noisy one. The limits are half of that.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ using testing::Simulator;
 using testing::World;
 
 constexpr int kSeeds = 60;
-/// Two tied arms 1.05 times as fast as eager, three about as fast as it, one clearly slower; as step time ratios.
+/// Step time ratios: two tied arms 1.05 times as fast as eager, three about as fast as it, and one clearly slower.
 const std::vector<double> kSixArms = {1 / 1.05, 1 / 1.05, 1 / 0.9, 1.0, 1 / 0.98, 1 / 1.02};
 
 struct Machine {
@@ -45,9 +45,9 @@ World makeWorld(uint64_t seed, const Noise& noise, const std::vector<double>& ra
 }
 
 struct Summary {
-  double pairs = 0;   ///< mean until the decision: a block of two pairs takes six steps
+  double pairs = 0;   ///< mean until the decision; a block of two pairs takes six steps
   double wins = 0;    ///< share of decisions for an arm
-  double regret = 0;  ///< mean of the chosen step time over the best one, less 1
+  double regret = 0;  ///< mean of the chosen step time over the best one, minus 1
 };
 
 Summary summarise(const Noise& noise, const std::vector<double>& ratios) {
@@ -97,7 +97,7 @@ TEST(TunerThrift, ATieWithEagerIsGivenUp) {
 }
 
 TEST(TunerThrift, ManyArmsBelowTheGainDoNotWinByChance) {
-  // Six tries at the very limit of what may win; each may by 0.5 %.
+  // Six arms are exactly at the limit of winning. Each may win with a probability of 0.5 %.
   for (const Machine& machine : kMachines) {
     EXPECT_EQ(report("six of 1.00", machine, {1, 1, 1, 1, 1, 1}).wins, 0) << machine.name;
     EXPECT_LE(report("six of 0.99", machine, std::vector<double>(6, 0.99)).wins, 0.05) << machine.name;
@@ -105,7 +105,8 @@ TEST(TunerThrift, ManyArmsBelowTheGainDoNotWinByChance) {
 }
 
 TEST(TunerThrift, WhatLostToAnArmWithSlowStepsIsBackInTheRace) {
-  // Arm 0 has the best median but every tenth step takes four times as long: arm 1, which lost to it, is the answer.
+  // Arm 0 has the best median, but every tenth step takes four times as long. Arm 1, which lost to it, is the right
+  // choice.
   int numRight = 0;
   for (int seed = 1; seed <= kSeeds; ++seed) {
     World world = makeWorld(static_cast<uint64_t>(seed), {.sigma = 0.03}, {0.9, 0.95});

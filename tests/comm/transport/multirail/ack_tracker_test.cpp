@@ -19,7 +19,7 @@ class AckTrackerTest : public testing::Test {
     header.attempt = attempt;
     return header;
   }
-  /// The last frame of a message that its sender keeps until it is acknowledged.
+  /// The last frame of a message whose sender keeps it until it is acknowledged.
   static FrameHeader endOfLarge(uint64_t number) {
     FrameHeader header = frame(number);
     header.total = kZeroCopyBytes;

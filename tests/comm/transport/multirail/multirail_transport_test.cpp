@@ -108,7 +108,7 @@ TEST_F(MultirailTransportTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner
   EXPECT_FALSE(multirail_->canSend(kPeer));
   rails_[1]->secondsPerByte = 1.5e-7;
   EXPECT_TRUE(multirail_->canSend(kPeer));
-  rails_[0]->secondsPerByte = 1e-8;  // much sooner, but by two milliseconds
+  rails_[0]->secondsPerByte = 1e-8;  // would arrive earlier, but only by two milliseconds
   EXPECT_TRUE(multirail_->canSend(kPeer));
 }
 
@@ -123,7 +123,7 @@ TEST_F(MultirailTransportTest, CoalescesForAsLongAsTheFirstOfTheRailsThatLeadToT
 }
 
 TEST_F(MultirailTransportTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
-  send(1, 0);  // on its way
+  send(1, 0);  // in flight
   const auto longest = [&](double first, double second) {
     rails_[0]->secondsPerByte = first;
     rails_[1]->secondsPerByte = second;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the longest payload follows what the rails carry.
+// The longest payload depends on the rates of the rails.
 #include <gtest/gtest.h>
 
 #include "comm/transport/multirail/multirail_transport.h"
@@ -34,7 +34,7 @@ class PayloadLength : public testing::TestWithParam<int> {
     for (FakeRail* rail : rails_) rail->sink->writable(kPeer);
     multirail_->send(kPeer, {});
   }
-  /// Where all rails carry so much.
+  /// The longest payload if all rails carry that rate.
   uint32_t longestAt(double bytesPerSecond) {
     for (FakeRail* rail : rails_) rail->secondsPerByte = 1 / bytesPerSecond;
     return longest();

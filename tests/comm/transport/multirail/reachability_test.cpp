@@ -11,7 +11,7 @@ using Verdict = Reachability::Verdict;
 
 class ReachabilityTest : public testing::Test {
  protected:
-  /// All rails are lost, at the beginning of time.
+  /// Loses all rails at time zero.
   void lose(LossCause first, LossCause second) {
     peer_.railDown(0, first, "the first failure", start_);
     peer_.railDown(1, second, "the second failure", start_);

@@ -23,7 +23,7 @@ class SendWindowTest : public testing::Test {
     frame.token = token;
     return window_.add(frame, rail, start_).header.number;
   }
-  /// Sends all that is to be sent again on that rail. Returns: the tokens.
+  /// Retransmits all frames that are due on that rail. Returns their tokens.
   std::vector<uint64_t> resendAll(int rail, Clock::time_point now) {
     std::vector<uint64_t> tokens;
     while (InFlightFrame* frame = window_.nextToResend()) {

@@ -14,7 +14,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Both ends, each with a mapping of its own.
+/// Both ends, each with its own mapping.
 struct Pair {
   Pair() : Pair(SharedMemory::create(sizeof(Ring)).value()) {}
   explicit Pair(SharedMemory memory)
@@ -25,7 +25,7 @@ struct Pair {
   Ring& ring() { return *reinterpret_cast<Ring*>(raw.data()); }
 
   RingReader reader;
-  SharedMemory raw;  ///< for tests that write what no writer writes
+  SharedMemory raw;  ///< for tests that write bytes that no correct writer writes
   RingWriter writer;
 };
 
@@ -140,7 +140,7 @@ TEST(Ring, WhatNoWriterWritesIsNotARecord) {
   for (int round = 0; round < 2000; ++round) {
     Pair pair;
     pair.writer.frame(headerOf(100, 1), patternOf(100, 1));
-    // Some bytes of the head, or how much was published, become anything.
+    // Some bytes of the head, or the published length, become random.
     const bool isLengthWrong = random() % 4 == 0;
     if (isLengthWrong) pair.ring().written.store(random() % 3 == 0 ? random() : random() % 300);
     for (int i = 0; !isLengthWrong && i < 4; ++i) pair.ring().bytes[random() % 24] = std::byte(random());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sender and a receiver on one ring, driven in turns: every frame arrives unchanged or was cancelled, is acknowledged
-// once, and nothing is read after its send was cancelled or written after its receive was.
+// A sender and a receiver on one ring, driven in turn. Every frame arrives unchanged or was cancelled, and is
+// acknowledged once. No byte is read after its send was cancelled, or written after its receive was cancelled.
 #include "comm/messaging/credits.h"
 #include "comm/transport/shm/receiver.h"
 #include "comm/transport/shm/sender.h"
@@ -17,7 +17,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Keeps what arrives, by the frame's sequence number.
+/// Keeps arrived frames by their sequence number.
 struct ReceivedFrames final : Transport::Sink {
   std::span<std::byte> place(int, const FrameHeader& header) override {
     if (discarded.contains(header.id.sequence)) return {};
@@ -56,7 +56,7 @@ class SenderReceiver : public testing::TestWithParam<bool> {
     receiver = std::make_unique<Receiver>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
                                           received, bell, counters);
   }
-  /// Whether the receiver may read the sender's memory.
+  /// True if the receiver may read the sender's memory.
   bool canRead() const { return GetParam(); }
 
   void drive() {
@@ -110,7 +110,7 @@ TEST_P(SenderReceiver, PassFramesOfAllSizesAndDropOnlyWhatWasCancelled) {
     } else if (choice == 6) {
       sender->advance();
     } else if (!payloads.empty() && random() % 4 == 0) {
-      // The bytes change and go at once.
+      // The bytes change and are freed at once.
       const auto victim = std::prev(payloads.end());
       sender->cancelSend(victim->first);
       std::fill(victim->second.begin(), victim->second.end(), std::byte{0x5a});
@@ -142,7 +142,7 @@ TEST_P(SenderReceiver, ACancelledFrameTakesNoOtherOfTheSameBytesWithIt) {
   EXPECT_EQ(sent.acknowledgedTokens.size(), 2u);
 }
 
-/// Payloads that are read at once have no midway.
+/// Only copied payloads can be cancelled half-way; payloads that the receiver reads directly cannot.
 class CopyingSenderReceiver : public SenderReceiver {};
 
 TEST_P(CopyingSenderReceiver, ACancelledReceiveGetsNoFurtherBytes) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a connection is believed to carry: only spans in which it always had bytes to carry count.
+// The estimated rate of a connection counts only periods in which it always had unsent data.
 #include "comm/transport/tcp/rate_estimator.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 
 class RateEstimatorTest : public ::testing::Test {
  protected:
-  /// The connection carries that many bytes in each of so many milliseconds, and is looked at after each.
+  /// The connection carries `numBytes` in each of `numMilliseconds` milliseconds and is sampled after each.
   void carry(int numMilliseconds, uint64_t numBytes) {
     for (int i = 0; i < numMilliseconds; ++i) {
       now_ += milliseconds(1);

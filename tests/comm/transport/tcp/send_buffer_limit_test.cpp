@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A limit of what kernels hold keeps queues short and holds no connection up.
+// A limit of the bytes in the kernel keeps queues short and slows no connection down.
 #include "comm/transport/tcp/send_buffer_limit.h"
 
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-/// What a path carries per second while the kernel holds so much, of which its bookkeeping takes a share.
+/// The path's rate while the kernel holds at most `limit` bytes, of which `shareOfBytes` is payload.
 double carried(const SendBufferLimit& limit, double pathRate, double roundTripSeconds, double shareOfBytes) {
   if (limit.bytes() == 0) return pathRate;
   return std::min(pathRate, shareOfBytes * limit.bytes() / roundTripSeconds);

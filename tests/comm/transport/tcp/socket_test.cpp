@@ -25,7 +25,7 @@ bool choose(const Socket& socket, const std::string& name) {
 }
 
 TEST(Socket, AConnectionDoesNotBeginWithBbr) {
-  // It would be paced ever after, by a round trip that may have waited a second for the peer's link address.
+  // Pacing would last for ever, at a rate from a first round trip that may include a second of address resolution.
   RailAddress address;
   address.address = parseIpAddress("127.0.0.1").value();
   const StatusOr<Socket> listener = Socket::listen(address);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of process groups in odd situations: each function runs at every rank of a default group."""
+"""Functions that ranks run in tests of process groups in unusual situations, on every rank of a default group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PATIENCE = datetime.timedelta(seconds=60)
 
 
 def _matrix(value: float, rows: int = 3, columns: int = 4) -> torch.Tensor:
-    """Not contiguous: results have to be copied into it."""
+    """Returns a tensor that is not contiguous, so that results have to be copied into it."""
     return torch.full((columns, rows), float(value)).t()
 
 
@@ -26,7 +26,8 @@ def _matrix(value: float, rows: int = 3, columns: int = 4) -> torch.Tensor:
 
 
 def sums_after_a_refused_batch(position: int) -> list[float]:
-    """Sums over the ranks, after a batch of messages of which that at `position` is one to this rank itself."""
+    """Returns sums over the ranks after a refused batch of messages. The message at `position` goes to this rank
+    itself."""
     rank, size = dist.get_rank(), dist.get_world_size()
     received = torch.zeros(3)
     batch = [
@@ -41,7 +42,7 @@ def sums_after_a_refused_batch(position: int) -> list[float]:
 
 
 def sums_after_an_exception_in_a_scope(device: torch.device | None) -> list[float]:
-    """Sums over the ranks, after an exception in a coalescing scope with a message under way."""
+    """Returns sums over the ranks after an exception in a coalescing scope with a message in flight."""
     rank, size = dist.get_rank(), dist.get_world_size()
     with contextlib.suppress(KeyError), dist._coalescing_manager(device=device):
         dist.isend(torch.ones(2), (rank + 1) % size)
@@ -53,7 +54,7 @@ def sums_after_an_exception_in_a_scope(device: torch.device | None) -> list[floa
 
 
 def _sums() -> list[float]:
-    """By operations that torch collects in a scope, and by one that it does not."""
+    """Sums by operations that torch collects in a scope, and by one that it does not."""
     size = dist.get_world_size()
     reduced, whole, part, told = torch.ones(3), torch.zeros(size), torch.zeros(1), torch.ones(1)
     dist.all_reduce(reduced)
@@ -64,8 +65,8 @@ def _sums() -> list[float]:
 
 
 def strided_results_in_a_scope(is_waited_for: bool) -> list[torch.Tensor]:
-    """What comes of receives and broadcasts into tensors that are not contiguous, in a coalescing scope. is_waited_for:
-    each where it is called, besides the scope's end."""
+    """Returns the results of receives and broadcasts into tensors that are not contiguous, in a coalescing scope. With
+    `is_waited_for`, each is also waited for where it is called, not only at the end of the scope."""
     rank, size = dist.get_rank(), dist.get_world_size()
     results = [_matrix(0.0) for _ in range(4)]
     with dist._coalescing_manager(device=CPU, async_ops=True) as works:
@@ -85,7 +86,7 @@ def strided_results_in_a_scope(is_waited_for: bool) -> list[torch.Tensor]:
 
 
 def future_of_a_scope() -> list[torch.Tensor]:
-    """The value of the future of a scope's work."""
+    """Returns the value of the future of a scope's work."""
     with dist._coalescing_manager(device=CPU, async_ops=True) as works:
         for number in range(3):
             dist.broadcast(_matrix(dist.get_rank() + number), src=0, async_op=True)
@@ -100,7 +101,7 @@ Start = Callable[[], tuple[Any, Any]]
 
 
 def _operations() -> dict[str, Start]:
-    """By name, what starts an operation into tensors that are not contiguous and gives its work and its results."""
+    """By name: functions that start an operation into non-contiguous tensors and return its work and its results."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def all_reduce() -> tuple[Any, Any]:
@@ -143,8 +144,8 @@ def _profiled() -> Iterator[None]:
 
 
 def results_of_works(is_inference: bool, end: str) -> dict[str, Any]:
-    """What operations give, started in inference mode or not. end: how they are waited for, "wait", "future",
-    "profile", or "outside" the mode."""
+    """Returns the results of operations, started in inference mode or not. `end` names how they are waited for: by
+    "wait", by "future", in a "profile", or "outside" the mode."""
     found = {}
     for name, start in _operations().items():
         with torch.inference_mode(is_inference), _profiled() if end == "profile" else contextlib.nullcontext():
@@ -161,7 +162,7 @@ def results_of_works(is_inference: bool, end: str) -> dict[str, Any]:
 
 
 def trained_on_received_values() -> float:
-    """A gradient through tensors that were made before inference mode and received in it."""
+    """Returns a gradient through tensors that were made before inference mode and received within it."""
     dense, sparse = _matrix(dist.get_rank()), torch.eye(3).to_sparse()
     with torch.inference_mode():
         works = [dist.all_reduce(dense, async_op=True), dist.all_reduce(sparse, async_op=True)]
@@ -179,7 +180,7 @@ def trained_on_received_values() -> float:
 
 
 def error_of_copying_back() -> str:
-    """What is said where results cannot be copied to where they belong."""
+    """Returns the error if results cannot be copied into the caller's tensor."""
     try:
         dist.all_reduce(torch.ones(1).expand(4))
     except Exception as error:
@@ -188,8 +189,8 @@ def error_of_copying_back() -> str:
 
 
 def error_after_set_timeout(seconds: float) -> tuple[str, list[str]]:
-    """At rank 0, the error of an all-reduce that no other rank joins after the group's timeout was set, and the
-    warnings of setting it."""
+    """Returns, on rank 0, the error of an all-reduce that no other rank joins after the group's timeout was set. Also
+    returns the warnings of setting it."""
     store = distributed_c10d._get_default_store()
     group = dist.new_group()
     if dist.get_rank() != 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors are sentences that say what to do: of results, of descriptors, of timeouts, and in a forked process."""
+"""Errors are sentences that say what to do: about results, descriptors and timeouts, and in a forked process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_timeout_of_a_group_can_be_set(tmp_path: Path, backend: str, prepare
     assert not [text for text in warnings if "nccl" in text]
 
 
-#: Descriptors that are free when a group is made, and what came of it, a line each.
+#: Varies the number of free descriptors when a group is made, and prints a line with each result.
 FEW_DESCRIPTORS = """
 import os, resource
 import torch
@@ -74,7 +74,7 @@ def test_a_process_without_descriptors_is_told_so() -> None:
         assert "Too many open files" in outcome and "ulimit -n" in outcome, run.stdout
 
 
-#: A forked child tries what is the parent's and ends; the parent goes on.
+#: A forked child tries to use its parent's group and ends; the parent continues.
 FORKED = """
 dist.init_process_group("agspeed", timeout=datetime.timedelta(seconds=60))
 value = torch.ones(1000)

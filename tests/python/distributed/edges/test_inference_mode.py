@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations of inference mode: results are copied back on any thread, into tensors of any kind."""
+"""Operations in inference mode copy their results back on any thread and into tensors of any kind."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that torchrun starts again meet again, though its store keeps what earlier attempts wrote."""
+"""Jobs that torchrun restarts connect again, although its store keeps the keys of earlier attempts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-#: In the first attempt one rank ends when the other one has come to the store, as far as it can tell.
+#: In the first attempt one rank exits once the other one has reached the store, as far as it can see.
 PROGRAM = """
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 if attempt == 0 and rank == {victim}:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Coalescing scopes: each result arrives, and an exception leaves nothing behind."""
+"""Coalescing scopes: each result arrives, and an exception leaves no state behind."""
 
 from __future__ import annotations
 

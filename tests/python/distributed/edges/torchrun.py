@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs under torchrun, for tests of what a whole process or a whole job does."""
+"""Runs programs under torchrun, for tests of whole processes and whole jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.python.distributed.installed import installed
 
 _LIMIT_S = 300
-#: What each rank begins with. It ends by itself: torchrun leaves its ranks behind where it is killed.
+#: The first lines of each rank. A rank ends itself after a while, because torchrun leaves its ranks when it is killed.
 _FIRST = f"""
 import datetime, os, pathlib, signal, sys, time
 signal.alarm({_LIMIT_S - 30})
@@ -22,7 +22,7 @@ folder, rank = pathlib.Path(sys.argv[1]), int(os.environ["RANK"])
 
 
 def torchrun(folder: Path, program: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs a program in two ranks, which find its folder as `folder` and their number as `rank`."""
+    """Runs a program in two ranks. The program's variables `folder` and `rank` hold its folder and its rank."""
     script = folder / "program.py"
     script.write_text(_FIRST + program)
     env = {**os.environ, "OMP_NUM_THREADS": "1", "AGSPEED_SOCKET_IFNAME": "lo", **installed(folder), **environment}

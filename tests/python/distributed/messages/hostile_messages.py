@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stranger may write where ranks or doctors read: any JSON, and valid messages of which a part was changed."""
+"""Hostile input to ranks and doctors: any JSON, and valid messages with one part changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NUMBERS = (0, -1, 1, 0.5, -0.0, 2**31, 2**63, 2**64, 10**400, 1e308, float("inf
 
 
 def value(rng: random.Random, depth: int = 3) -> Any:
-    """Any JSON, and numbers that Python's reader takes though they are none."""
+    """Returns any JSON value, or one that only Python's JSON reader accepts, such as NaN."""
     kind = rng.randrange(7 if depth else 5)
     if kind == 0:
         return rng.choice((None, True, False))
@@ -25,7 +25,7 @@ def value(rng: random.Random, depth: int = 3) -> Any:
 
 
 def changed(rng: random.Random, valid: Any) -> Any:
-    """A copy of which one part is missing, twice there, or another value."""
+    """Returns a copy with one part removed, duplicated or replaced."""
     if isinstance(valid, dict) and valid and rng.random() < 0.9:
         name = rng.choice(list(valid))
         rest = {key: each for key, each in valid.items() if key != name}
@@ -41,7 +41,7 @@ def changed(rng: random.Random, valid: Any) -> Any:
 
 
 def text(rng: random.Random, valid: Any) -> bytes:
-    """A message: mostly JSON, at times cut, with other bytes in it, or nested deeply."""
+    """Returns a message: mostly JSON, at times truncated, with other bytes in it, or nested deeply."""
     what = rng.random()
     if what < 0.01:
         return rng.choice((b"[", b'{"a":', b'[{"x":')) * 50_000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between ranks: only those with the job's key count, and what a stranger writes is refused in a sentence."""
+"""Messages between ranks: only messages with the job's key count, and a stranger's are refused with a sentence."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.python.distributed.messages import hostile_messages
 
 KEY, OTHER = b"a key of sixteen bytes", b"another key of sixteen bytes"
 NUM_INPUTS = 3000
-"""Of each parser."""
+"""For each parser."""
 GREETING = Greeting("rank 0 on node0", {"torch": "2.11"}, {"threads": "1"}, "node0 /cache")
 NEWS = asdict(Announcement.made(3, [Greeting.parse(GREETING.to_json())] * 2, ["rank 0", "rank 1"], None))
 
@@ -72,7 +72,7 @@ def test_messages_without_the_jobs_key_are_refused(writers: bytes, readers: byte
 
 
 def test_a_message_counts_at_its_own_place_alone() -> None:
-    """As where somebody copies the message of one rank to another one's name, or that of an earlier meeting."""
+    """An attacker could copy one rank's message to another rank's key, or reuse a message of an earlier resync."""
     store = distributed.HashStore()
     ours = room(KEY, store)
     ours.put("sought/0", True)
@@ -128,7 +128,7 @@ def test_what_is_no_message_is_refused_in_a_sentence(message: bytes, words: str)
     ids=str,
 )
 def test_news_of_a_stranger_is_refused(change: dict[str, Any], words: str) -> None:
-    """Without a key anybody may write; what is written is still what a rank might have written."""
+    """Without a key anyone may write, so the content must still be one that a rank could have written."""
     store = distributed.HashStore()
     room(b"", store).put("news", {**NEWS, **change})
     with pytest.raises(MessageError, match=words):
@@ -141,7 +141,7 @@ def test_a_greeting_is_cut_to_what_others_accept() -> None:
     assert found.who == "rank 0 on  [2Jnode" and set(found.may_differ) == {"a b"}
 
 
-# --- who reads --------------------------------------------------------------------------------------------------------
+# --- the readers ------------------------------------------------------------------------------------------------------
 
 
 def test_a_stranger_neither_ends_a_standstill_nor_makes_it_longer(
@@ -177,7 +177,7 @@ def test_reunions_that_a_stranger_ends_are_not_counted_for_ever() -> None:
 
 
 class Ranks:
-    """As a backend under an exchange: what the ranks send, by call."""
+    """Replaces the backend below an exchange: `gather` returns the ranks' packets, call by call."""
 
     def __init__(self, *calls: list[bytes]) -> None:
         self.calls = list(calls)
@@ -227,7 +227,7 @@ def test_records_of_strangers_are_refused(theirs: bytes, words: str) -> None:
 
 
 class Lines(Connection):
-    """A connection over which one line came."""
+    """A connection that has received one line."""
 
     def __init__(self, line: bytes) -> None:
         self._unread = line + b"\n"
@@ -245,7 +245,7 @@ def _json(parse: Callable[[Any], Any]) -> Callable[[bytes], Any]:
 
 
 def _plain(parse: Callable[[Any], Any]) -> Callable[[bytes], Any]:
-    """Of doctors, whose parsers raise what their callers expect."""
+    """Wraps a parser of doctors: its errors become refusals, as its callers make them."""
 
     def read(content: bytes) -> Any:
         try:
@@ -286,12 +286,12 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
 
 @pytest.mark.parametrize("name", PARSERS)
 def test_any_bytes_are_read_or_refused(name: str) -> None:
-    """With other seeds and more inputs: call `fuzz`."""
+    """To try other seeds and more inputs, call `fuzz`."""
     assert fuzz(name, seed=0, num_inputs=NUM_INPUTS) > 0, "no input was read"
 
 
 def fuzz(name: str, seed: int, num_inputs: int) -> int:
-    """How many of so many inputs the parser of that name has read. Raises what it raises beside a refusal."""
+    """Returns the number of inputs that the parser accepted. Raises any error that is not a refusal."""
     parse, valid = PARSERS[name]
     rng = random.Random(seed)
     num_read = 0

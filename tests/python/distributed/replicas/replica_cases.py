@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of replicas: train, each with choices of its own, and return what has to be equal."""
+"""Functions that ranks run in tests of replicas: train, each rank with its own choices, and return what must be
+equal."""
 
 from __future__ import annotations
 
@@ -22,12 +23,12 @@ from agspeed.frontend.session import session_of
 from agspeed.log import logger
 
 _WIDTH = 37
-"""No multiple of a vector."""
+"""Not a multiple of a vector's length."""
 _WORDS = 50
 
 
 class Dense(nn.Module):
-    """Matrices alone: there are optimizers for nothing else."""
+    """A model with matrices only, because some optimizers accept nothing else."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class Dense(nn.Module):
 
 
 class Words(nn.Module):
-    """A sparse gradient."""
+    """A model with a sparse gradient."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +50,7 @@ class Words(nn.Module):
 
 
 class WithTeacher(nn.Module):
-    """Its forward moves the parameters of a second network, as MoCo and BYOL do."""
+    """A model whose forward moves the parameters of a second network, as MoCo and BYOL do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class WithTeacher(nn.Module):
 
 
 def optimizers() -> list[str]:
-    """The names of torch's."""
+    """The names of torch's optimizers."""
     kinds = {name: getattr(torch.optim, name) for name in torch.optim.__all__}
     base = torch.optim.Optimizer
     return sorted(n for n, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, base) and kind != base)
@@ -75,15 +76,15 @@ def bits(tensors: Any) -> list[bytes]:
 
 
 def batches(dtype: torch.dtype = torch.float32) -> Iterator[torch.Tensor]:
-    """Others at each rank."""
+    """Yields other batches on each rank."""
     generator = torch.Generator().manual_seed(40 + dist.get_rank())
     while True:
         yield torch.randn(16, _WIDTH, generator=generator).to(dtype)
 
 
 def trained(name: str, dtype: torch.dtype, when: str, steps: int, cache: str) -> dict[str, Any]:
-    """The bits of the parameters, and of the optimizer's state, after `steps`. Rank 1 takes its time in steps. when:
-    the model is wrapped "before" or "after" it is optimized.
+    """Returns the bits of the parameters and of the optimizer's state after `steps`. Rank 1's steps are slower. `when`
+    says whether the model is wrapped "before" or "after" it is optimized.
     """
     torch.manual_seed(3)
     model: nn.Module = (Words() if name == "SparseAdam" else Dense()).to(dtype)
@@ -107,7 +108,7 @@ def trained(name: str, dtype: torch.dtype, when: str, steps: int, cache: str) ->
         loss = model(batch).float().square().mean()
         loss.backward()
         total = loss.detach().clone()
-        dist.all_reduce(total)  # else LBFGS would go on at one rank and not at the others
+        dist.all_reduce(total)  # otherwise LBFGS would stop at different times on different ranks
         return total
 
     for _ in range(steps):
@@ -134,7 +135,7 @@ def _made(name: str, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def reduced_by_hand(cache: str, kind: str, steps: int = 12) -> dict[str, Any]:
-    """Rank 0 runs native regions, the other one none; gradients are averaged by the script itself."""
+    """Rank 0 runs native regions and the other rank none. The script itself averages gradients."""
     torch.manual_seed(3)
     model: nn.Module = {"Dense": Dense, "WithTeacher": WithTeacher}[kind]()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
@@ -154,7 +155,7 @@ def reduced_by_hand(cache: str, kind: str, steps: int = 12) -> dict[str, Any]:
 
 
 def step_function(cache: str, steps: int = 12) -> dict[str, Any]:
-    """Rank 0 hands a whole step to `optimize`, the other one does not."""
+    """Rank 0 passes a whole step to `optimize`, the other rank does not."""
     torch.manual_seed(3)
     model = Dense()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -194,13 +195,13 @@ class _Heard(logging.Handler):
 def compared(
     cache: str, changes: dict[int, int], silent: int = -1, what: str = "", num_before: int = 0, **settings: Any
 ) -> dict[str, Any]:
-    """Trains a wrapped model for 40 steps, whose replicas are compared every 10 backwards.
+    """Trains a wrapped model for 40 steps and compares its replicas every 10 backwards.
 
     Args:
-        changes: by rank, before which step the last bit of one of its weights changes.
+        changes: by rank, the step before which the last bit of one of its weights changes.
         silent: the rank that compares nothing.
-        what: else happens, see `_between`.
-        num_before: collectives before the model is made.
+        what: another event, see `_between`.
+        num_before: number of collectives before the model is made.
     """
     rank = dist.get_rank()
     heard = _Heard()
@@ -232,13 +233,13 @@ def compared(
 
 
 def _between(model: DistributedDataParallel, what: str, step: int, rank: int) -> None:
-    """What a user does before a step, at one rank alone or at all of them."""
+    """Does before a step what a user might do, on one rank alone or on all ranks."""
     batch = torch.ones(16, _WIDTH)
     if what == "accumulating":
         with model.no_sync():
             model(batch).square().mean().backward()
     elif what == "more forwards at rank 0" and rank == 0:
-        if step > 0:  # the first call of all finds the wrapper
+        if step > 0:  # the very first call must find the wrapper
             model.module(batch).sum().backward()
         model(batch)
     elif (what == "restored at rank 1" and rank == 1 and step == 13) or (what == "restored" and step == 13):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replicas are compared where that is asked for: a difference is told with ranks and parameter, nothing else is."""
+"""Replicas are compared if a setting asks for it. A message names ranks and parameter of each difference."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a rank chooses by itself, what all ranks hold keeps the same bits at all of them."""
+"""Replicas keep the same bits on all ranks, although each rank makes some choices by itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.python.distributed.replicas import replica_cases
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
 _STEPS = int(os.environ.get("REPLICA_STEPS", "60"))
-"""As many as an optimizer that is tuned alternates in; 2000 in a longer run."""
+"""The length of a trial of an optimizer's arms. A longer run uses 2000."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_an_optimizer_leaves_replicas_equal(
 def test_ranks_with_other_processors_join_gradients_to_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(4, 10_003, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     expected = combine(rows)
-    monkeypatch.setattr(torch, "dot", lambda left, right: (left * right).cumsum(0)[-1])  # in another order
+    monkeypatch.setattr(torch, "dot", lambda left, right: (left * right).cumsum(0)[-1])  # sums in another order
     assert torch.equal(combine(rows), expected)
 
 

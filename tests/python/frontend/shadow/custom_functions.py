@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that each use a custom autograd.Function in another way."""
+"""Modules that each use a custom autograd.Function in a different way."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Plain(Using):
 
         @staticmethod
         def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-            return g * 3  # not the derivative: it shows that this backward ran
+            return g * 3  # not the derivative, so that it shows that this backward ran
 
     def use(self, x: torch.Tensor) -> torch.Tensor:
         return self.Double.apply(x)
@@ -390,7 +390,7 @@ class Scale:
 
 
 class GlobalReadByBackward(Using):
-    """The number changes while it trains."""
+    """The global number that the backward reads changes during training."""
 
     class Scaling(Function):
         @staticmethod

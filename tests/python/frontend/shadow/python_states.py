@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that read or change Python state in forward; `turn` changes what they read, in the middle of training."""
+"""Modules that read or change Python state in forward. `turn` changes the state that they read, during training."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Reading(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """Sets the state that is read as it is at first."""
+        """Sets the initial state that forward reads."""
 
     def turn(self) -> None:
-        """Changes it."""
+        """Changes that state."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self.layer(x)) * self.factor(x)

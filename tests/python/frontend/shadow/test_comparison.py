@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captured graphs are compared with the user's own module before they train; effects of its Python happen once."""
+"""Captured graphs are compared with the user's own module before they train, and Python's side effects happen once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _assert_equal(model: nn.Module, kind: Callable[[], nn.Module], **keywords: A
 
 
 def _spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[fx.GraphModule], None]) -> None:
-    """Every graph that is captured from here on is changed first, as by a fault of the capture."""
+    """Changes every graph that is captured from now on, as a fault of the capture would."""
     add_region = PlanRunner.add_region
 
     def add_spoilt(runner: PlanRunner, gm: fx.GraphModule, *args: Any, **keywords: Any) -> Any:
@@ -95,7 +95,7 @@ def _spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[fx.GraphModule], N
 
 
 def _scale(gm: fx.GraphModule) -> None:
-    """The first tanh is 1.001 times as large."""
+    """Makes the first tanh 1.001 times as large."""
     node = next(node for node in gm.graph.nodes if node.target is torch.tanh)
     with gm.graph.inserting_after(node):
         scaled = gm.graph.call_function(torch.mul, (node, 1.001))
@@ -103,7 +103,7 @@ def _scale(gm: fx.GraphModule) -> None:
 
 
 def _detach(gm: fx.GraphModule) -> None:
-    """The right output, and no gradient for what lies before the first tanh."""
+    """Gives the right output, but no gradient to anything before the first tanh."""
     node = next(node for node in gm.graph.nodes if node.target is torch.tanh)
     with gm.graph.inserting_after(node):
         detached = gm.graph.call_method("detach", (node,))
@@ -139,7 +139,7 @@ def test_a_wrong_graph_raises_where_strict_is_set(monkeypatch: pytest.MonkeyPatc
 
 
 class Everything(nn.Module):
-    """Statistics, draws from each generator, and attributes of each kind that a forward may change."""
+    """A forward that updates statistics, draws from each generator, and changes attributes of each kind."""
 
     total = 0
 
@@ -182,7 +182,7 @@ def test_random_streams_go_on_as_after_an_eager_run() -> None:
     model = _optimized(Drawing)
     other_python, other_numbers = drawn(model)
     assert python == other_python and torch.equal(numbers, other_numbers)
-    assert _comparison(model).num_compared > 0 or "skipped" in str(_comparison(model).obstacle)  # until torch 2.13
+    assert _comparison(model).num_compared > 0 or "skipped" in str(_comparison(model).obstacle)  # up to torch 2.13
 
 
 def test_printing_happens_once(capsys: pytest.CaptureFixture[str]) -> None:

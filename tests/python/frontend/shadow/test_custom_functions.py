@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Custom autograd functions train to eager's weights, in each backend or eagerly with the reason."""
+"""Custom autograd functions train to eager's weights, in each backend, or eagerly with the reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def _trained(kind: type[Using], backend: str | None) -> tuple[list[torch.Tensor]
 
 
 _CASES = [(kind, backend) for kind in FORMS for backend in ("aot", "native")]
-_CASES += [(kind, "inductor") for kind in FORMS[::4]]  # capture is the same for all; this one compiles for seconds
+# Every fourth form only, because this backend compiles for seconds and capture is the same.
+_CASES += [(kind, "inductor") for kind in FORMS[::4]]
 
 
 @pytest.mark.parametrize(("kind", "backend"), _CASES, ids=lambda value: getattr(value, "__name__", value))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forwards and backwards that change things: a compared step leaves everything as an eager step leaves it."""
+"""Forwards and backwards with side effects: a compared step leaves the same state as an eager step."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Base(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """State of its own."""
+        """Creates the module's own state."""
 
     def forward(self, x: torch.Tensor) -> Any:
         return self.b(torch.tanh(self.a(x)))
 
 
 class Momentum(Base):
-    """A key encoder that follows by a moving average (MoCo)."""
+    """A key encoder that follows the query encoder by a moving average (MoCo)."""
 
     def prepare(self) -> None:
         self.key = nn.Parameter(torch.zeros(4, 4), requires_grad=False)
@@ -208,7 +208,7 @@ def _comparison(model: nn.Module) -> Comparison:
 
 
 def _spoil(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each captured tanh is 1.04 times as large."""
+    """Makes each captured tanh 1.04 times as large."""
     add_region = PlanRunner.add_region
 
     def add(runner: PlanRunner, gm: fx.GraphModule, *args: Any, **keywords: Any) -> Any:
@@ -332,7 +332,7 @@ def test_forwards_of_other_threads_run_beside_training() -> None:
 
 
 def test_gradients_that_are_changed_in_place_later_are_read_as_they_were() -> None:
-    """As DistributedDataParallel reduces them."""
+    """DistributedDataParallel reduces gradients in place in this way."""
     model = _optimized(Base)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""With no wrong capture recognised beforehand, comparing with the module alone keeps the weights right."""
+"""Comparison with the module alone keeps the weights right, even if the table of wrong captures is switched off."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python state that forward reads or changes: training goes on as eager's when it changes, and effects are eager's."""
+"""Python state that forward reads or changes: training goes on as eager's after a change, and effects are eager's."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 _SEED, _TURN, _STEPS = 5, 10, 14
 _OLD = release.minor() < (2, 15)
 _UNSEEN = {"OwnClassByType", "DefaultArgument", "CountsOnItsClass", "ListOnItsClass"} if _OLD else set()
-"""Read or changed where Dynamo of older releases names no source to guard."""
+"""States that agspeed does not see under older releases of torch, whose Dynamo names no source to guard."""
 
 
 def _trained(kind: type[Reading], backend: str | None) -> tuple[Reading, list[torch.Tensor]]:
-    """Training in whose middle the state changes."""
+    """Trains a model whose state changes half-way."""
     torch.manual_seed(_SEED)
     random.seed(_SEED)
     model = kind()

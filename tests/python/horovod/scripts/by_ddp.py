@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains as a script of this folder does, by DistributedDataParallel: torchrun by_ddp.py SCRIPT --save WEIGHTS."""
+"""Trains like a script of this folder, but with DistributedDataParallel: torchrun by_ddp.py SCRIPT --save WEIGHTS."""
 
 import inspect
 import runpy

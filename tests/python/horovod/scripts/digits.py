@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Horovod's first example: a small convolutional net, hooks reduce the gradients. Digits of scikit-learn for MNIST."""
+"""Like Horovod's first example: a small convolutional net whose gradients hooks reduce. Digits replace MNIST."""
 
 import argparse
 

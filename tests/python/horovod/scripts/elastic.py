@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the style of Horovod's elastic example: state is committed as it goes. Here ranks stay as many as they are."""
+"""Like Horovod's elastic example: state is committed during training. The number of ranks stays the same here."""
 
 import argparse
 

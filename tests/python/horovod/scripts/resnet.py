@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In the style of Horovod's ImageNet example: a ResNet, gradients as float16, clipped between reducing and the step."""
+"""Like Horovod's ImageNet example: a ResNet with float16 gradients, clipped between the reduction and the step."""
 
 import argparse
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Systematic mutants: every operator of a correct ATen graph, changed in every way one of the rules below knows.
+"""Systematic mutants: every operator of a correct ATen graph, changed in every way that a rule below describes.
 
-A mutant names the node and the rule, so a failure says exactly what was changed. Whether a mutant is equivalent to its
-original is decided apart from the gate, by running both in float64 on several data sets: integers in a wide range,
-where arithmetic is exact and ties occur, and reals.
+A mutant names the node and the rule, so a failure says exactly what was changed. A comparison in float64 decides,
+independently of the gate, whether a mutant is equivalent to its original. It runs both on several data sets: integers
+in a wide range, for which arithmetic is exact and ties occur, and reals.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SWAPS: dict[Any, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Mutant:
-    """A mutated graph and what was done to it."""
+    """A mutated graph and a description of the change."""
 
     graph: fx.GraphModule
     what: str
@@ -64,7 +64,7 @@ Change = Callable[[fx.Node], None]
 
 
 def mutants(gm: fx.GraphModule) -> Iterator[Mutant]:
-    """Every mutant of `gm`, in a fixed order. `gm` is not changed."""
+    """Yields every mutant of `gm` in a fixed order. `gm` is not changed."""
     for index, node in enumerate(gm.graph.nodes):
         if node.op != "call_function":
             continue
@@ -87,7 +87,7 @@ def _changes(node: fx.Node) -> Iterator[tuple[str, Change]]:
 
 
 def _argument_changes(node: fx.Node) -> Iterator[tuple[str, Change]]:
-    """Constants perturbed, dimensions changed."""
+    """Perturbs constants and changes dimensions."""
     for position, value in enumerate(node.args):
         for text, changed in _other_values(value, _rank(node.args[0] if node.args else None)):
             yield f"argument {position} {text}", lambda n, p=position, v=changed: n.update_arg(p, v)
@@ -112,7 +112,7 @@ def _other_values(value: Any, rank: int) -> Iterator[tuple[str, Any]]:
 
 
 def _term_changes(node: fx.Node) -> Iterator[tuple[str, Change]]:
-    """A term dropped, arguments swapped."""
+    """Drops a term and swaps arguments."""
     tensors = [i for i, arg in enumerate(node.args) if isinstance(arg, fx.Node) and _shape(arg) is not None]
     for position in tensors:
         arg = node.args[position]
@@ -181,7 +181,7 @@ def _rank(value: Any) -> int:
 
 
 def equivalent(a: fx.GraphModule, b: fx.GraphModule, data: Sequence[Sequence[torch.Tensor]]) -> bool:
-    """True when both graphs and their gradients agree in float64 on all of `data` to the last few bits."""
+    """True if both graphs and their gradients agree in float64 on all of `data`, up to the last few bits."""
     return all(_agree(_evaluate(a, inputs), _evaluate(b, inputs)) for inputs in data)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small training region and wrong versions of it, each wrong in exactly one way.
 
-`region` draws random numbers, changes a buffer, returns a view of an input, integers and several differentiable
-outputs, so that every clause of the gate has something to look at. ``MUTANTS`` maps a name to a function that makes a
-wrong region; some keep state between calls, so each test makes its own.
+`region` draws random numbers, changes a buffer, and returns a view of an input, integers and several differentiable
+outputs. So every clause of the gate has something to check. ``MUTANTS`` maps a name to a function that makes a wrong
+region. Some keep state between calls, so each test makes its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def inputs(dtype: torch.dtype = torch.float32, batch: int = 12, seed: int = 0) -
 
 
 class _Tampered(torch.autograd.Function):
-    """Identity whose gradient passes through a function."""
+    """An identity whose gradient passes through a function."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, change: Callable[[torch.Tensor], Any]) -> torch.Tensor:
@@ -72,7 +72,7 @@ def _gradient(index: int, change: Callable[[torch.Tensor], Any]) -> Callable[[],
             changed = list(args)
             changed[index] = _Tampered.apply(args[index], change)
             results = list(region(*changed))
-            if index == 0:  # the view of the input has to show the input itself
+            if index == 0:  # the view of the input has to share the input's memory
                 results[4] = args[0].t()
             return tuple(results)
 
@@ -110,7 +110,7 @@ def _stale_output() -> Region:
 
 
 class _SameMemory(torch.autograd.Function):
-    """Returns given memory as its result."""
+    """Returns the given memory as its result."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
@@ -222,7 +222,8 @@ def _raises_on_second_call() -> Region:
 
 
 def _assumes_contiguous_tangent(gradient: torch.Tensor) -> torch.Tensor:
-    """Reads the tangent's memory as if it were dense: wrong for the expanded tangents of ``sum().backward()``."""
+    """Reads the tangent's memory as if it were dense, which is wrong for the expanded tangents of
+    ``sum().backward()``."""
     if 0 not in gradient.stride():
         return gradient
     return gradient.contiguous() * torch.arange(gradient.shape[-1], dtype=gradient.dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of a convolution's bias are long sums, which oneDNN adds up with one accumulator for each channel."""
+"""Gradients of a convolution's bias are long sums. oneDNN computes them with one accumulator for each channel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings(
 
 
 class Biased(torch.autograd.Function):
-    """A convolution of which the gradient of the bias is a function of the rows, one number a channel each."""
+    """A convolution whose bias gradient is a function of the rows, with one number per channel in each row."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, summed: Any) -> torch.Tensor:
@@ -35,12 +35,13 @@ class Biased(torch.autograd.Function):
 
 
 def in_lanes(rows: torch.Tensor) -> torch.Tensor:
-    """Sums of columns by a vector of accumulators each."""
+    """Sums columns with a vector of accumulators for each."""
     return in_order(in_order(rows.reshape(len(rows) // LANES, -1)).reshape(LANES, -1))
 
 
 def judge_bias(summed: Callable[[torch.Tensor], torch.Tensor], seed: int) -> gate.Verdict:
-    """Of a convolution over 65,536 pixels that torch adds up in pairs, which is as exact as it gets."""
+    """Judges the bias gradient of a convolution over 65,536 pixels. Torch's own sum is pairwise, so it is very
+    exact."""
     x = draw(4, 2, 128, 128, seed=seed) - 0.5
     weight, bias = (torch.nn.Parameter(draw(*shape, seed=seed)) for shape in ((16, 2, 1, 1), (16,)))
     with torch.backends.mkldnn.flags(enabled=False):
@@ -57,7 +58,7 @@ def judge_bias(summed: Callable[[torch.Tensor], torch.Tensor], seed: int) -> gat
 def test_a_bias_gradient_by_one_accumulator_a_channel_or_lane_is_accepted(
     method: Callable[[torch.Tensor], torch.Tensor], seed: int
 ) -> None:
-    """As oneDNN and vector loops make it of a convolution."""
+    """oneDNN and vector loops compute a convolution's bias gradient in this way."""
     verdict = judge_bias(method, seed)
     assert verdict.accepted, verdict.reason
 

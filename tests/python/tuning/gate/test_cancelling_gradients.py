@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks whose gradients cancel: another order of the same sums is accepted, small mistakes are not.
+"""Networks whose gradients cancel: another order of the same sums is accepted, small mistakes are rejected.
 
-A batch normalisation's bias in front of another normalisation has a gradient of zero but for rounding, squeeze and
-excite sends all gradients through few sums, a scale of zero turns whole branches off, and norms of groups follow one
-another. The mutants sit at places of the networks, in the forward or in the backward. Seeds are printed.
+If another normalisation follows a batch normalisation, the gradient of the first one's bias is zero except for
+rounding. Squeeze-and-excite passes all gradients through few sums. A scale of zero switches whole branches off. Group
+norms follow one another. The mutants change one place of a network, in the forward or in the backward. Seeds are
+printed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 
 def _inverted_bottleneck(x: torch.Tensor, *parameters: torch.Tensor, at: At = _plain) -> tuple[torch.Tensor, ...]:
-    """As EfficientNet has them, small images and few channels, then the next block's expansion and its head."""
+    """Like EfficientNet: small images and few channels, then the next block's expansion and its head."""
     expand, depthwise, squeeze, excite, project, following, head, *scales = parameters
     w1, b1, w2, b2, w3, b3, w4, b4 = scales
     x = functional.silu(_norm(at("expanded", functional.conv2d(x, expand)), w1, b1))
@@ -47,7 +48,7 @@ def _inverted_bottleneck(x: torch.Tensor, *parameters: torch.Tensor, at: At = _p
 
 
 def _response_normalised(x: torch.Tensor, *parameters: torch.Tensor, at: At = _plain) -> tuple[torch.Tensor, ...]:
-    """As ConvNeXt V2 has them."""
+    """Like ConvNeXt V2."""
     depthwise, weight, bias, up, up_bias, scale, shift, down, down_bias, head = parameters
     y = at("depthwise", functional.conv2d(x, depthwise, padding=1, groups=x.shape[1])).permute(0, 2, 3, 1)
     y = at("normal", functional.layer_norm(y, (x.shape[1],), weight, bias))
@@ -60,7 +61,7 @@ def _response_normalised(x: torch.Tensor, *parameters: torch.Tensor, at: At = _p
 
 
 def _resampled(x: torch.Tensor, *parameters: torch.Tensor, at: At = _plain) -> tuple[torch.Tensor, ...]:
-    """As a U-Net has them: half the resolution and back beside a connection that skips both, norms of groups."""
+    """Like a U-Net: half the resolution and back, beside a skip connection, with group norms."""
     enter, narrow, widen, leave, *scales = parameters
     w1, b1, w2, b2, w3, b3 = scales
     skipped = functional.silu(functional.group_norm(at("entered", functional.conv2d(x, enter, padding=1)), 2, w1, b1))
@@ -83,7 +84,7 @@ def _bottleneck_inputs(seed: int) -> list[torch.Tensor]:
 
 
 def _response_inputs(seed: int, *, is_trained: bool = False) -> list[torch.Tensor]:
-    """The scale of the response normalisation begins at zero, which hides the branch that it scales."""
+    """The scale of the response normalisation is zero at first, which hides the branch that it scales."""
     first, *rest = _inputs((6, 8, 8, 8), ((8, 1, 3, 3), (32, 8), (8, 32), (10, 8)), [], seed)
     depthwise, up, down, head = rest
     plain = [torch.ones(8), *(torch.zeros(size) for size in (8, 32, 32, 32, 8))]
@@ -123,12 +124,12 @@ NETWORKS: dict[str, tuple[Network, Callable[[int], list[torch.Tensor]], tuple[st
 
 
 def _wrong_row(value: torch.Tensor) -> torch.Tensor:
-    """The batch's second row where its first belongs."""
+    """Puts the batch's second row in the place of its first."""
     return torch.cat([value[1:2], value[1:]])
 
 
 def _without_last_block(value: torch.Tensor) -> torch.Tensor:
-    """As a sum sees it that drops the last eight of its terms."""
+    """Has the effect of a sum that drops its last eight terms."""
     mask = torch.ones(value.numel())
     mask[-8:] = 0
     return value * mask.reshape(value.shape)
@@ -139,7 +140,7 @@ def _scaled(value: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted_mask(value: torch.Tensor) -> torch.Tensor:
-    """Every seventh element is dropped in the right version of the network; here the one after it."""
+    """Drops the wrong elements: the correct network drops every seventh element, this drops the one after it."""
     return value * _mask(value).roll(1).reshape(value.shape)
 
 
@@ -156,7 +157,7 @@ MISTAKES: dict[str, Change] = {
 
 
 class _Changed(torch.autograd.Function):
-    """Passes the forward's value and the backward's gradient through a function each."""
+    """Passes the forward's value through one function and the backward's gradient through another."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, forward: Change, backward: Change) -> torch.Tensor:

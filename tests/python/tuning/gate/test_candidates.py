@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate accepts what the product's own compilers make of ordinary training code, in every floating point type."""
+"""The gate accepts the code of the product's own compilers for ordinary training code, in every floating point type."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 class Block(torch.nn.Module):
-    """Attention, normalisation, dropout, a buffer that is updated: the usual ones."""
+    """A usual block: attention, normalisation, dropout and a buffer that is updated."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate accepts what is right, rejects what is wrong, and leaves no trace in the training process."""
+"""The gate accepts correct code, rejects wrong code, and leaves no trace in the training process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 def _check(candidate: gate.Region, *input_sets: list[Any]) -> gate.Verdict:
-    """The first verdict that is not "passed", else the last: a region with symbolic sizes is checked at several."""
+    """Returns the first verdict that is not "passed", else the last. Regions with symbolic sizes use several input
+    sets."""
     verdicts = [gate.check(candidate, region, each) for each in input_sets]
     return next((verdict for verdict in verdicts if not verdict.accepted), verdicts[-1])
 
@@ -234,7 +235,7 @@ def test_integers_sizes_and_none_pass_through() -> None:
 
 def test_unused_outputs_may_give_zeros_instead_of_no_gradient() -> None:
     class Zeros(torch.autograd.Function):
-        """Both products in one node, as a compiled region has them: absent tangents become zeros."""
+        """Computes both products in one node, as a compiled region does: absent tangents become zeros."""
 
         @staticmethod
         def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> Any:
@@ -273,7 +274,7 @@ def test_judges_by_eager_where_float64_cannot_run() -> None:
 
 
 def test_lucky_eager_does_not_condemn_an_equal() -> None:
-    """Eager's error is zero by accident; the yardstick then comes from the last bits of the inputs."""
+    """Eager's error is zero by accident. The bound then comes from the last bits of the inputs."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(1 << 14, generator=generator)
     x = torch.cat([x, -x])[torch.randperm(1 << 15, generator=generator)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gate refuses code whose NaN, infinities and overflow appear elsewhere than eager's, and no other."""
+"""The gate refuses code whose NaN, infinities and overflow appear at other places than eager's, and no other code."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_values_that_eager_itself_refuses_are_left_out() -> None:
 
 
 def _scalar_gelu(x: torch.Tensor) -> torch.Tensor:
-    """Gives infinity for infinity. Eager's vector code gives NaN."""
+    """Gives infinity for infinity, while eager's vector code gives NaN."""
     return 0.5 * x * (1 + torch.erf(x * 0.5**0.5))
 
 
@@ -110,7 +110,7 @@ def test_nan_in_the_place_of_an_infinity_is_accepted() -> None:
 
 
 class EachFunction(torch.nn.Module):
-    """Functions with a layer before each, so that a NaN that one of them loses shows in that layer's gradient."""
+    """Functions with a layer before each. If a function loses a NaN, it shows in the gradient of that layer."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every mutant that the rules make from correct graphs is rejected, unless it is equivalent to its original.
 
-Run with ``-s`` to see, per graph, how many mutants there were and how many are equivalent. The gate sees two data sets:
-a mutant that only touches elements that a ``where`` leaves out of the first shows in the second. Seeds are printed.
+Run with ``-s`` to see the number of mutants and of equivalent ones for each graph. The gate gets two data sets. A
+mutant may change only elements that a ``where`` leaves out; these show in one of the two. Seeds are printed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ GRAPHS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
 
 
 def _data(shapes: Sequence[tuple[int, ...]], seed: int, kind: str) -> list[torch.Tensor]:
-    """Real numbers, or integers in a wide range; the gate's own data are eighths, so that ties occur."""
+    """Returns real numbers, or integers in a wide range. The gate's own data are eighths, so that ties occur."""
     generator = torch.Generator().manual_seed(seed)
     if kind == "integers":
         return [torch.randint(-9, 10, shape, generator=generator).float() for shape in shapes]
@@ -109,4 +109,4 @@ def test_equivalence_is_decided_by_numbers() -> None:
 
 
 def _visible(mutant: Mutant) -> bool:
-    return "bfloat16" not in mutant.what  # small integers survive the rounding
+    return "bfloat16" not in mutant.what  # small integers are unchanged by the rounding

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GroupNorm takes mean and variance of thousands of numbers, and compilers take them in one pass."""
+"""GroupNorm computes mean and variance of thousands of numbers, and compilers compute both in one pass."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 IMAGES, CHANNELS, SIZE, STEP = 4, 8, 64, 1e-5
 Statistics = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
-"""Mean and variance of each row, from rows of channels of pixels."""
+"""Computes mean and variance of each row. A row holds some channels, and a channel holds pixels."""
 
 
 class Normalised(torch.autograd.Function):
@@ -46,10 +46,10 @@ class Normalised(torch.autograd.Function):
 
 
 def in_one_pass(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """By Welford's recurrence for each channel, and Chan's formula for the channels of a group.
+    """Uses Welford's recurrence for each channel, and Chan's formula to combine the channels of a group.
 
-    As Inductor's loops over images in channels-last format, where a vector's lanes hold channels (`welford_combine` in
-    torch's cpp_prefix.h).
+    Inductor's loops over images in channels-last format do the same; the lanes of a vector hold channels
+    (`welford_combine` in torch's cpp_prefix.h).
     """
     terms = rows.permute(2, 0, 1).numpy()
     means, squares = numpy.zeros((2, *terms.shape[1:]), numpy.float32)
@@ -66,7 +66,7 @@ def in_one_pass(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def judged(statistics: Statistics, groups: int, seed: int) -> gate.Verdict:
-    """Of images whose channels have means well above their spread."""
+    """Judges images whose channels have means far above their spread."""
     x = draw(IMAGES, CHANNELS, SIZE, SIZE, seed=seed) + 1
     weight, bias = (torch.nn.Parameter(draw(CHANNELS, seed=seed + i) + 0.5) for i in (1, 2))
     return gate.check(
@@ -85,7 +85,7 @@ def test_statistics_in_one_pass_are_accepted(groups: int, seed: int) -> None:
 
 
 def _changed(change: Callable[[torch.Tensor], torch.Tensor], factor: float = 1.0) -> Statistics:
-    """Statistics in float64 of changed pixels; the variance times a factor."""
+    """Returns statistics in float64 of changed pixels, with the variance multiplied by a factor."""
 
     def statistics(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         variance, mean = torch.var_mean(change(rows.double()).flatten(1), 1, correction=0)
@@ -110,6 +110,6 @@ def test_wrong_statistics_are_rejected(mistake: str, seed: int) -> None:
 
 
 def test_exact_statistics_are_accepted() -> None:
-    """What is rejected above is the mistake."""
+    """So the mistakes cause the rejections above."""
     verdict = judged(_changed(lambda rows: rows), CHANNELS, 0)
     assert verdict.accepted, verdict.reason

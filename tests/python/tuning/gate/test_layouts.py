@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A candidate that chose another memory layout of its outputs is mended, and checked as it runs then."""
+"""A candidate that chose another memory layout for its outputs is repaired, and checked in its repaired form."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_memory_with_gaps_is_not_imitated() -> None:
 
 
 class Captured:
-    """A region for `build`."""
+    """A captured region for `build`."""
 
     def __init__(self) -> None:
         self.gm = fx.symbolic_trace(right)

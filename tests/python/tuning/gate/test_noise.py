@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much the order of summation may change: long sums, sums inside normalisations, gradients that cancel or jump."""
+"""Allowed effects of the order of summation: long sums, sums in normalisations, gradients that cancel or jump."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZE = 256
 
 
 def judged(factor: float, *, level: float) -> bool:
-    """Whether a tensor passes whose error is `factor` times eager's, where the reference has size `level`."""
+    """True if the gate accepts a tensor whose error is `factor` times eager's, for a reference of size `level`."""
     generator = torch.Generator().manual_seed(3)
     noise = torch.randn(SIZE, generator=generator, dtype=torch.float64) * 1e-8
     reference = torch.randn(SIZE, generator=generator, dtype=torch.float64) * level
@@ -45,7 +45,7 @@ def test_a_tensor_above_the_noise_keeps_the_strict_rule() -> None:
 def test_the_largest_of_several_noisy_runs_is_the_yardstick(
     runs: tuple[float, ...], accepted: bool, dtype: torch.dtype
 ) -> None:
-    """As seen in an EfficientNet, where all errors of a run are multiples of one number."""
+    """Seen in an EfficientNet: all errors of a run are multiples of one number."""
     unit = 1.0 if dtype is torch.float32 else torch.finfo(dtype).eps / EPS
     generator = torch.Generator().manual_seed(3)
     reference = torch.randn(SIZE, generator=generator, dtype=torch.float64) + 4
@@ -79,12 +79,12 @@ def draw(*shape: int, seed: int = 5) -> torch.Tensor:
 
 
 def in_order(x: torch.Tensor) -> torch.Tensor:
-    """Float32 sums of the columns, one addition after the other."""
+    """Returns float32 sums of the columns, by one addition after another."""
     return torch.from_numpy(numpy.add.accumulate(x.numpy(), axis=0, dtype=numpy.float32)[-1])
 
 
 def one_accumulator_per_lane(x: torch.Tensor) -> torch.Tensor:
-    """A sum as a simple vector loop makes it."""
+    """Returns a sum as a simple vector loop computes it."""
     return in_order(in_order(x.reshape(-1, LANES)).reshape(LANES, 1)).reshape(())
 
 
@@ -112,20 +112,22 @@ def test_a_long_float32_sum_in_another_order_is_accepted(
 @pytest.mark.parametrize("rows", [300, 2304, 8192])
 @pytest.mark.parametrize("is_broadcast", [False, True], ids=["", "runs of equal terms"])
 def test_sums_of_columns_by_one_accumulator_each_are_accepted(rows: int, is_broadcast: bool) -> None:
-    """As compiled loops sum a bias gradient over the rows of a batch; pooling gives its rows equal gradients."""
+    """Compiled loops sum a bias gradient over the rows of a batch in this way. Pooling gives its rows equal
+    gradients."""
     x = draw(rows // 50 + 1, 64).repeat_interleave(50, 0)[:rows].contiguous() if is_broadcast else draw(rows, 64)
     verdict = gate.check(lambda x: (in_order(x), in_order(x) / rows), lambda x: (x.sum(0), x.mean(0)), [x])
     assert verdict.accepted, verdict.reason
 
 
 def in_chunks(x: torch.Tensor) -> torch.Tensor:
-    """Sums of columns as Inductor's loops make them: an accumulator for 4096 terms, and one that takes their sums."""
+    """Returns sums of columns like Inductor's loops: one accumulator for 4096 terms, and another for the partial
+    sums."""
     return in_order(torch.stack([in_order(chunk) for chunk in x.split(4096)]))
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_long_sums_of_equal_terms_by_chunks_are_accepted(seed: int) -> None:
-    """As gradients of feature maps that were pooled: all roundings of a chunk go the same way."""
+    """Happens for gradients of pooled feature maps: all roundings of a chunk go in the same direction."""
     x = draw(8, 64, seed=seed).repeat_interleave(4096, 0)
     verdict = gate.check(lambda x: (in_chunks(x), in_chunks(x) / len(x)), lambda x: (x.sum(0), x.mean(0)), [x])
     assert verdict.accepted, verdict.reason
@@ -151,10 +153,10 @@ def test_a_float64_sum_in_float32_is_rejected() -> None:
 
 
 class Residual(torch.autograd.Function):
-    """x + x u v, each direction with the last product accumulated onto the tensor that is added."""
+    """Computes x + x u v. In both directions, the last product is accumulated onto the tensor that is added."""
 
     wrong = 1.0
-    """The product is that many times as large as it should be."""
+    """The factor of the product; a value other than 1 is a mistake."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -187,7 +189,7 @@ def accumulating(x: torch.Tensor, u: torch.Tensor, v: torch.Tensor) -> tuple[tor
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_product_may_be_accumulated_onto_what_it_is_added_to(one_row: list[torch.Tensor]) -> None:
-    """As compilers make addmm of a product and a sum."""
+    """Compilers turn a product and a sum into addmm, which does this."""
     verdict = gate.check(accumulating, residual, one_row)
     assert verdict.accepted, verdict.reason
 
@@ -233,7 +235,7 @@ REDUCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("is_inference", [False, True], ids=["", "inference mode"])
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_noise_enters_where_sums_are(name: str, is_inference: bool) -> None:
-    """Sums of 16,384 terms move by about 5 eps, and by more where a result needs several of them."""
+    """Sums of 16,384 terms move by about 5 eps, and results that need several of them move by more."""
     x = draw(4, 1 << 14).double()
     with torch.inference_mode(is_inference):
         plain = REDUCTIONS[name](x)
@@ -244,7 +246,7 @@ def test_noise_enters_where_sums_are(name: str, is_inference: bool) -> None:
 
 
 def test_noise_leaves_infinities_alone() -> None:
-    """As masks of attention hold them."""
+    """Attention masks contain infinities."""
     mask = torch.zeros(8, 100, dtype=torch.double).masked_fill(draw(8, 100) < 0.5, -torch.inf)
     with Noisy(EPS, seed=1):
         scores = mask * 2

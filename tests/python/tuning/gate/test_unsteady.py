@@ -13,7 +13,7 @@ from agspeed.tuning.gate.check import Policy, check
 
 
 class Unsteady:
-    """x + 1 whose element 0 is off at every second run in its own precision, beside a result that is steady."""
+    """x + 1, whose element 0 is off in every second run in its own precision, beside a steady result."""
 
     def __init__(self, size: float) -> None:
         self._size, self._runs = size, 0

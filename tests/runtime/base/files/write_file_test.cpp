@@ -23,7 +23,7 @@ std::string textOf(const fs::path& path) {
   return text.str();
 }
 
-/// A folder for each test, and in it "own", a file that stands for one that nobody may change.
+/// Makes a folder for each test, and in it the file "own", which must never change.
 class WriteFile : public testing::Test {
  protected:
   WriteFile() {

@@ -8,7 +8,7 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-/// Runs one block and returns the letters of the steps; dropped ones are small.
+/// Runs one block and returns the letters of the steps. Dropped steps have small letters.
 std::string runBlock(AbbaSchedule& schedule, Comparison& comparison, double armRatio, double driftPerStep) {
   std::string letters;
   Side last = Side::kReference;
@@ -17,7 +17,7 @@ std::string runBlock(AbbaSchedule& schedule, Comparison& comparison, double armR
     const Side side = schedule.next();
     const bool isSwitch = side != last;
     letters += side == Side::kReference ? (isSwitch ? 'a' : 'A') : (isSwitch ? 'b' : 'B');
-    const double first = isSwitch ? 5.0 : 1.0;  // what a switch costs must not be seen
+    const double first = isSwitch ? 5.0 : 1.0;  // the cost of a switch must not affect the result
     schedule.addStep(side, 0, clock * first * (side == Side::kArm ? armRatio : 1), true, comparison);
     clock *= 1 + driftPerStep;
     last = side;

@@ -48,7 +48,7 @@ class TuningDatabaseTest : public ::testing::Test {
     for (int i = 0; i < numRows; ++i) ASSERT_TRUE(database.store(makeKey(i), makeRecord("native"), 100 + i).isOk());
     ASSERT_EQ(database.warning(), "");
   }
-  /// The file is ignored: one warning that says why, lookups miss, stores are harmless.
+  /// Expects that the file is ignored: one warning says why, lookups miss, and stores are harmless.
   void expectIgnored(const std::string& why) {
     TuningDatabase database(file_);
     EXPECT_FALSE(database.isUsable());
