@@ -19,8 +19,8 @@ void replaceAll(std::string& text, const std::string& from, const std::string& t
 
 }  // namespace
 
-/// While it lives, this thread's log speaks of processes, and is silent on an association that nobody uses any more:
-/// its peer may have gone, and what has the peer's ports now may be another.
+/// While it lives, log lines of this thread name processes instead of ranks. It suppresses lines about an association
+/// that is no longer used: the peer may have ended, and another process may have its ports.
 class Association::Names final : public LogEditor {
  public:
   explicit Names(const Association& association) : association_(association) {}
@@ -69,7 +69,7 @@ void Association::send(Transfer& transfer) {
 
 void Association::receive(Transfer& transfer) {
   const Names names(*this);
-  // Receives come several at a time, and whoever starts them tests them at once.
+  // Callers start several receives at a time and test them at once, so their control frames can leave together.
   messenger_->beginTurn();
   messenger_->receive(transfer);
 }

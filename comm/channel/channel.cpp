@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// The record by which an end of a channel says that it has closed: how many messages it has sent.
+/// The record that an end of a channel sends when it closes: the number of messages that it has sent.
 using Farewell = std::array<std::byte, sizeof(uint64_t)>;
 
 }  // namespace
@@ -106,8 +106,8 @@ void Channel::readLine() {
   while (const auto record = line_->receive()) {
     if (record->size() == sizeof(Farewell)) numSentByPeer_ = ByteReader(*record).take<uint64_t>();
   }
-  // A line that ends without a farewell says that the process has ended: what it sent before may still arrive, and the
-  // messenger finds out when nothing more does.
+  // A line that ends without a farewell means that the process has ended. Messages that it sent before may still
+  // arrive; the messenger detects when no more will.
   checkEnd();
 }
 

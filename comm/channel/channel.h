@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channel: one direction between two processes: messages in the order of their sends, per tag. Made by a Domain. A
-// Request is a message on its way, or a group of up to kMaxParts that are received together, told apart by tags.
+// Channel: messages in one direction between two processes, in the order of their sends per tag. Made by a Domain. A
+// Request is a message in flight, or a group of up to kMaxParts messages that are received together; tags distinguish
+// them.
 //
-// Threading and ownership: the domain's lock; requests are the channel's, taken from a pool. The bytes are the caller's
-// and stay in place until the request is done or the channel closed.
+// Threading and ownership: the domain's lock protects all functions. The channel owns its requests, which come from a
+// pool. The caller owns the bytes, which stay in place until the request is done or the channel is closed.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,7 @@ class Request {
  public:
   static constexpr size_t kMaxParts = 8;
 
-  /// `maxParts`: of this one.
+  /// `maxParts`: the most messages of this request.
   Request(Channel& channel, size_t maxParts);
   Channel& channel() const { return channel_; }
 
@@ -55,27 +56,27 @@ class Channel {
  public:
   enum class Direction { kSend, kReceive };
 
-  /// What `line` says belongs to this channel from now on.
+  /// `line` belongs to this channel from now on.
   Channel(Association& association, Direction direction, uint32_t number, std::unique_ptr<ControlLine> line);
-  /// As close().
+  /// Calls close().
   ~Channel();
 
   Direction direction() const { return direction_; }
   Association& association() const { return association_; }
 
-  /// Starts to send; nullptr: kMaxSends are under way, or kMaxReceives receives.
+  /// Starts to send; nullptr: kMaxSends requests are in flight.
   Request* send(std::span<std::byte> bytes, int tag);
-  /// Requires: at most Request::kMaxParts targets, and one at least.
+  /// Starts to receive; nullptr: kMaxReceives requests are in flight. Requires: 1 to Request::kMaxParts targets.
   Request* receive(std::span<const ReceiveTarget> targets);
-  /// nullopt while it is under way. Ok: the sizes of its messages are in `sizes`, one per target, where that is not
-  /// null, and the request is free. A failure stays. A request that is free is an invalid argument.
+  /// nullopt while the request is in flight. Ok: the request is free, and `sizes`, unless it is null, has the size of
+  /// each message. A failure is permanent: the request stays taken. Invalid argument: the request is free.
   std::optional<Status> test(Request& request, int* sizes);
 
-  /// What the peer has said on the line, or that it has ended, takes effect.
+  /// Handles the peer's records on the control line, and the line's end.
   void readLine();
-  /// Ends what is under way: no byte of it is read or written any more. The peer is told.
+  /// Ends all requests, whose bytes are not read or written any more, and sends a farewell to the peer.
   void close();
-  /// The line of a closed channel, which the peer has yet to end; nullptr: there is none.
+  /// The control line of a closed channel, which stays open until the peer closes its end; nullptr: there is none.
   std::unique_ptr<ControlLine> takeLine() { return std::move(line_); }
 
  private:
@@ -87,9 +88,9 @@ class Channel {
   void start(Request& request, size_t part, std::span<std::byte> bytes, int tag);
   void finished(Request::Part& part, const Status& status);
   uint64_t nextOf(int tag);
-  /// Whether the peer has closed and nothing more of it will come.
+  /// Fails the channel if the peer has closed it and no more messages will arrive.
   void checkEnd();
-  /// Ends what is under way with this failure, and what is started later.
+  /// Fails all requests in flight, and all that are started later.
   void fail(const Status& failure);
 
   Association& association_;
@@ -100,7 +101,7 @@ class Channel {
   std::vector<Request*> free_;
   std::vector<std::pair<int, uint64_t>> sequences_;  ///< by tag
   uint64_t numFinished_ = 0;                         ///< messages that were sent or received
-  std::optional<uint64_t> numSentByPeer_;            ///< in all; known when it has closed
+  std::optional<uint64_t> numSentByPeer_;            ///< messages in all; known when the peer has closed
   Status failure_;
   bool isClosed_ = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connector: one connect() under way: all addresses of a ticket are tried at once, the first that answers gets the
-// hello, and its welcome makes the channel. One thread at a time; poller and association outlive it.
+// Connector: one connect() in progress. It tries all addresses of a ticket at once and sends the hello to the first one
+// that accepts; the welcome makes the channel. One thread at a time; poller and association outlive it.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,9 @@ class Connector {
             ControlLine::Owner& owner, Clock::time_point deadline);
   ~Connector();
 
-  /// Looks at what has happened. nullopt: it goes on. Ok: takeLine() and channel(); the association is introduced.
-  /// Unavailable: nobody answers there any more, or in time; invalid argument: the listener refuses, with its reason.
+  /// Checks the progress. nullopt: not finished yet. Ok: takeLine() and channel() are valid, and the association knows
+  /// the peer. Unavailable: no process answers at the addresses, or not in time. Invalid argument: the listener refuses
+  /// or does not prove the ticket's secret; the message has the reason.
   std::optional<Status> advance(Clock::time_point now);
 
   std::unique_ptr<ControlLine> takeLine() { return std::move(line_); }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ControlLine: short records in order over a TCP connection, beside the rails: how two ends of a channel meet, and how
-// one learns that the other has closed. It carries no payload, so one link is enough; a link that is cut does not end
-// it. A record is a length in 4 bytes and the bytes.
+// ControlLine: a TCP connection beside the rails that carries short records in order. The two ends of a channel connect
+// over it, and it shows when the other end has closed. It carries no payload, so one link is enough; if that link is
+// cut, the line stays open. A record is a length in 4 bytes, then the bytes.
 //
 // One thread at a time; the poller outlives it.
 #pragma once
@@ -18,9 +18,9 @@ namespace agspeed::comm {
 
 class ControlLine final : private Poller::Handler {
  public:
-  /// Is told that a record has come or that the line has ended; not from within the line's own functions.
   class Owner {
    public:
+    /// A record may have arrived, or the line has ended. Not called from within the line's own functions.
     virtual void lineChanged() = 0;
 
    protected:
@@ -32,15 +32,16 @@ class ControlLine final : private Poller::Handler {
   ~ControlLine();
   ControlLine(const ControlLine&) = delete;
 
-  /// Whether the peer may still say something, or has.
+  /// Whether further records may arrive.
   bool isOpen() const { return isOpen_; }
-  /// A kernel that does not take it at once ends the line: it is the first in a while.
+  /// Sends a record. The line ends if the kernel does not accept the record at once; it normally does, because records
+  /// are rare.
   void send(ByteView record);
-  /// Nothing more will be sent; what was still arrives.
+  /// Closes the sending direction. Records that were sent before still arrive.
   void finish() const;
-  /// The next that has come whole.
+  /// The next record that has arrived completely.
   std::optional<std::vector<std::byte>> receive();
-  /// What has come of the next record, its length aside.
+  /// The bytes of the next record that have arrived, without its length.
   ByteView begun() const;
 
  private:

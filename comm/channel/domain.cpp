@@ -15,16 +15,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// While callers drive, other associations than theirs get their turn this often.
+/// A caller that waits for one association also drives all others in one of this many calls.
 constexpr uint64_t kDrivesPerTurn = 8;
-/// How often timers of all associations are looked at, and how long the thread sleeps where there are none.
+/// Interval at which the timers of all associations run; and how long the thread sleeps if there are no associations.
 constexpr Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
-/// A caller that has driven so lately will again: the thread leaves it alone.
+/// If a caller has driven within this time, it will probably drive again, so the thread does not.
 constexpr Clock::duration kCallersTurn = milliseconds(4);
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
-/// The peer may have opened another channel of an association just before it closed the last that has arrived here.
+/// An unused association of a peer is kept this long: the peer may have sent a hello for another channel of it just
+/// before it closed the last one here.
 constexpr Clock::duration kHelloOnItsWay = milliseconds(3000);
-/// More than any job has; a peer that opens more is refused.
+/// More than any job needs. Further associations are refused.
 constexpr size_t kMaxAssociations = 4096;
 
 uint64_t randomNumber() {
@@ -117,7 +118,7 @@ StatusOr<std::unique_ptr<Association>> Domain::openAssociation(Association::Role
 }
 
 StatusOr<Association*> Domain::associationTo(const Ticket& ticket, const Home& home) {
-  // The peer may already have dropped its end of one that nobody uses.
+  // Reuse only an association in use: the peer may already have dropped its end of an unused one.
   const Destination destination(ticket.domain, home);
   const auto known = outgoing_.find(destination);
   if (known != outgoing_.end() && known->second->isUsed()) return known->second;
@@ -185,7 +186,7 @@ Channel* Domain::accept(Listener& listener) {
 StatusOr<Association*> Domain::associationFor(const Hello& hello, const Home& home) {
   const PeerKey key(hello.from.domain, hello.association);
   if (const auto known = incoming_.find(key); known != incoming_.end()) return known->second;
-  // Whoever connects hears why it cannot, before its first message.
+  // Check the record now, so that the connector gets the reason of a failure before its first message.
   AG_RETURN_IF_ERROR(decodePeerRecord(hello.from.record, options_.key).status());
   if (associations_.size() >= kMaxAssociations) return resourceExhausted("this process has too many connections");
   AG_ASSIGN_OR_RETURN(auto opened, openAssociation(Association::Role::kListener, hello.association, home));

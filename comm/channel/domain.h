@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Domain: all channels of a process, in libfabric's word: the interfaces they share, those who may connect, and who
-// moves the bytes. Nothing here blocks: what is under way goes on while somebody calls test(), connect() or accept(),
-// and by a thread of the domain while nobody does. Whoever drives serves all channels: small sends are done when they
-// are copied, and nobody tests them again.
+// Domain (libfabric's term): all channels of a process and the interfaces they share. It accepts connections and drives
+// transfers. No function blocks. Transfers progress inside test(), connect() and accept(), and on a thread of the
+// domain while no caller drives. Every call serves all channels, because a small send is done when it is copied, and
+// its caller does not test it again.
 //
 //   listen -> a ticket, handed to the other process -> connect there, accept here -> one channel, from there to here
 //
-// Threading: every function may be called from any thread; one lock. Channels, listeners and requests are the domain's,
-// valid until they are closed.
+// Threading: every function may be called from any thread; one lock. The domain owns channels, listeners and requests,
+// which are valid until they are closed.
 #pragma once
 
 #include <condition_variable>
@@ -30,22 +30,22 @@
 
 namespace agspeed::comm {
 
-/// Names of the interfaces that carry first; empty: all alike.
+/// Names of the preferred interfaces (NetworkOptions::home); empty: all interfaces are alike.
 using Home = std::vector<std::string>;
 
 struct Listener {
   uint64_t id = 0;
-  Home home;  ///< of what goes back to those who connect
+  Home home;  ///< for frames back to the connectors
   Ticket::Secret secret{};
-  std::deque<std::unique_ptr<Channel>> arrived;  ///< made, and not yet accepted
+  std::deque<std::unique_ptr<Channel>> arrived;  ///< connected, and not accepted yet
 };
 
 class Domain final : private ControlLine::Owner {
  public:
-  /// Listens on the interfaces that settings select, in their mode (NetworkOptions::fromSettings). Invalid argument: no
-  /// interface is usable, or settings that must not be used.
+  /// Listens on the interfaces that the settings select, in the settings' mode (NetworkOptions::fromSettings). Invalid
+  /// argument: no interface is usable, or the settings are refused.
   static StatusOr<std::unique_ptr<Domain>> open();
-  /// Hands what is copied to the kernel, for at most a second per association.
+  /// Gives copied messages to the kernel first, for at most a second per association.
   ~Domain();
   Domain(const Domain&) = delete;
 
@@ -53,38 +53,38 @@ class Domain final : private ControlLine::Owner {
   /// "authenticated over 127.0.0.1 (lo)".
   std::string describe() const;
 
-  /// By interface, of all associations since open().
+  /// The traffic of all associations since open(), by interface.
   std::vector<InterfaceTraffic> traffic();
 
   Listener* listen(Ticket::Bytes ticket, Home home = {});
-  /// To be called with the same bytes until it gives a channel or a failure; nullptr: not yet.
+  /// Call it with the same bytes until it returns a channel or a failure; nullptr: not yet.
   StatusOr<Channel*> connect(Ticket::Bytes ticket, const Home& home = {});
-  /// nullptr: nobody has connected.
+  /// The next channel of the listener; nullptr: none has connected.
   Channel* accept(Listener& listener);
 
-  // As of Channel.
+  // See Channel.
   Request* send(Channel& channel, std::span<std::byte> bytes, int tag);
   Request* receive(Channel& channel, std::span<const ReceiveTarget> targets);
   std::optional<Status> test(Request& request, int* sizes);
 
   void close(Channel& channel);
-  /// Who connected and was not accepted is closed, too.
+  /// Also closes the channels that have connected and were not accepted.
   void close(Listener& listener);
 
  private:
-  /// A closed channel's line: its association serves the peer until that has closed, too.
+  /// The line of a closed channel. Its association stays in use until the peer has closed its end, too.
   struct Leaving {
     std::unique_ptr<ControlLine> line;
     Association* association;
   };
   using PeerKey = std::pair<uint64_t, uint32_t>;  ///< domain and association of a connector
-  using Destination = std::pair<uint64_t, Home>;  ///< domain of a listener, and over which interfaces first
+  using Destination = std::pair<uint64_t, Home>;  ///< domain of a listener, and the preferred interfaces
 
   Domain(NetworkOptions options, std::string mode);
   void lineChanged() override { isLineChanged_ = true; }
 
-  // With the lock held:
-  /// `first` is the association that the caller waits for; nullptr: none in particular.
+  // The following functions require the lock.
+  /// `first`: the association that the caller waits for; nullptr: none in particular.
   void drive(Association* first);
   void handleLines(Clock::time_point now);
   void welcome(HelloServer::Caller caller);
@@ -92,7 +92,7 @@ class Domain final : private ControlLine::Owner {
   StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
   StatusOr<Association*> associationTo(const Ticket& ticket, const Home& home);
   StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
-  /// Ends associations that nobody uses and that have nothing left to send.
+  /// Ends unused associations that have nothing left to send.
   void dropUnused(Clock::time_point now);
   Introduction introduce(const Association& association) const;
   Channel* adopt(std::unique_ptr<Channel> channel);
@@ -111,7 +111,7 @@ class Domain final : private ControlLine::Owner {
   std::unique_ptr<HelloServer> server_;
   struct Unused {
     std::unique_ptr<Association> association;
-    std::optional<Clock::time_point> since;  ///< nobody has used it
+    std::optional<Clock::time_point> since;  ///< when it became unused; nullopt: it is in use
   };
   std::vector<Unused> associations_;
   std::vector<InterfaceTraffic> endedTraffic_;  ///< of associations that have ended
@@ -125,7 +125,7 @@ class Domain final : private ControlLine::Owner {
   uint32_t numAssociations_ = 0;
   bool isLineChanged_ = false;
   Clock::time_point nextTimers_{};
-  Clock::time_point drivenAt_{};  ///< when a caller drove last
+  Clock::time_point drivenAt_{};  ///< when a caller last drove
 
   bool isStopping_ = false;
   std::condition_variable stopped_;

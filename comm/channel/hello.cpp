@@ -31,7 +31,7 @@ void putText(ByteWriter& writer, std::string_view text, size_t most) {
   writer.put(static_cast<uint16_t>(told.size())).put(bytesOf(told));
 }
 
-/// nullopt: it is longer than it may be.
+/// nullopt: the text is longer than `most`.
 std::optional<std::string> takeText(ByteReader& reader, size_t most) {
   const auto size = reader.take<uint16_t>();
   if (size > most) return std::nullopt;
@@ -52,7 +52,7 @@ std::optional<Introduction> takeIntroduction(ByteReader& reader) {
   from.process = reader.take<uint32_t>();
   std::optional<std::string> host = takeText(reader, kMaxHostBytes), record = takeText(reader, kMaxTextBytes);
   if (!host || !record || !reader.isAtEnd()) return std::nullopt;
-  // Names go into logs.
+  // The name goes into logs, so it must be printable.
   std::replace_if(host->begin(), host->end(), [](char each) { return each <= ' ' || each == '\x7f'; }, '?');
   from.host = std::move(*host);
   from.record = std::move(*record);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What two processes say to each other when one connects with the other's ticket: a hello and a welcome, each with the
-// speaker's record (comm/rendezvous/peer_record.h) for the association's rails, and a proof that it has the ticket's
+// The messages by which a process connects with another process's ticket: a hello and a welcome. Each has its sender's
+// record (comm/rendezvous/peer_record.h) for the association's rails, and proves that the sender has the ticket's
 // secret and the job key.
 //
 //   hello    magic "AGCH", protocol, listener, association, channel, introduction, proof
-//   welcome  a refusal's sentence (empty: accepted), introduction, proof over hello and welcome
+//   welcome  reason of a refusal (empty: accepted), introduction, proof over hello and welcome
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -20,12 +20,12 @@
 
 namespace agspeed::comm {
 
-/// Longer ones are none; both are read whole before they are understood.
+/// The longest hello and the longest welcome. Both are received completely before they are parsed.
 constexpr size_t kMaxHelloBytes = 6144;
-/// By which a hello is recognised: magic and protocol.
+/// The first bytes of a hello, by which it is recognized: magic and protocol.
 constexpr size_t kHelloMagicBytes = 6;
 
-/// Who speaks.
+/// The sender of a hello or a welcome.
 struct Introduction {
   uint64_t domain = 0;
   uint32_t process = 0;
@@ -35,7 +35,7 @@ struct Introduction {
 
 struct Hello {
   uint64_t listener = 0;
-  uint32_t association = 0;  ///< of the speaker's domain
+  uint32_t association = 0;  ///< of the sender's domain
   uint32_t channel = 0;      ///< of the association
   Introduction from;
 };
@@ -45,16 +45,16 @@ struct Welcome {
   Introduction from;
 };
 
-/// Whether something that begins so may be a hello.
+/// Whether bytes that begin like this may be a hello.
 bool mayBeHello(ByteView begin);
-/// To which listener it is, unproven; nullopt: it is none.
+/// The listener that a hello names, unauthenticated; nullopt: the bytes are not a hello.
 std::optional<uint64_t> listenerOf(ByteView hello);
 
 std::vector<std::byte> encodeHello(const Hello& hello, const Ticket::Secret& secret, const JobKey& key);
-/// nullopt: malformed, or its speaker lacks the secret or the key.
+/// nullopt: the hello is malformed, or its sender lacks the secret or the key.
 std::optional<Hello> decodeHello(ByteView bytes, const Ticket::Secret& secret, const JobKey& key);
 
-/// `hello`: the bytes that it answers.
+/// `hello`: the bytes of the hello that the welcome answers.
 std::vector<std::byte> encodeWelcome(const Welcome& welcome, ByteView hello, const Ticket::Secret& secret,
                                      const JobKey& key);
 std::optional<Welcome> decodeWelcome(ByteView bytes, ByteView hello, const Ticket::Secret& secret, const JobKey& key);

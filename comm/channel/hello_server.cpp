@@ -15,7 +15,7 @@ constexpr int kMaxAcceptsAtOnce = 64;
 
 }  // namespace
 
-/// An address at which it listens.
+/// One listening address.
 struct HelloServer::Entrance final : Poller::Handler {
   Entrance(HelloServer& owner, tcp::Socket listening)
       : server(owner), socket(std::move(listening)), pausable(owner.poller_, socket.descriptor(), *this) {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// HelloServer: where a domain listens for hellos, on each of its interfaces, and who has connected there and said
-// nothing yet. Those are held in few places for a short time, and nothing is allocated by their word: a hello of at
-// most kMaxHelloBytes is read, and whoever begins with anything else is closed at once. One thread at a time.
+// HelloServer: listens for hellos on each interface of a domain, and holds the connections that have not sent one yet.
+// Few connections are held, for a short time, and none can make this process allocate much: a hello has at most
+// kMaxHelloBytes, and a connection whose bytes cannot begin a hello is closed. One thread at a time.
 #pragma once
 
 #include <memory>
@@ -16,19 +16,20 @@ namespace agspeed::comm {
 
 class HelloServer {
  public:
-  /// Somebody who has said hello, unproven.
+  /// A connection whose hello has arrived and is not authenticated yet.
   struct Caller {
     std::unique_ptr<ControlLine> line;
     std::vector<std::byte> hello;
   };
 
-  /// Unavailable: one of the addresses cannot be listened at. Poller and owner outlive it.
+  /// Unavailable: the process cannot listen at one of the addresses. Poller and owner outlive the server.
   static StatusOr<std::unique_ptr<HelloServer>> open(Poller& poller, const std::vector<Interface>& interfaces,
                                                      ControlLine::Owner& owner);
   ~HelloServer();
 
   const std::vector<RailAddress>& addresses() const { return addresses_; }
-  /// Those whose hello has come since the last call; drops who is late or speaks otherwise.
+  /// The connections whose hello has arrived since the last call. Closes connections that are too late or begin with
+  /// other bytes.
   std::vector<Caller> takeCallers(Clock::time_point now);
 
  private:

@@ -20,7 +20,7 @@ constexpr size_t kMaxAddresses = 9;
 size_t sizeOf(const RailAddress& address) { return (address.address.isV6 ? 16 : 4) + sizeof(address.port); }
 
 std::array<std::byte, kProofBytes> proofOf(ByteView text, const JobKey& key) {
-  // Without a job key the proof still tells damage.
+  // Without a job key the proof still detects damage.
   constexpr std::string_view kLabel = "agspeed ticket";
   std::vector<std::byte> secret(bytesOf(kLabel).begin(), bytesOf(kLabel).end());
   secret.insert(secret.end(), key.begin(), key.end());
@@ -32,7 +32,7 @@ std::array<std::byte, kProofBytes> proofOf(ByteView text, const JobKey& key) {
   return proof;
 }
 
-/// As many as fit.
+/// The first addresses, as many as fit into a ticket.
 std::vector<RailAddress> fitting(const std::vector<RailAddress>& all) {
   std::vector<RailAddress> chosen;
   size_t used = 0;

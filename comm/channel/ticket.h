@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ticket: what a listener hands out so that others can connect to it, in the 128 bytes that NCCL's bootstrap carries.
-// It may come from anybody: it is parsed as if an attacker had written it, and proven with the job key where there is
-// one. Who has it can connect; without a job key a ticket is all that proves a peer.
+// Ticket: the 128 bytes that a listener hands out so that other processes can connect to it; NCCL's bootstrap carries
+// that many. It may come from an attacker, so it is parsed as untrusted and verified with the job key if there is one.
+// Any process that has the ticket can connect. Without a job key the ticket alone authenticates a peer.
 //
 //   bytes    field
 //   0..7     magic "AGTK", version of tickets, version of the protocol
 //   8..11    protection, number of addresses, a bit per address that is IPv6
 //   12..15   process id of the listener
-//   16..31   domain of the listener, and which of its listeners
+//   16..31   domain of the listener, and number of the listener in it
 //   32..47   secret of the listener
 //   48..101  addresses: 4 or 16 bytes and a port each
-//   102..117 proof over all before
-//   120..127 the connector's own note (0 as handed out): NCCL keeps the buffer between its calls of connect
+//   102..117 proof over all bytes before
+//   120..127 the connector's own note, initially 0: NCCL keeps the buffer between its calls of connect
 //
 // Pure functions; thread-safe.
 #pragma once
@@ -38,12 +38,12 @@ struct Ticket {
   uint64_t domain = 0;
   uint64_t listener = 0;
   Secret secret{};
-  std::vector<RailAddress> addresses;  ///< where it listens; prefixes are not told
+  std::vector<RailAddress> addresses;  ///< where it listens; without prefixes
   bool operator==(const Ticket&) const = default;
 
-  /// Addresses beyond those that fit are left out: 9 of IPv4, 3 of IPv6.
+  /// 9 addresses of IPv4 or 3 of IPv6 fit; further ones are omitted.
   void encode(const JobKey& key, Bytes out) const;
-  /// Invalid argument: it is none of ours, of another version, damaged or made with another job key.
+  /// Invalid argument: the bytes are not a ticket of agspeed, of another version, damaged or made with another job key.
   static StatusOr<Ticket> decode(std::span<const std::byte, kBytes> bytes, const JobKey& key);
 
   static uint64_t note(std::span<const std::byte, kBytes> bytes);

@@ -10,7 +10,7 @@ namespace agspeed::comm {
 
 namespace {
 
-/// How many chunks a rank must give and take.
+/// How many input and output chunks a rank must pass.
 struct Shape {
   size_t numInputs;
   size_t numOutputs;

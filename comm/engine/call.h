@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a caller asks of a group: one collective operation on buffers of its own, and the few facts about it that all
-// ranks must agree on.
+// A call of a group: one collective operation on the caller's buffers, and the facts about it that all ranks must agree
+// on.
 #pragma once
 
 #include <cstddef>
@@ -31,8 +31,8 @@ using BufferList = std::vector<std::span<std::byte>>;
 ///   all_to_all              a chunk per receiver        a chunk per sender
 ///   barrier                 none                        none
 ///
-/// Chunks that are not needed may be left out. Input is only read. Input chunk i may be output chunk i, counting
-/// a single chunk as that of the own rank, but not in all_to_all; nothing else may overlap.
+/// Unneeded chunks may be omitted. Input is only read. Input chunk i and output chunk i may be the same memory, except
+/// in all_to_all; a single chunk counts as the chunk of the caller's own rank. Other chunks must not overlap.
 struct CollectiveCall {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kU8;
@@ -40,23 +40,25 @@ struct CollectiveCall {
   BufferList output = {};
   ReduceOp op = ReduceOp::kSum;  ///< of a reduction
   double factor = 1;             ///< of a premultiplied sum; each rank has its own
-  int root = 0;                  ///< where the collective has one
-  /// Promise, the same at all ranks: the chunks of a list lie one behind the other without gaps.
+  int root = 0;                  ///< ignored if the collective has no root
+  /// A promise that is equal at all ranks: each chunk of a list begins where the one before it ends.
   bool isContiguous = false;
 };
 
-/// `whole` as `count` chunks of one size. Requires: its size is a multiple of `count`.
+/// Splits `whole` into `count` chunks of equal size. Requires: its size is a multiple of `count`.
 BufferList splitEvenly(std::span<std::byte> whole, int count);
 
-/// Whether the chunks are there, fit each other and can be reduced; the failure is a sentence for the caller.
+/// Whether the chunks are present, match each other's sizes and can be reduced. The failure is a sentence for the
+/// caller.
 Status validate(const CollectiveCall& call, int rank, int numRanks);
 
-/// The bytes that decide which algorithm is taken, the same at all ranks; zero where ranks cannot know.
+/// The number of bytes by which the algorithm is chosen, equal at all ranks; zero if not every rank knows it.
 size_t agreedBytes(const CollectiveCall& call);
 
-/// What ranks compare of a call: fixed layout, no padding.
+/// The facts about a call that ranks compare: fixed layout, no padding.
 struct CallSignature {
-  /// As planVersion: not the call, but what the group does before it (host_stats.h).
+  /// A planVersion with this value marks the exchange of host statistics that a group does before the call
+  /// (host_stats.h).
   static constexpr uint32_t kHostStatsExchange = UINT32_MAX;
 
   uint8_t collective = 0;
@@ -68,15 +70,15 @@ struct CallSignature {
   uint32_t planVersion = 0;
   uint64_t segmentBytes = 0;
   uint64_t numBytes = 0;  ///< agreedBytes()
-  uint64_t layout = 0;    ///< hash of the sizes of all chunks where ranks know them
+  uint64_t layout = 0;    ///< hash of the sizes of all chunks that every rank knows
   bool operator==(const CallSignature&) const = default;
 };
 
-/// Without what the plan decides: algorithm, version, segments.
+/// The signature without the plan's choices: algorithm, version, segments.
 CallSignature signatureOf(const CollectiveCall& call);
 /// "all_reduce(1024 x f32, sum)", "broadcast(12 x u8, root 1)".
 std::string toString(const CallSignature& signature);
-/// A hash of `signature` after `chain`, the hash of all operations before it.
+/// Extends `chain`, the hash of all operations before, by `signature`.
 uint64_t extendChain(uint64_t chain, const CallSignature& signature);
 
 }  // namespace agspeed::comm

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives the chunks of a schedule their place in a call's memory.
+// ChunkLayout: where the chunks of a schedule are in a call's memory.
 //
-// A long operation runs as several segments of its schedule, each on one part of the memory: of a divisible buffer a
-// segment takes the next `segmentElements` elements per chunk and divides them into chunks; of a buffer that has a
-// chunk per rank it takes the next `segmentElements` elements of every chunk. Segments share nothing, so they overlap
-// in time. Ranks that share a chunk agree on its segments because both know its size.
+// A long operation runs as several segments of its schedule, each on one part of the memory. In a divisible buffer, a
+// segment takes the next `segmentElements` elements per chunk and divides them into chunks. In a buffer with a chunk
+// per rank, it takes the next `segmentElements` elements of every chunk. Segments share no memory, so they overlap in
+// time. Two ranks that share a chunk agree on its segments because both know its size.
 #pragma once
 
 #include <cstddef>
@@ -23,18 +23,18 @@ struct Chunk {
 
 class ChunkLayout {
  public:
-  /// Chunk boundaries inside a part are multiples of this many elements, so that vectors stay whole.
+  /// Chunk boundaries inside a segment are multiples of this many elements, so that vectors are not split.
   static constexpr size_t kAlignment = 32;
 
   ChunkLayout() = default;
-  /// `shares` are the relative sizes of a divisible buffer's chunks; empty: equal ones. `call` and `shares` must
-  /// outlive this. Requires: the call is valid; `segmentElements` > 0; shares are empty or one per chunk and not all
-  /// zero.
+  /// `shares` are the relative sizes of a divisible buffer's chunks; empty: equal sizes. `call` and `shares` outlive
+  /// the layout. Requires: the call is valid; `segmentElements` > 0; `shares` is empty or has one value per chunk, not
+  /// all zero.
   ChunkLayout(const CollectiveCall& call, int rank, uint32_t numChunks, size_t segmentElements,
               std::span<const uint32_t> shares);
 
   uint32_t numSegments() const { return numSegments_; }
-  /// Writes where the chunks of one segment are; chunks that are not there have no elements.
+  /// Writes the addresses and sizes of one segment's chunks; missing chunks have no elements.
   void locate(uint32_t segment, std::span<Chunk> input, std::span<Chunk> output) const;
 
  private:

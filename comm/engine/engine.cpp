@@ -12,14 +12,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// How long the background thread leaves an engine alone whose user comes back soon: a hand-over costs a short
-/// operation more than its messages do.
+/// The background thread naps this long while other threads drive or are expected back soon, because taking over from
+/// them costs a short operation more than its messages do. After kIdleAfter without a wait or kick it drives.
 constexpr milliseconds kNap{1};
 constexpr milliseconds kIdleAfter{100};
-/// The longest wait for the network without a look around.
+/// The longest single wait for the network.
 constexpr milliseconds kLongWait{1000};
-/// What queued callbacks wait, per thread for callbacks, before there is another such thread. Few wait for each other,
-/// but thousands may wait for one lock of their caller.
+/// Queued callbacks wait this long per callback thread before another callback thread is started. Few callbacks wait
+/// for each other, but thousands may wait for one lock of their caller.
 constexpr milliseconds kWaitPerThread{1};
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
@@ -69,7 +69,7 @@ void Engine::enqueueBy(Clock::time_point time, std::function<void()> action) {
   if (time == Clock::time_point{}) return releaseActions();
   if (time >= heldUntil_.load()) return;
   heldUntil_ = time;
-  if (isDriven_) messenger_.wake();  // may sleep longer
+  if (isDriven_) messenger_.wake();  // the driver may be in a longer wait
 }
 
 void Engine::releaseActions() {
@@ -112,7 +112,7 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
   if (isDriven_) messenger_.wake();  // the background thread hands over
   while (!isDone && Clock::now() < until) {
     if (isDriven_) {
-      // Looks around now and then, so that a time far away needs no arithmetic.
+      // In steps of kLongWait, so that no arithmetic with a distant `until` is needed.
       handOver_.wait_until(lock, std::min(until, Clock::now() + kLongWait));
       continue;
     }
@@ -144,7 +144,7 @@ void Engine::keepOneFree() {
     });
     ++numFreeThreads_;
   } catch (const std::system_error&) {
-    // There are as many as the system allows; the first to come free goes on.
+    // The system allows no more threads; the next free one takes the callback.
   }
 }
 
@@ -198,7 +198,7 @@ void Engine::operationEnded(int count) {
 
 void Engine::wakeWaiting() {
   if (numWaiting_ == 0) return;
-  // Under the lock, or a thread that just found its operation unfinished would sleep through this.
+  // Under the lock, because a thread that has just found its operation unfinished would otherwise miss this.
   std::lock_guard lock(mutex_);
   handOver_.notify_all();
 }
@@ -206,8 +206,7 @@ void Engine::wakeWaiting() {
 void Engine::driveOnce(Clock::time_point until) {
   const bool hadActions = runActions();
   const bool hadWork = runWork();
-  // Bytes move between two computations. The network is waited for only when nothing happened that a thread may wait
-  // for.
+  // Move bytes between two computations. Wait for the network only if nothing has happened that a thread may wait for.
   const bool mayWait = !hadActions && !hadWork && work_.empty() && !hasActions_;
   messenger_.progress(mayWait ? std::min({until, nextTick_, heldUntil_.load(), Clock::now() + kLongWait})
                               : Clock::time_point{});
@@ -252,7 +251,8 @@ void Engine::driveInBackground() {
   uint64_t numWaitsSeen = 0;
   while (!isStopping_) {
     if (isDriven_ || numWaiting_ > 0 || !needsBackground()) {
-      // Where waiting takes more than a nap, the naps of many ranks would cost a machine more than being woken does.
+      // If a thread waits for longer than a nap, sleep until it is done: naps of many ranks cost a host more than a
+      // wake-up.
       if (numWaiting_ > 0 && numWaitsSeen == numWaits_) {
         isBackgroundAsleep_ = true;
         background_.wait(lock, [&] { return isStopping_ || numWaiting_ == 0; });

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves everything that is under way in a process: one messenger, and the operations of all groups that use it.
+// Engine: drives one messenger and the operations of all groups of a process that use it.
 //
-// At any time at most one thread drives: it runs queued actions, computes, moves bytes and looks at deadlines. Whoever
-// waits for an operation drives until it is done, so that a short operation involves no other thread. When nobody waits
-// a background thread drives. A thread that starts an operation drives one round, so that its first bytes leave at
-// once. Callbacks run on threads of their own. No thread here runs Python or takes a lock of the caller's.
+// At most one thread drives at any time: it runs queued actions, computes, moves bytes and checks deadlines. A thread
+// that waits for an operation drives until the operation is done, so that a short operation involves no other thread.
+// While no thread waits, a background thread drives. A thread that starts an operation drives one round, so that the
+// first bytes leave at once. Callbacks run on separate threads. Driving never runs Python and never takes a lock of the
+// caller's.
 //
-// Threading: as each function says. "On the driver" means: from an action, from Worker::work, from EngineClient::tick
-// or from Transfer::finished.
+// Threading: see each function. "On the driver" means: from an action, from Worker::work, from EngineClient::tick or
+// from Transfer::finished.
 #pragma once
 
 #include <algorithm>
@@ -24,17 +25,17 @@
 
 namespace agspeed::comm {
 
-/// Has deadlines to look at.
+/// An object with deadlines to check.
 class EngineClient {
  public:
-  /// On the driver. Returns: when to be called next.
+  /// On the driver. Returns: the latest time for the next call.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
 
  protected:
   ~EngineClient() = default;
 };
 
-/// Has something to compute between two looks at the network.
+/// An object with computations to run between two polls of the network.
 class Worker {
  public:
   /// On the driver, once per Engine::addWork().
@@ -46,7 +47,7 @@ class Worker {
 
 class Engine {
  public:
-  /// `messenger` must outlive the engine and is used by it alone.
+  /// `messenger` outlives the engine; only the engine uses it.
   explicit Engine(Messenger& messenger);
   /// Requires: no clients are left.
   ~Engine();
@@ -54,21 +55,23 @@ class Engine {
 
   // --- from any thread ---
 
-  /// Queues an action for the driver; actions run in the order of these calls. kick() makes it soon.
+  /// Queues an action for the driver; actions run in the order of these calls. Call kick() to run them soon.
   void enqueue(std::function<void()> action) { enqueueBy({}, std::move(action)); }
-  /// The same of an action that may wait until then. It runs earlier where somebody kicks or waits, or before an action
-  /// that is queued later.
+  /// Like enqueue(), for an action that may wait until `time`. It runs earlier if a thread kicks or waits, or if a
+  /// later action must run earlier.
   void enqueueBy(Clock::time_point time, std::function<void()> action);
-  /// Lets a sleeping driver look at new actions, or drives one round without waiting if nobody drives.
+  /// Wakes the driver for new actions; if no thread drives, drives one round without waiting.
   void kick();
-  /// Runs `action` on the driver and returns when it ran. Not from the driver itself.
+  /// Runs `action` on the driver and returns afterwards. Not from the driver itself.
   void runOnDriver(std::function<void()> action);
-  /// Whether the caller runs on a thread that the destructor waits for, in a callback for instance.
+  /// Whether the calling thread is one that the destructor waits for, for example in a callback.
   bool isOwnThread();
-  /// Drives, or lets another waiting thread drive, until `isDone` or `until`. Returns: isDone. Not from the driver.
+  /// Drives, or lets another waiting thread drive, until `isDone` is set or `until` has passed. Returns: isDone. Not
+  /// from the driver.
   bool wait(const std::atomic<bool>& isDone, Clock::time_point until);
-  /// Runs `callback` on a thread for callbacks. It may block, also until a later one has run: while callbacks are
-  /// queued and no thread comes free for some milliseconds there is one more, if the system has it.
+  /// Runs `callback` on a callback thread. The callback may block, even until a later callback has run: if callbacks
+  /// are queued and no callback thread becomes free for some milliseconds, the engine starts another one, if the system
+  /// allows it.
   void callLater(std::function<void()> callback);
 
   // --- on the driver ---
@@ -76,15 +79,15 @@ class Engine {
   Messenger& messenger() { return messenger_; }
   void addClient(EngineClient& client) { clients_.push_back(&client); }
   void removeClient(EngineClient& client) { std::erase(clients_, &client); }
-  /// Asks for tick() at the latest then.
+  /// Requests a tick() of the clients at `time` at the latest.
   void tickBy(Clock::time_point time) { nextTick_ = std::min(nextTick_, time); }
-  /// Asks for worker.work(token); work of a lower `priority` goes first, equal ones in order.
+  /// Requests worker.work(token). Lower `priority` numbers run first, equal ones in the order of these calls.
   void addWork(Worker& worker, uint64_t token, int priority);
   void removeWork(const Worker& worker);
-  /// Operations that are not done keep the background thread driving.
+  /// Counts operations. The background thread drives while there are unfinished ones.
   void operationStarted(int count = 1) { numOperations_ += count; }
   void operationEnded(int count = 1);
-  /// Lets waiting threads look whether they are done.
+  /// Makes waiting threads check whether they are done.
   void wakeWaiting();
 
  private:
@@ -96,23 +99,24 @@ class Engine {
 
   void stop();
   void driveOnce(Clock::time_point until);
-  /// Actions that may wait do so no more. Requires: mutex_.
+  /// Makes all held actions run in the next round. Requires: mutex_.
   void releaseActions();
-  /// Both return whether there were any.
+  /// These two return whether there were actions, or work.
   bool runActions();
   bool runWork();
   void driveInBackground();
-  /// Requires: the lock while nobody drives, or to be the driver.
+  /// Requires: the caller is the driver, or it holds mutex_ while no thread drives.
   bool needsBackground() const;
-  /// While callbacks are queued some thread is free to take them, now or after standing by. Requires: callbackMutex_.
+  /// If callbacks are queued and no callback thread is free, starts one, which calls standBy() first. Requires:
+  /// callbackMutex_.
   void keepOneFree();
-  /// Returns when nothing is queued, or when the other threads have taken nothing for a while.
+  /// Returns when no callback is queued, or when the other threads have taken none for a while.
   void standBy();
   void runCallbacks();
 
   Messenger& messenger_;
 
-  // Of the driver.
+  // Used by the driver only.
   std::vector<EngineClient*> clients_;
   std::vector<WorkItem> work_;
   Clock::time_point nextTick_ = Clock::time_point::max();
@@ -120,15 +124,15 @@ class Engine {
 
   // Lock order: mutex_ before the messenger's own. Never held while driving.
   std::mutex mutex_;
-  std::condition_variable handOver_;    ///< waiting threads: an operation ended or nobody drives
-  std::condition_variable background_;  ///< the background thread: nobody waits any more, or the engine ends
+  std::condition_variable handOver_;    ///< for waiting threads: an operation ended, or no thread drives
+  std::condition_variable background_;  ///< for the background thread: no thread waits any more, or the engine ends
   std::vector<std::function<void()>> actions_;
-  std::vector<std::function<void()>> heldActions_;  ///< behind those; they may wait until heldUntil_
+  std::vector<std::function<void()>> heldActions_;  ///< follow actions_; may wait until heldUntil_
   bool isDriven_ = false;
   uint64_t numWaits_ = 0;            ///< calls of wait() so far
-  bool isBackgroundAsleep_ = false;  ///< until nobody waits
+  bool isBackgroundAsleep_ = false;  ///< the background thread sleeps until no thread waits
   std::atomic<bool> hasActions_ = false;
-  std::atomic<Clock::time_point> heldUntil_ = Clock::time_point::max();  ///< max: there are none
+  std::atomic<Clock::time_point> heldUntil_ = Clock::time_point::max();  ///< max: there are no held actions
   std::atomic<bool> isStopping_ = false;
   std::atomic<int> numWaiting_ = 0;
   std::atomic<int> numOperations_ = 0;
@@ -138,7 +142,7 @@ class Engine {
   std::condition_variable callbackAdded_;
   std::deque<std::function<void()>> callbacks_;
   std::vector<std::thread> callbackThreads_;
-  size_t numFreeThreads_ = 1;  ///< of those for callbacks: in none
+  size_t numFreeThreads_ = 1;  ///< callback threads that run no callback
   uint64_t numCallbacksTaken_ = 0;
   std::thread backgroundThread_;
 };

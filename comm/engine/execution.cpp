@@ -11,7 +11,7 @@ namespace agspeed::comm {
 
 namespace {
 
-/// Shorter computations run at once: queueing them costs more than it lets bytes move earlier.
+/// Computations on fewer bytes run at once, because queueing them costs more time than transfers would gain.
 constexpr size_t kInlineBytes = 16 * 1024;
 constexpr size_t kCacheLine = 64;
 constexpr uint64_t kFailureToken = UINT64_MAX;
@@ -172,7 +172,7 @@ void Execution::complete(uint32_t slot, uint32_t step) {
   if (!isDraining_) drain();
 }
 
-/// Starts what waited for finished steps. A loop instead of a recursion: a step may finish while it is started.
+/// Starts the steps that waited for finished steps. A loop, not a recursion, because a step may finish while it starts.
 void Execution::drain() {
   isDraining_ = true;
   while (numDone_ > 0) {
@@ -182,7 +182,7 @@ void Execution::drain() {
     advance(slot, step);
   }
   isDraining_ = false;
-  if (numOpenSlots_ == 0) listener_.executionEnded(*this);  // last: it may start this execution anew
+  if (numOpenSlots_ == 0) listener_.executionEnded(*this);  // last, because it may start this execution again
 }
 
 void Execution::advance(uint32_t index, uint32_t step) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes one rank's schedule over a messenger.
+// Execution: executes one rank's schedule over a messenger.
 //
-// Up to `window` segments of the schedule (see chunk_layout.h) are open at a time, each in a slot with its own scratch.
-// A step starts as soon as all steps before it ended; sends and receives run concurrently, reductions one after another
-// between two looks at the network, so they overlap with transfers. An execution is prepared once per schedule and
-// reused; running it allocates only while its scratch grows to the longest operation seen.
+// Up to `window` segments of the schedule (chunk_layout.h) are in flight at a time, each in a slot with its own scratch
+// memory. A step starts when the steps it depends on have finished. Sends and receives run concurrently. Reductions run
+// one after another, each between two polls of the network, so they overlap with transfers. An execution is made for
+// one schedule and reused; running it allocates only while its scratch memory grows to the longest operation so far.
 //
-// Threading: all on the engine's driver. Ownership: whoever made it; it must not be destroyed while it runs.
+// Threading: on the engine's driver. Ownership: the creator's; it must not be destroyed while it runs.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace agspeed::comm {
 
-/// A schedule with what the executor looks up: who waits for whom.
+/// A schedule, prepared for execution: the steps that depend on each step.
 struct PreparedSchedule {
   explicit PreparedSchedule(Schedule schedule);
 
@@ -33,7 +33,7 @@ struct PreparedSchedule {
   std::vector<uint32_t> numDependencies;
 };
 
-/// One run. Everything referred to outlives it.
+/// The parameters of one run. All objects that they refer to outlive the run.
 struct ExecutionRequest {
   const CollectiveCall* call = nullptr;
   std::span<const int> members;  ///< the messenger's rank of each rank of the group
@@ -51,10 +51,10 @@ class Execution;
 
 class ExecutionListener {
  public:
-  /// On the driver. The execution may be started anew from here.
+  /// On the driver. The listener may start the execution again from here.
   virtual void executionEnded(Execution& execution) = 0;
-  /// A transfer with `rank` of the group failed; the execution waits to be cancelled. Not called from within the
-  /// messenger.
+  /// A transfer with `rank` of the group failed. The execution does not end until it is cancelled. Not called from
+  /// within the messenger.
   virtual void executionFailed(Execution& execution, int rank, const Status& status) = 0;
 
  protected:
@@ -65,14 +65,14 @@ class Execution final : private Worker {
  public:
   Execution(const PreparedSchedule& prepared, Engine& engine, ExecutionListener& listener);
 
-  /// Starts; may end before it returns. Requires: not running.
+  /// Starts a run, which may end before this returns. Requires: not running.
   void start(const ExecutionRequest& request);
-  /// Ends all transfers without telling the listener. Requires: running, not from within the messenger.
+  /// Ends all transfers without calling the listener. Requires: running, not from within the messenger.
   void cancel(const Status& reason);
 
   /// "segment 3 of 8, waiting for ranks 1 and 2".
   std::string progress() const;
-  /// Ranks of the group that a message is awaited from, or that have not taken one, ascending.
+  /// Ranks of the group with unfinished transfers (sends or receives), ascending.
   std::vector<int> awaitedRanks() const;
 
  private:
@@ -84,7 +84,7 @@ class Execution final : private Worker {
     Execution* owner = nullptr;
     uint32_t slot = 0;
     uint32_t step = 0;
-    int rank = -1;  ///< the peer's in the group
+    int rank = -1;  ///< of the peer in the group
     bool isPending = false;
   };
 
@@ -97,7 +97,7 @@ class Execution final : private Worker {
     std::vector<size_t> scratchOffsets;
     std::unique_ptr<std::byte[]> scratch;
     size_t scratchBytes = 0;
-    std::vector<StepTransfer> transfers;  ///< one per step; of sends and receives only
+    std::vector<StepTransfer> transfers;  ///< one per step; only sends and receives use theirs
   };
   /// A range in memory.
   struct View {
@@ -129,7 +129,7 @@ class Execution final : private Worker {
   ChunkLayout layout_;
   size_t elementBytes_ = 1, wideBytes_ = 1;
   std::vector<SegmentSlot> slots_;
-  /// SegmentSlot and step of finished steps whose dependents are still to start: a ring with room for all there can be.
+  /// Slot and step of finished steps whose dependents are not started yet: a ring with room for all steps of all slots.
   std::vector<std::pair<uint32_t, uint32_t>> done_;
   size_t firstDone_ = 0, numDone_ = 0;
   std::vector<Operand> operands_;
@@ -137,7 +137,7 @@ class Execution final : private Worker {
   uint32_t numOpenSlots_ = 0;
   bool isDraining_ = false;
   Status failure_;
-  int failedRank_ = -1;  ///< whose transfer failed
+  int failedRank_ = -1;  ///< the peer of the failed transfer
 };
 
 }  // namespace agspeed::comm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ExecutionPool: the executions of one rank of a group, by schedule. A schedule is made once; executions that have
-// ended are used again, with the memory they have.
+// ExecutionPool: the executions of one rank of a group, by schedule. A schedule is made once. Executions that have
+// ended are reused together with their memory.
 //
 // Threading: on the engine's driver. Ownership: owns the executions; none may be running when it is destroyed.
 #pragma once
@@ -15,27 +15,27 @@
 
 namespace agspeed::comm {
 
-/// What tells the schedules of one rank of a group from each other.
+/// Identifies a schedule among the schedules of one rank of a group.
 struct ScheduleKey {
   const Algorithm* algorithm = nullptr;
-  int root = 0;            ///< 0 where the collective has none
-  int localGroupSize = 1;  ///< as in ScheduleRequest
+  int root = 0;            ///< 0 if the collective has no root
+  int localGroupSize = 1;  ///< see ScheduleRequest
   auto operator<=>(const ScheduleKey&) const = default;
 };
 
 class ExecutionPool {
  public:
-  /// Executions tell `listener`.
+  /// Executions report to `listener`.
   ExecutionPool(Engine& engine, ExecutionListener& listener, int rank, int numRanks)
       : engine_(engine), listener_(listener), rank_(rank), numRanks_(numRanks) {}
 
   /// An execution that is not running.
   Execution& acquire(const ScheduleKey& key);
-  /// Gives back one that acquire() returned for this key and that has ended or was cancelled.
+  /// Returns an execution to the pool. Requires: acquire() returned it for this key, and it has ended or was cancelled.
   void release(const ScheduleKey& key, Execution& execution);
 
  private:
-  /// Of one schedule.
+  /// One schedule and its executions.
   struct Entry {
     explicit Entry(Schedule schedule) : prepared(std::move(schedule)) {}
 

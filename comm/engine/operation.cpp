@@ -6,7 +6,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// How often operations look whether their input is there: copies from a device take some 10 us to some ms.
+/// The interval at which operations check whether their input is ready: copies from a device take 10 us to some ms.
 constexpr std::chrono::microseconds kReadyInterval{50};
 
 }  // namespace
@@ -24,7 +24,7 @@ Status Operation::wait() {
 void Operation::whenDone(Callback callback) {
   {
     std::lock_guard lock(mutex_);
-    hasCallbacks_ = true;  // before the look: one of both sees the other
+    hasCallbacks_ = true;  // before reading isDone_, so that this function or complete() sees the other
     if (!isDone_) {
       callbacks_.push_back(std::move(callback));
       return;
@@ -48,7 +48,7 @@ void Operation::complete(Status status, Clock::time_point now) {
   std::vector<Callback> callbacks;
   {
     std::lock_guard lock(mutex_);
-    // Whoever waited may have started it again by now: then callbacks are for its next end.
+    // The caller may have restarted the operation by now. The callbacks then belong to its next end.
     if (numRestarts_.load(std::memory_order_relaxed) != numRestarts) return;
     callbacks.swap(callbacks_);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A handle of something that was started: a collective, a send or a receive.
+// Operation: a collective, a send or a receive that was started.
 //
 // Thread-safety: all functions, from any thread; wait() not from the engine's driver. Ownership: shared; dropping a
 // handle does not end the operation, whose bytes must stay in place until it is done. Handles may outlive their group
@@ -19,8 +19,8 @@
 
 namespace agspeed::comm {
 
-/// Whether what an operation reads is in its memory by now; a failure ends its group. Asked again and again on the
-/// driver until it is.
+/// Whether the input of an operation is in its memory by now. The driver calls it repeatedly until it returns true. A
+/// failure ends the operation's group.
 using Readiness = std::function<StatusOr<bool>()>;
 
 class Operation {
@@ -35,33 +35,35 @@ class Operation {
   const Status& status() const { return status_; }
   /// When it ended. Requires: isDone().
   Clock::time_point endedAt() const { return endedAt_; }
-  /// Of a receive: whose message it was, by rank of the group; -1 of anything else. Requires: isDone().
+  /// For a receive: the rank of the group that sent the message; -1 for other operations. Requires: isDone().
   virtual int sourceRank() const { return -1; }
-  /// isDone(), after a round of driving without waiting if nobody else drives: for those who poll.
+  /// isDone(), after one round of driving without waiting if no other thread drives. For callers that poll.
   bool poll();
-  /// Drives the engine until the operation is done. Every operation ends: at its deadline at the latest.
+  /// Drives the engine until the operation is done. Every operation ends, at its deadline at the latest.
   Status wait();
-  /// The same, but at most until then. Returns: isDone().
+  /// Like wait(), but at most until `until`. Returns: isDone().
   bool waitUntil(Clock::time_point until) { return engine_.wait(isDone_, until); }
-  /// Calls back once on the engine's thread for callbacks, soon if the operation is done already.
+  /// Runs `callback` once on a callback thread of the engine; soon if the operation is done already.
   void whenDone(Callback callback);
 
-  /// As whenDone(), but on the driver, within complete(). Requires: nobody else knows the operation yet.
+  /// Like whenDone(), but `callback` runs on the driver, within complete(). Requires: no other thread has the operation
+  /// yet.
   void setDriverCallback(Callback callback) {
     driverCallback_ = std::move(callback);
     hasCallbacks_ = true;
   }
 
-  /// Ends the operation. On the driver, or before anybody else knows it; once, and once more after each restart().
+  /// Ends the operation. Call it on the driver, or before another thread has the operation; once, and once more after
+  /// each restart().
   void complete(Status status, Clock::time_point now = Clock::now());
-  /// It is under way again. Requires: it is done, the caller alone uses it, and it has had no callbacks. The driver may
-  /// still be within complete().
+  /// Makes the operation unfinished again. Requires: it is done, only the caller uses it, and it has had no callbacks.
+  /// The driver may still be within complete().
   void restart();
 
  private:
   Engine& engine_;
   std::atomic<bool> isDone_ = false;
-  std::atomic<bool> hasCallbacks_ = false;  ///< or is about to: whoever ends the operation looks
+  std::atomic<bool> hasCallbacks_ = false;  ///< a callback was or is being added, so complete() must check for it
   std::atomic<uint64_t> numRestarts_ = 0;
   Status status_;
   Clock::time_point endedAt_{};
@@ -72,7 +74,8 @@ class Operation {
 
 using OperationHandle = std::shared_ptr<Operation>;
 
-/// Asks `readiness`, if there is one, and drops it once the input is there; else the engine ticks soon. On the driver.
+/// Calls `readiness`, if set. If the input is ready, clears `readiness`; else requests a tick of the engine soon. On
+/// the driver.
 StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine);
 
 }  // namespace agspeed::comm

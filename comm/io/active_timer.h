@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ActiveTimer: time by which a peer's patience is counted. Of a span in which this process did not look only a little
-// counts: it may have been busy or stopped itself, and what it waits for be there. Not thread-safe.
+// ActiveTimer: how long this process has waited for a peer while it was polling. The time between two calls of look()
+// counts for at most 50 ms: in a longer gap this process itself may have been busy or stopped, and the peer's answer
+// may have arrived unread. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@ class ActiveTimer {
  public:
   explicit ActiveTimer(Clock::time_point begin) : lookedAt_(begin) {}
 
-  /// What counts of the time since the last look.
+  /// Returns the part of the time since the last call that counts.
   Clock::duration look(Clock::time_point now) {
     return std::min<Clock::duration>(now - std::exchange(lookedAt_, now), kLongestSpan);
   }

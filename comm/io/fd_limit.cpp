@@ -14,9 +14,9 @@
 namespace agspeed::comm {
 namespace {
 
-/// Of connections with a peer: over each rail one per direction; sockets, bell and process through shared memory.
+/// Descriptors per peer: each rail has one connection per direction; shared memory takes sockets, a bell and a process.
 constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
-/// The limit is to be so many times what connections take: others of the process need descriptors, too.
+/// The limit should be this multiple of the connections' descriptors, because the process needs descriptors elsewhere.
 constexpr size_t kReserve = 2;
 
 std::mutex reservationMutex;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// File descriptors, of which a process may open only so many: how many connections they suffice for, and reservations
-// that raise the limit. The limit belongs to the process.
+// The limit on open file descriptors: how many connections it allows, and reservations that raise it. The limit belongs
+// to the process.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace agspeed::comm {
 
-/// Rails on each of `numInterfaces` interfaces, so many that connections to all peers take at most half of the
-/// descriptors that the process may open; at least 1.
+/// The largest number of rails per interface with which connections to all peers take at most half of
+/// `numDescriptors`; at least 1.
 int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers);
 
-/// How many descriptors the process may open once it has raised its limit as far as it may.
+/// How many descriptors the process may open after it has raised its limit as far as allowed.
 size_t mostDescriptors();
 
-/// Reserves descriptors for connections over `numRails` rails to `numPeers` peers. While it lives the process may open
-/// at least twice as many descriptors as all living reservations may take, so far as its limit can be raised.
+/// Reserves descriptors for connections over `numRails` rails to `numPeers` peers. While reservations live, the
+/// process's limit is at least twice the number of descriptors that all of them reserve, as far as it can be raised.
 /// Thread-safe.
 class FdReservation {
  public:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PausableListener: a listening descriptor in the poller. What it has no descriptor for stays in the kernel and would
-// make it ready again and again: it is left alone meanwhile. One thread, the poller's.
+// PausableListener: a listening descriptor in the poller that pauses while the process has no free descriptors. A
+// connection that cannot be accepted stays in the kernel's queue and would make the listener ready again and again.
+// One thread, the poller's.
 #pragma once
 
 #include "comm/io/poller.h"
@@ -9,14 +10,14 @@ namespace agspeed::comm {
 
 class PausableListener {
  public:
-  /// The descriptor stays the caller's.
+  /// The caller keeps ownership of the descriptor.
   PausableListener(Poller& poller, int descriptor, Poller::Handler& handler);
   ~PausableListener();
   PausableListener(const PausableListener&) = delete;
 
-  /// Accepting failed with this error. When there are no descriptors the handler is not called any more.
+  /// Reports that accepting failed with this error. If descriptors or memory are exhausted, it pauses until resume().
   void failed(int error);
-  /// With every tick: the handler is called again.
+  /// Ends a pause: the handler is called again. Called with every tick.
   void resume();
 
  private:

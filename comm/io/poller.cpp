@@ -20,17 +20,18 @@ namespace {
 
 constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
-/// While nothing waits for memory to change, descriptors get their turn this often.
+/// While every poll of memory finds changes, only one call of wait() in this many polls the descriptors.
 constexpr uint32_t kPollsPerTurn = 16;
-/// Where memory lately changed within kQuick of being armed, others are let run for kYieldFor first: a sleep costs
-/// the one who sleeps and the one who wakes it more.
+/// If memory lately changed within kQuick of being armed, wait() yields the processor for up to kYieldFor before it
+/// sleeps: a sleep and its wake-up cost both processes more.
 constexpr std::chrono::microseconds kYieldFor{60}, kQuick{1000};
-/// Where they kept the processor for so long they compute, and a sleeper would get it sooner: it sleeps for a while,
-/// longer each time and shorter again with each short turn, so that one in forty being long is too much.
+/// A yield that took longer than this means that other processes compute. A sleeping process then gets the processor
+/// back sooner than a yielding one, so wait() stops yielding for a while. Each long yield doubles that time and each
+/// short one reduces it by 1/64, so it grows if more than about one yield in 40 is long.
 constexpr std::chrono::microseconds kLongTurn{500};
 constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
 constexpr int kShortTurnsPerLong = 64;
-/// Less is not worth a system call.
+/// A shorter wait is not worth a system call.
 constexpr std::chrono::microseconds kMinCoalesce{100};
 
 uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
@@ -40,7 +41,7 @@ timespec toTimespec(Clock::duration duration) {
   return {static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
 }
 
-/// epoll_wait with a timeout finer than a millisecond where the kernel has it.
+/// epoll_wait with a timeout finer than a millisecond if the kernel supports it.
 int waitFor(int epoll, epoll_event* events, Clock::duration timeout) {
   const timespec limit = toTimespec(timeout);
   const int count = epoll_pwait2(epoll, events, kMaxEvents, &limit, nullptr);
@@ -83,7 +84,7 @@ Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
 void Poller::remove(Id id, int descriptor) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   slots_[id].handler = nullptr;
-  ++slots_[id].generation;  // an event of it that was already fetched finds no handler
+  ++slots_[id].generation;  // an event that was already fetched finds no handler
   freeSlots_.push_back(id);
 }
 

@@ -2,8 +2,8 @@
 // Poller: one epoll for everything a messenger waits for, and the eventfd that ends a wait. wake() may be called from
 // any thread; everything else from the messenger's. A handler may add and remove handlers, itself included.
 //
-// Memory that other processes change is polled as well, without a system call while there is something in it. Before it
-// sleeps the poller arms the memory, as a UCX worker is armed: whoever changes it then makes a descriptor ready.
+// The poller also polls memory that other processes write, without a system call as long as it finds changes. Before
+// it sleeps it arms the memory, as a UCX worker is armed: a process that then writes makes a descriptor ready.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,15 @@
 
 namespace agspeed::comm {
 
-/// What other processes change without the kernel's knowledge.
+/// Memory that other processes write without the kernel's knowledge.
 class PolledMemory {
  public:
-  /// Handles what has changed. Returns: whether anything had.
+  /// Handles all changes. Returns: whether there were any.
   virtual bool poll() = 0;
-  /// From now on whoever changes something makes a descriptor of the poller ready; poll() follows once more.
+  /// From now on a process that writes makes a descriptor of the poller ready. The poller calls poll() once more
+  /// afterwards.
   virtual void arm() = 0;
-  /// Nobody needs to make a descriptor ready any more.
+  /// Ends arm(): writers need not make a descriptor ready any more.
   virtual void disarm() = 0;
 
  protected:
@@ -46,28 +47,31 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  /// Ok, or why nothing can be polled: the process has no descriptor left, say. Then the poller is of no use.
+  /// Ok, or why the poller cannot be used, for example because the process has no free descriptor.
   const Status& status() const { return status_; }
-  /// Calls the handler when the descriptor has one of `events`, until remove(). The descriptor stays the caller's.
+  /// Calls the handler when the descriptor has one of `events`, until remove(). The caller owns the descriptor.
   Id add(int descriptor, uint32_t events, Handler& handler);
   void remove(Id id, int descriptor);
 
-  /// What to poll besides; nullptr: nothing any more. Stays the caller's.
+  /// Sets the memory to poll besides descriptors; nullptr: none. The caller owns it.
   void setMemory(PolledMemory* memory) { memory_ = memory; }
 
-  /// Waits until something is ready, wake() was called or `until`, and calls the handlers once. What becomes ready
-  /// before `coalesceUntil`, memory included, is left until then or until wake(); not where `until` is no time at all,
-  /// nor where the last call left something that is ready. Returns: whether wake() was called.
+  /// Waits until something is ready, wake() was called, or `until` has passed; then calls the handlers once. Before
+  /// `coalesceUntil` only wake() ends the wait, so that one turn handles more events; changes of memory wait, too. It
+  /// does not coalesce if `until` is the zero time point or the last call fetched as many events as it can. Returns:
+  /// whether wake() was called.
   bool wait(Clock::time_point until, Clock::time_point coalesceUntil = {});
   void wake();
-  /// Readable while wait() would find something ready, memory aside. From any thread.
+  /// A descriptor that is readable while another descriptor of the poller is ready; memory does not count. From any
+  /// thread.
   int descriptor() const { return epoll_; }
 
  private:
   bool waitForDescriptors(Clock::time_point until);
-  /// Those who change the memory may need this processor. Returns: whether it has changed, before `until`.
+  /// Yields this processor to processes that may be about to write the memory. Returns: whether it changed before
+  /// `until`.
   bool letOthersRun(Clock::time_point until);
-  /// Waits for nothing but wake(). Returns: whether it did.
+  /// Waits for wake() only. Returns: whether it waited; short waits are skipped.
   bool coalesce(Clock::time_point until) const;
 
   struct Slot {
@@ -80,12 +84,12 @@ class Poller {
   std::vector<Slot> slots_;
   std::vector<Id> freeSlots_;
   PolledMemory* memory_ = nullptr;
-  uint32_t numPolls_ = 0;     ///< that found a change
-  bool isMoreReady_ = false;  ///< than the last wait could take in
+  uint32_t numPolls_ = 0;     ///< polls of memory that found a change
+  bool isMoreReady_ = false;  ///< the last wait fetched kMaxEvents events, so more may be ready
   std::atomic<bool> isWakeDue_ = false;
-  bool isAnswerQuick_ = false;  ///< the memory changed soon after it was armed, or while others ran
-  Clock::duration crowdedFor_{};
-  Clock::time_point crowdedUntil_{};  ///< others need the processor
+  bool isAnswerQuick_ = false;        ///< memory last changed soon after it was armed: yield before the next sleep
+  Clock::duration crowdedFor_{};      ///< how long yielding stops after a long yield
+  Clock::time_point crowdedUntil_{};  ///< until then other processes need this processor: no yielding
 };
 
 }  // namespace agspeed::comm

@@ -19,7 +19,7 @@ class Watch final : public Poller::Handler {
         watched_(descriptor_.get()),
         action_(std::move(action)),
         id_(poller.add(watched_, events, *this)) {}
-  /// Of a descriptor that somebody else owns and keeps open.
+  /// Watches a descriptor that the caller owns and keeps open.
   Watch(Poller& poller, int descriptor, uint32_t events, std::function<void()> action)
       : poller_(poller), watched_(descriptor), action_(std::move(action)), id_(poller.add(watched_, events, *this)) {}
   ~Watch() { stop(); }

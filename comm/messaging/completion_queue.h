@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CompletionQueue: transfers that have ended and whose owners have yet to be notified. They are notified one after
-// another, never within a finished() that ended them: what ends within one, the outermost notifyAll() tells. Not
-// thread-safe.
+// CompletionQueue: transfers that have ended and whose owners are not notified yet. Calls of finished() do not nest: if
+// a transfer ends within a finished(), the outermost notifyAll() notifies its owner afterwards. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -15,11 +14,11 @@ namespace agspeed::comm {
 class CompletionQueue {
  public:
   void add(Transfer& transfer, Status status) { ended_.emplace_back(&transfer, std::move(status)); }
-  /// Its owner is notified otherwise.
+  /// Removes the transfer; the caller notifies its owner.
   void drop(const Transfer& transfer) {
     std::erase_if(ended_, [&](const auto& entry) { return entry.first == &transfer; });
   }
-  /// Returns: whether there were any and no notifyAll() was under way.
+  /// Notifies all owners. Returns: whether there were any; false within another notifyAll().
   bool notifyAll() {
     if (isNotifying_ || ended_.empty()) return false;
     isNotifying_ = true;
@@ -33,7 +32,7 @@ class CompletionQueue {
   }
 
  private:
-  std::pmr::unsynchronized_pool_resource pool_;  ///< so that no transfer asks the heap for memory
+  std::pmr::unsynchronized_pool_resource pool_;  ///< avoids a heap allocation per transfer
   std::pmr::deque<std::pair<Transfer*, Status>> ended_{&pool_};
   bool isNotifying_ = false;
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Credits: credit-based flow control of eager messages between two ranks, in each direction: how many of their bytes
-// may be under way before they have found their receives. Every frame advertises to its receiver how many have. Knows
-// no frames; not thread-safe.
+// Credits: credit-based flow control of eager messages between two ranks, for each direction. It limits the eager bytes
+// that are in flight or held as unexpected. Every frame advertises to its receiver how many bytes have been matched
+// with receives so far. Knows no frames; not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -11,13 +11,14 @@
 
 namespace agspeed::comm {
 
-/// Eager zero-copy messages, as most segments of operations are: a rendezvous would cost about two messages' time, a
-/// good part of their own. Shorter ones, little beyond the 64 KiB that a kernel sends at once, have a short end that
-/// waits behind other connections' bytes; longer ones take so long that a rendezvous costs them little. The two ends
-/// must agree on these bounds, as on the format of frames (kProtocolVersion).
+/// Sizes of eager zero-copy messages. Most segments of operations have such sizes, and a rendezvous would cost them
+/// about the time of two messages, which is a good part of their own time. Messages between 64 and 80 KiB are excluded:
+/// a kernel sends 64 KiB at once, and their short end then waits behind other connections' bytes. Longer messages take
+/// so long that a rendezvous costs them little. Both ends must agree on these limits, as on the format of frames
+/// (kProtocolVersion).
 constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 128 * 1024;
 
-/// Whether a message may be sent without a rendezvous, where there is credit.
+/// Whether a message may be sent without a rendezvous if there is credit.
 constexpr bool mayBeEager(uint64_t bytes) {
   return bytes < kZeroCopyBytes || (bytes >= kMinEagerZeroCopyBytes && bytes <= kMaxEagerZeroCopyBytes);
 }
@@ -25,17 +26,17 @@ constexpr bool mayBeEager(uint64_t bytes) {
 class Credits {
  public:
   static constexpr uint64_t kWindowBytes = 4 * 1024 * 1024;
-  /// Of it, what eager zero-copy messages may take: those of an operation that the peer has not called must not hold up
-  /// others' eager copies.
+  /// The part of the window that eager zero-copy messages may use. Messages of an operation that the peer has not
+  /// called must not block the eager copies of other operations.
   static constexpr uint64_t kZeroCopyWindowBytes = kWindowBytes / 2;
-  /// What messages that were cancelled midway may add to the window in all: six times all that can be under way then.
+  /// The most bytes that messages cancelled midway may add to the window in all: six times the eager zero-copy window.
   static constexpr uint64_t kMaxPartialBytes = 6 * kZeroCopyWindowBytes;
-  /// So many unexpected bytes a receiver holds; an intact sender keeps to it.
+  /// A receiver holds at most this many unexpected bytes; an intact sender never exceeds it.
   static constexpr uint64_t kMaxUnexpectedBytes = kWindowBytes + kMaxPartialBytes;
 
-  // --- what this rank sends
+  // --- for sending
 
-  /// Whether a message may be sent now; it then counts.
+  /// Whether a message may be sent now. If so, it counts against the window.
   bool acquire(uint64_t bytes) {
     const uint64_t cost = costOf(bytes);
     const uint64_t window = bytes < kZeroCopyBytes ? kWindowBytes : kZeroCopyWindowBytes;
@@ -43,32 +44,35 @@ class Credits {
     sent_ += cost;
     return true;
   }
-  /// A message that counted was cancelled before any of it was sent.
+  /// A message that counted was cancelled before any byte of it was sent.
   void release(uint64_t bytes) { sent_ -= costOf(bytes); }
-  /// The same midway. The peer may hold what has come of it, or get all of it and count it, too: the window is then
-  /// larger by as much. Beyond what a peer bears the credit comes back only if the message arrives all the same.
+  /// A message that counted was cancelled midway. Its credit is released, which enlarges the window: the peer may hold
+  /// the part that arrived, or receive and advertise the whole message, too. Beyond kMaxPartialBytes in all, credit is
+  /// not released here; it returns only if the message still arrives.
   void releasePartial(uint64_t bytes) {
     if (partial_ + costOf(bytes) > kMaxPartialBytes) return;
     partial_ += costOf(bytes);
     release(bytes);
   }
-  /// The peer advertises how much has found its receives, ever; frames may overtake each other.
+  /// The peer advertises the total of bytes matched with its receives so far. The maximum counts, because frames may
+  /// overtake each other.
   void advertised(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }
 
-  // --- what it receives
+  // --- for receiving
 
-  /// A message has found its receive, or is not wanted any more. Returns: whether that must be advertised now, in a
-  /// frame of its own if need be, because it has not been for long; that is then taken as done.
+  /// A message was matched with its receive or is not wanted any more. Returns: whether the caller must advertise the
+  /// total now, in a separate frame if necessary, because a quarter of the window is not advertised yet. The total then
+  /// counts as advertised.
   bool consume(uint64_t bytes) {
     consumed_ += costOf(bytes);
     if (consumed_ - advertised_ < kWindowBytes / 4) return false;
     advertised_ = consumed_;
     return true;
   }
-  /// What a frame that leaves now advertises to the peer.
+  /// The total to put into a frame that is sent now.
   uint64_t advertise() { return advertised_ = consumed_; }
-  /// Whether an unexpected message may be held; it then counts until it is released. Otherwise the peer does not keep
-  /// to its window.
+  /// Whether an unexpected message may be held. If so, it counts until it is released. If not, the peer has exceeded
+  /// its window.
   bool holdUnexpected(uint64_t bytes) {
     if (unexpected_ + costOf(bytes) > kMaxUnexpectedBytes) return false;
     unexpected_ += costOf(bytes);
@@ -77,7 +81,7 @@ class Credits {
   void releaseUnexpected(uint64_t bytes) { unexpected_ -= costOf(bytes); }
 
  private:
-  /// What the bookkeeping of a message counts as, so that empty ones are bounded too.
+  /// The cost of a message's bookkeeping, so that empty messages are limited, too.
   static constexpr uint64_t kMessageCost = 64;
   static uint64_t costOf(uint64_t bytes) { return bytes + kMessageCost; }
 

@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// So many names of messages that have not begun a job may have, and more would take too much memory.
+/// The most names of messages that have not begun. An intact job has fewer, and more would take too much memory.
 constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
 std::string inMilliseconds(Clock::duration duration) {
@@ -25,7 +25,7 @@ void Endpoint::send(Transfer& transfer) {
 }
 
 void Endpoint::receive(Transfer& transfer) {
-  // What arrived whole before the peer was lost is still there.
+  // A message that arrived completely before the peer was lost can still be received.
   if (!failure_ && !receives_.isKnown(transfer.id)) return context_.completions.add(transfer, failure_);
   receives_.start(transfer);
   pump();
@@ -58,7 +58,7 @@ void Endpoint::acknowledged(uint64_t token) {
 void Endpoint::arrived(const FrameHeader& header) {
   liveness_.heard();
   if (!failure_) {
-    // It may have been stopped for long and not know.
+    // The peer may have been stopped for a long time and not know that this rank has given it up.
     if (header.kind == FrameKind::kPing && context_.transport.canSend(context_.peer)) {
       OutgoingFrame frame;
       frame.header.kind = FrameKind::kReset;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoint: this rank's end of all that passes between it and one peer: what goes (SendQueue), what comes
-// (ReceiveQueue), and whether the peer's process is alive (LivenessMonitor). When the peer is lost, transfers with it
-// fail, now and later, but receives of what has arrived whole; should it come back, its probe is answered with kReset.
+// Endpoint: this rank's end of all traffic with one peer: sends (SendQueue), receives (ReceiveQueue), and whether the
+// peer's process is alive (LivenessMonitor). When the peer is lost, transfers with it fail, now and later, except
+// receives of messages that have arrived completely. If the peer comes back, its probe is answered with kReset.
 //
-// Not thread-safe. What the context refers to outlives it. Transfers are notified by whoever owns the completion queue.
+// Not thread-safe. The objects of the context outlive it. The owner of the completion queue notifies transfers.
 #pragma once
 
 #include <span>
@@ -23,38 +23,38 @@ class Endpoint {
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
-  // As of Messenger.
+  // See Messenger.
   void send(Transfer& transfer);
   void receive(Transfer& transfer);
-  /// The transfer's bytes are not touched any more; nobody is notified.
+  /// The transfer's bytes are not touched any more. Does not notify the transfer.
   void cancel(Transfer& transfer);
   void dropCommunicator(uint32_t communicator);
   bool probe(const MessageId& id) const { return receives_.probe(id); }
   bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
-  /// Whether anything waits to be handed to the transport.
+  /// Whether frames wait to be handed to the transport.
   bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasZeroCopies()); }
-  /// Whether that and what follows it is much, and nothing of it short.
+  /// Whether only long messages wait, and enough of them (SendQueue::hasMuch).
   bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
-  // As of Transport::Sink.
+  // See Transport::Sink.
   std::span<std::byte> place(const FrameHeader& header);
   void arrived(const FrameHeader& header);
   void acknowledged(uint64_t token);
   void writable() { pump(); }
   void lost(const Status& status);
 
-  /// Probes the peer when it owes a sign of life, and gives it up when it has been silent for `timeout`. Returns:
-  /// whether a transfer waits for it.
+  /// Probes the peer if a transfer waits for it and it is silent. The peer is lost when it has been silent for
+  /// `timeout`. Returns: whether a transfer waits for it.
   bool checkLiveness(Clock::time_point now, Clock::duration timeout);
 
   /// The messenger ends: callers' bytes are not touched any more.
   void detachCallers();
-  /// Whether eager copies have yet to be handed to the transport.
+  /// Whether eager copies wait to be handed to the transport.
   bool hasUnsentCopies() const { return failure_.isOk() && sends_.hasEagerCopies(); }
 
  private:
   void pump();
-  /// The peer itself is the reason why it is lost.
+  /// Marks the peer lost because of its own behavior.
   void lose(const std::string& why);
 
   const EndpointContext context_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EndpointContext: this rank and a peer, and what messages between them need of the messenger. Everything in it
-// outlives those who hold it.
+// EndpointContext: this rank, a peer, and the parts of the messenger that messages between them need. The referenced
+// objects outlive the context's users.
 #pragma once
 
 #include <string>
@@ -19,14 +19,14 @@ struct EndpointContext {
   int peer;
   Transport& transport;
   CompletionQueue& completions;
-  const Communicators& dropped;  ///< of them nothing is received or sent any more
+  const Communicators& dropped;  ///< communicators whose messages are discarded
 };
 
 inline std::string nameOf(const MessageId& id) {
   return formatText("(communicator {}, sequence {}, step {})", id.communicator, id.sequence, id.step);
 }
 
-/// Sender and receiver differ about a message's length.
+/// The failure of a message whose length differs between sender and receiver.
 inline Status wrongLength(int receiver, uint64_t expected, int sender, uint64_t sent, const MessageId& id) {
   return invalidArgument("rank {} expected {} bytes from rank {}, which sent {} {}", receiver, expected, sender, sent,
                          nameOf(id));

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LivenessMonitor: whether a peer that transfers wait for still drives its messenger. Its kernel says nothing about
-// that: it goes on answering for a process that is stopped or hangs. A process that computes answers, because its
-// engine drives in the background.
+// LivenessMonitor: whether a peer that transfers wait for still drives its messenger. Its kernel does not show that,
+// because it also answers for a process that is stopped or hangs. A process that computes answers, because its engine
+// drives in the background.
 //
-// Checked now and then while somebody waits for the peer; nothing is to be sent or checked while nobody does. Time in
-// which this process did not check (it was stopped itself) does not count. Not thread-safe.
+// It is checked regularly while a transfer waits for the peer; otherwise nothing is sent. The time between two checks
+// counts for at most 200 ms, because this process may have been stopped itself. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -17,22 +17,22 @@ namespace agspeed::comm {
 
 class LivenessMonitor {
  public:
-  /// How often to check.
+  /// The interval between checks.
   static constexpr std::chrono::milliseconds kInterval{100};
 
   enum class Verdict {
     kFine,
     kProbe,     ///< silent for a while: send a probe
-    kWarn,      ///< it has not answered
-    kAnswered,  ///< it has, after a warning
+    kWarn,      ///< it has not answered the probe
+    kAnswered,  ///< it has answered after a warning
     kLost,      ///< silent for longer than the timeout
   };
 
-  /// Anything came from the peer's process.
+  /// A frame has arrived from the peer's process.
   void heard() { hasHeard_ = true; }
   Clock::duration silence() const { return silence_; }
 
-  /// `isAwaited`: somebody waits for the peer, and it is connected.
+  /// `isAwaited`: a transfer waits for the peer, and the peer is connected.
   Verdict check(Clock::time_point now, bool isAwaited, Clock::duration timeout) {
     const Clock::duration elapsed = std::min<Clock::duration>(now - checkedAt_, 2 * kInterval);
     const bool wasAwaited = std::exchange(isAwaited_, isAwaited);

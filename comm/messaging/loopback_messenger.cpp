@@ -23,7 +23,7 @@ struct Message {
   std::span<const std::byte> bytes() const { return send ? std::span<const std::byte>(send->bytes) : copy; }
 };
 
-/// A transfer that ended, to be told outside the lock.
+/// A transfer that ended. Its owner is notified outside the lock.
 struct Ending {
   Transfer* transfer;
   Status status;
@@ -108,7 +108,7 @@ class LoopbackMessenger final : public Messenger {
     {
       std::unique_lock lock(group_.mutex_);
       match();
-      // A wait for the past would still sleep for a scheduler's tick, so it is left out.
+      // Skip a wait for a past time, because it would still sleep for a scheduler's tick.
       if (endings_.empty() && !isAwake_ && until > Clock::now()) {
         wakeUp_.wait_until(lock, until, [&] { return isAwake_ || !endings_.empty() || match(); });
       }
@@ -172,7 +172,8 @@ class LoopbackMessenger final : public Messenger {
     sender.wakeUp_.notify_all();
   }
 
-  /// Hands arrived messages to the receives that wait for them. Returns: whether there were any. Requires: the lock.
+  /// Hands arrived messages to the receives that wait for them. Returns: whether any transfer ended. Requires: the
+  /// lock.
   bool match() {
     const size_t before = endings_.size();
     for (auto message = arrived_.begin(); message != arrived_.end();) {
@@ -204,7 +205,7 @@ class LoopbackMessenger final : public Messenger {
     if (message.send) acknowledge(message);
   }
 
-  /// Fails everything that is under way with `dead`. Requires: the lock.
+  /// Fails all transfers in flight with `dead`. Requires: the lock.
   void drop(int dead) {
     for (size_t i = posted_.size(); i-- > 0;) {
       if (Status status = deadPeer(*posted_[i]); !status) {
@@ -222,7 +223,7 @@ class LoopbackMessenger final : public Messenger {
     wakeUp_.notify_all();
   }
 
-  /// Reports what ended, one at a time because a report may cancel another transfer.
+  /// Notifies owners of ended transfers one at a time, because finished() may cancel another transfer.
   bool tellEndings() {
     for (bool any = false;; any = true) {
       Ending ending;
@@ -241,7 +242,7 @@ class LoopbackMessenger final : public Messenger {
   // Guarded by the group's lock.
   std::vector<Transfer*> posted_;
   std::vector<Message> arrived_;
-  std::vector<std::pair<int, MessageId>> discarded_;  ///< names of cancelled receives whose message is still to come
+  std::vector<std::pair<int, MessageId>> discarded_;  ///< names of cancelled receives whose message has not arrived
   std::unordered_set<uint32_t> dropped_;
   std::vector<Ending> endings_;
   bool isAwake_ = false;

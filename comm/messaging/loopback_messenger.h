@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that live in one process and pass messages through memory: for tests of everything above the messenger, and the
-// template to start another messenger from.
+// LoopbackMessenger: ranks in one process that pass messages through memory. It serves tests of everything above the
+// messenger, and as an example for another messenger.
 //
-// Threading: each messenger is used as messenger.h says; different ranks may run in different threads. One lock per
-// group; a message is copied under it. Ownership: the group owns the messengers and outlives all use of them.
+// Threading: each messenger is used as messenger.h says; different ranks may run in different threads. The group has
+// one lock, under which messages are copied. Ownership: the group owns the messengers and outlives all use of them.
 #pragma once
 
 #include <condition_variable>
@@ -22,11 +22,11 @@ struct LoopbackOptions {
   size_t eagerBytes = 4096;
   /// Not zero: messages arrive in a random order drawn from this seed.
   uint64_t shuffleSeed = 0;
-  /// What each rank is believed to send to all others together; empty: not known.
+  /// Messenger::bytesPerSecond() of each rank; empty: not known.
   std::vector<double> bytesPerSecond = {};
-  /// As Messenger::roundTripSeconds().
+  /// Messenger::roundTripSeconds() of all ranks.
   double roundTripSeconds = 0;
-  /// Of each rank, as Messenger::host(); empty: not known.
+  /// Messenger::host() of each rank; empty: not known.
   std::vector<uint32_t> hosts = {};
 };
 
@@ -40,11 +40,11 @@ class LoopbackGroup {
 
   /// The messenger of `rank`, owned by the group.
   Messenger& messenger(int rank);
-  /// From any thread: `rank` is gone; every transfer with it, now or later, fails as unavailable and names it.
+  /// Makes `rank` gone: every transfer with it, now or later, fails as unavailable and names it. From any thread.
   void kill(int rank);
-  /// From any thread: bytes of the messages that `rank` has sent.
+  /// Bytes of all messages that `rank` has sent. From any thread.
   uint64_t numBytesSent(int rank);
-  /// The same of those to `peer`.
+  /// Bytes of the messages that `rank` has sent to `peer`. From any thread.
   uint64_t numBytesSent(int rank, int peer);
 
  private:

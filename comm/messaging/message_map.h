@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MessageMap: a map from names of messages between two ranks. Not ordered, not thread-safe. Its entries come from a
-// pool that its owner has (MessagePool), so that no message asks the heap for memory.
+// MessageMap: a map whose keys are names of messages between two ranks. Not ordered, not thread-safe. Its entries come
+// from its owner's pool (MessagePool), which avoids a heap allocation per message.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct MessageIdHash {
 template <typename T>
 using MessageMap = std::pmr::unordered_map<MessageId, T, MessageIdHash>;
 
-/// Keeps what is freed for what comes next. Larger blocks than entries and small messages are the heap's.
+/// Keeps freed blocks for later use. Blocks larger than entries and small messages come from the heap.
 class MessagePool final : public std::pmr::unsynchronized_pool_resource {
  public:
   MessagePool()

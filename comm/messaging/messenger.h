@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages between the ranks of one group: what collectives are made of.
+// Messenger: messages between ranks, from which collectives are built.
 //
-// A message is a run of bytes with a name; sender and receiver name it alike and each name is used once per (sender,
-// receiver). Messages arrive whole, unchanged and exactly once, whatever rails carry them and in whatever order they
-// were sent and received. There is no order between messages of different names.
+// A message is a run of bytes with a name. Sender and receiver use the same name, and each name is used once per
+// (sender, receiver). Messages arrive complete, unchanged and exactly once, whatever rails carry them and in whatever
+// order they were sent and received. There is no order between messages of different names.
 //
-// Threading: all calls but wake() come from one thread at a time (the engine's lock). Transfer::finished is called from
-// within progress(), send(), receive() or cancel() and must not call back into the messenger except to start further
-// transfers.
+// Threading: all calls except wake() come from one thread at a time (the engine's lock). Transfer::finished is called
+// from within progress(), send(), receive() or cancel() and must not call back into the messenger except to start
+// further transfers.
 #pragma once
 
 #include <cstddef>
@@ -21,32 +21,33 @@
 
 namespace agspeed::comm {
 
-/// One send or receive in flight, owned by whoever started it. It and its bytes stay where they are until finished().
+/// One send or receive in flight. The caller owns it and keeps it and its bytes in place until finished().
 class Transfer {
  public:
   int peer = -1;
   MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads them
-  uint64_t numFollowing = 0;   ///< of a send: about so many more bytes will go to the peer right after it
-  /// Nothing is held up by it: while only such transfers are under way with a peer, nobody asks whether it is alive,
-  /// and a receive does not connect to it.
+  uint64_t numFollowing = 0;   ///< for a send: about this many more bytes will go to the peer right after it
+  /// The transfer is not urgent. While only such transfers are in flight with a peer, the peer's liveness is not
+  /// checked. A background receive does not connect to the peer.
   bool isBackground = false;
-  /// Of a receive: a message of fewer bytes is taken in, too. Of a send: its receive may say so, and those of one
-  /// communicator and step are started in the order of their sequences.
+  /// For a receive: it accepts a shorter message, too. For a send: its receive may have this flag; such sends of one
+  /// communicator and step start in the order of their sequences.
   bool mayBeShorter = false;
-  uint64_t numReceived = 0;  ///< of a receive that has finished: bytes of its message
+  uint64_t numReceived = 0;  ///< for a finished receive: bytes of its message
 
   /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may
-  /// or may not have arrived; the sentence names peer, operation and progress.
+  /// or may not have arrived; the status message names peer, operation and progress.
   virtual void finished(const Status& status) = 0;
-  /// What it belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
+  /// The operation that the transfer belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
   virtual std::string describe() const { return "a message"; }
 
  protected:
   ~Transfer() = default;
 };
 
-/// See the file's text. Implementations: LoopbackMessenger (tests, one process), the one over rails.
+/// See the comment at the top. Implementations: LoopbackMessenger (tests, one process), TransportMessenger (rails and
+/// shared memory), NetworkMessenger (wraps it).
 class Messenger {
  public:
   virtual ~Messenger() = default;
@@ -56,33 +57,34 @@ class Messenger {
 
   /// Starts to send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
   virtual void send(Transfer& transfer) = 0;
-  /// Starts to receive. A message of another length than `bytes` fails the receive with invalid argument, but a shorter
-  /// one does not where the transfer says so.
+  /// Starts to receive. If the message's length differs from that of `bytes`, the receive fails as invalid argument. A
+  /// shorter message is accepted if the transfer allows it (mayBeShorter).
   virtual void receive(Transfer& transfer) = 0;
   /// Ends an unfinished transfer: finished(reason) runs before this returns; afterwards neither it nor its bytes are
   /// touched. A message that arrives for it later is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
-  /// What has come for that communicator and is unexpected, or still comes, is thrown away; its senders are done with
-  /// it. Requires: no transfer of it is under way or started here from now on.
+  /// Discards unexpected messages of the communicator, now and later; their sends finish normally. Requires: no
+  /// transfer of the communicator is in flight here or started here from now on.
   virtual void dropCommunicator(uint32_t communicator) = 0;
 
-  /// As MPI_Iprobe: whether `peer` has begun to send, or sent the RTS of, an unexpected message of that name.
+  /// Like MPI_Iprobe: whether an unexpected message of that name, or its RTS, has begun to arrive from `peer`.
   virtual bool probe(int, const MessageId&) const { return false; }
 
-  /// Moves bytes until a transfer has finished, wake() was called or `until` is reached. A time in the past: moves what
-  /// can be moved without waiting. Returns true when a transfer has finished.
+  /// Moves bytes until a transfer has finished, wake() was called or `until` has passed. If `until` is in the past, it
+  /// moves bytes without waiting. Returns: whether a transfer has finished.
   virtual bool progress(Clock::time_point until) = 0;
-  /// Whether bytes of finished sends, or of what keeps transfers going, have not left this process: progress() is then
-  /// still needed though no transfer may be under way.
+  /// Whether bytes of finished sends, or control frames that other transfers need, have not left this process. If so,
+  /// progress() is still needed, even if no transfer is in flight.
   virtual bool hasUnsent() const { return false; }
-  /// What this rank sends over the network to all others together while it has something for several; 0: not known.
+  /// Recent peak rate at which this rank sends over the network to all others together, measured while it has bytes for
+  /// several of them; 0: not known.
   virtual double bytesPerSecond() const { return 0; }
-  /// The least that a round trip to the peer over the network has taken; 0: not known.
+  /// The shortest round trip to the peer over the network so far; 0: not known.
   virtual double roundTripSeconds(int /*peer*/) const { return 0; }
-  /// Equal for ranks of one host, which are quicker to reach; 0: not known.
+  /// Equal for ranks of one host, which reach each other faster; 0: not known.
   virtual uint32_t host() const { return 0; }
-  /// From any thread: a progress() that waits returns.
+  /// Makes a waiting progress() return. From any thread.
   virtual void wake() = 0;
 };
 

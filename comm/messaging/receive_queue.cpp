@@ -133,7 +133,7 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   }
   message.numReceived += header.length;
   if (!message.isWhole()) return;
-  cancelReceive(message);  // frames that overlap others may still be coming
+  cancelReceive(message);  // frames that overlap others may still arrive
   if (message.transfer == nullptr) return;
   finish(message, header.kind);
   incoming_.erase(found);
@@ -157,7 +157,7 @@ void ReceiveQueue::receivedRts(const FrameHeader& header) {
     if (isExpected || found->second.transfer == nullptr) return;
     refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
-    // Cleared to send all the same, so that its sender is done with it.
+    // Send the CTS anyway, so that the send finishes.
     sends_.queueControl(FrameKind::kCts, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
   } else if (context_.dropped.contains(header.id.communicator)) {
@@ -180,10 +180,10 @@ bool ReceiveQueue::cancel(Transfer& transfer) {
 void ReceiveQueue::dropCommunicator(uint32_t communicator) {
   std::erase_if(rtsReceived_, [&](const auto& entry) {
     if (entry.first.communicator != communicator) return false;
-    sends_.queueControl(FrameKind::kCts, entry.first, entry.second);  // as when it is discarded
+    sends_.queueControl(FrameKind::kCts, entry.first, entry.second);  // so that the send finishes
     return true;
   });
-  // What has not begun to come is known by its communicator from now on.
+  // Messages that have not begun to arrive need no entry: from now on context_.dropped covers them.
   std::erase_if(discarded_, [&](const auto& entry) {
     return entry.first.communicator == communicator && entry.second.left == kAllBytes;
   });

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReceiveQueue: matches what comes from one peer with who waits for it, by name.
+// ReceiveQueue: matches messages from one peer with receives, by name.
 //
-//   eager        placed where their receive wants them; the unexpected, for which no receive has been started, are held
-//   rendezvous   a CTS is sent when their receive is started, or when their RTS comes after that; where the receive
-//   takes
-//                shorter messages, too, the CTS says so
+//   eager        the payload goes into the memory of its receive; an unexpected message, whose receive has not been
+//                started, is held
+//   rendezvous   a CTS is sent when the receive is started, or when the RTS arrives after that; the CTS says whether
+//                the receive accepts shorter messages, too
 //
-// What is cancelled, dropped or has another length than its receive is thrown away when it comes. Not thread-safe;
-// the context, the send queue (for answers) and the credits outlive it.
+// A message that was cancelled or dropped, or whose length its receive does not accept, is discarded when it arrives.
+// Not thread-safe; the context, the send queue (for answers) and the credits outlive it.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@
 
 namespace agspeed::comm {
 
-/// Ends the buffer of an unexpected message, which held credit.
+/// Frees the buffer of an unexpected message and releases its bytes (Credits::releaseUnexpected).
 struct ReleaseUnexpected {
   void operator()(std::byte* buffer) const {
     std::default_delete<std::byte[]>()(buffer);
@@ -40,74 +40,75 @@ class ReceiveQueue {
       : context_(context), sends_(sends), credits_(credits) {}
 
   void start(Transfer& transfer);
-  /// Whether the transfer was one of these. Its bytes are not written any more.
+  /// Returns: whether the transfer is in this queue. Its bytes are not written any more.
   bool cancel(Transfer& transfer);
 
-  /// Where the payload of an arriving frame goes; nothing where it is not wanted.
+  /// Where the payload of an arriving frame goes; an empty span if the frame is not wanted.
   std::span<std::byte> place(const FrameHeader& header);
-  /// A frame of a message has arrived where place() said.
+  /// A frame of a message has arrived; its payload is in the memory that place() returned.
   void arrived(const FrameHeader& header);
-  /// A message waits at the peer for its CTS.
+  /// An RTS has arrived: the message waits at the peer for its CTS.
   void receivedRts(const FrameHeader& header);
 
-  /// Names of messages that no receive expects, or wants any more.
+  /// The number of messages whose RTS came before a receive, plus the number of messages to discard.
   size_t numUnexpectedNames() const { return rtsReceived_.size() + discarded_.size(); }
-  /// What the peer has done that no intact one does: "it sent ..."; empty: nothing.
+  /// The peer's violation of the protocol, such as "it sent ..."; empty: none.
   const std::string& violation() const { return violation_; }
 
-  /// As of Messenger.
+  /// See Messenger.
   void dropCommunicator(uint32_t communicator);
 
-  /// Whether an unexpected message has begun to arrive, or its RTS has.
+  /// Whether an unexpected message has begun to arrive, or its RTS has arrived.
   bool probe(const MessageId& id) const;
-  /// Whether a message of that name is arriving, has arrived or is waited for.
+  /// Whether a message of that name is expected, is arriving or has arrived.
   bool isKnown(const MessageId& id) const { return incoming_.contains(id); }
-  /// One of the transfers that are in a hurry; null when there is none.
+  /// One of the receives that are not in the background; null if there is none.
   const Transfer* awaited() const;
 
-  /// The peer is lost: everything ends but what has arrived whole.
+  /// The peer is lost: ends everything, except unexpected messages that have arrived completely.
   void fail(const Status& status);
-  /// Callers' bytes are not written any more; nobody is notified.
+  /// Callers' bytes are not written any more. Does not notify the callers.
   void detachCallers();
 
  private:
-  /// A message on its way in, or waited for: it has a buffer or a transfer.
+  /// A message that is expected or arriving: it has a buffer or a transfer.
   struct Incoming {
     Transfer* transfer = nullptr;                            ///< null while it is unexpected
     std::unique_ptr<std::byte[], ReleaseUnexpected> buffer;  ///< of an unexpected message
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isCtsSent = false;
-    bool isUpTo = false;  ///< `total` is the most that its receive takes, as nothing of the message has come
+    bool isUpTo = false;  ///< `total` is the most that its receive accepts; the message's length is not known yet
 
     bool isWhole() const { return numReceived >= total; }
-    /// Whether a frame brings no more than what is missing.
+    /// Whether the frame has at most as many bytes as are missing.
     bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
-    /// It has so many bytes. Returns: whether that is what is expected.
+    /// The message has `sent` bytes. Returns: whether its receive accepts that length.
     bool settle(uint64_t sent) {
       if (std::exchange(isUpTo, false) && sent < total) total = sent;
       return sent == total;
     }
   };
   static constexpr uint64_t kAllBytes = UINT64_MAX;
-  /// A message that nobody wants any more and that has not come whole.
+  /// A message that is not wanted any more and has not arrived completely.
   struct Discarded {
-    uint64_t left = kAllBytes;  ///< bytes to come
-    bool isConsumed = false;    ///< its sender has its credit back, if it needed any
+    uint64_t left = kAllBytes;  ///< bytes that have not arrived
+    bool isConsumed = false;    ///< its sender's credit was returned, if it used any
   };
 
-  // A receive is started before its message comes, or after it. Returns: whether the message is still to come.
+  // Start a receive before its message has begun to arrive, or after that. They return whether the message is still
+  // incomplete.
   bool expect(Transfer& transfer, Incoming& message);
   bool matchUnexpected(Transfer& transfer, Incoming& message);
-  /// The message is whole, and its transfer there.
+  /// The message is complete and has its transfer.
   void finish(const Incoming& message, FrameKind kind);
   void sendCts(const MessageId& id, Incoming& message);
-  /// Returns: whether a message of which nothing is known is held for its receive from now on.
+  /// Returns: whether a message with an unknown name may be held for its receive.
   bool holdUnexpected(const FrameHeader& header);
   void failLength(Transfer& transfer, uint64_t sent);
-  /// An expected message has another length.
+  /// Fails the receive of a message that has another length.
   void refuse(MessageMap<Incoming>::iterator found, uint64_t sent);
-  /// Nobody writes any more to where the message goes.
+  /// The transport writes no byte of the message any more.
   void cancelReceive(const Incoming& message);
   void consume(uint64_t total);
   void discard(const FrameHeader& header);
@@ -117,7 +118,7 @@ class ReceiveQueue {
   Credits& credits_;
   MessagePool pool_;
   MessageMap<Incoming> incoming_{&pool_};
-  MessageMap<uint64_t> rtsReceived_{&pool_};  ///< lengths of which the RTS came before the receive was started
+  MessageMap<uint64_t> rtsReceived_{&pool_};  ///< lengths of messages whose RTS came before their receive
   MessageMap<Discarded> discarded_{&pool_};
   std::string violation_;
 };

@@ -9,8 +9,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// What waits and follows is cut into about this many frames, within the transport's bounds: long ones cost less, and
-/// at the end of an operation short ones let all rails end together.
+/// The bytes that wait and follow are cut into about this many frames, within the transport's limits. Long frames cost
+/// less; at the end of an operation short frames let all rails end together.
 constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
@@ -21,7 +21,7 @@ uint64_t SendQueue::nextFrameBytes(const Outgoings& queue) const {
   if (left <= can.segmentBytes) return left;
   const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
   const uint64_t most = std::clamp<uint64_t>(waiting / kFramesAhead, can.segmentBytes, can.maxPayloadBytes);
-  // All of one length: a short remainder would cost as much as a long one.
+  // Make all frames equally long, because a short last frame would cost as much as a long one.
   const uint64_t numFrames = (left + most - 1) / most;
   return (left + numFrames - 1) / numFrames;
 }
@@ -84,7 +84,7 @@ void SendQueue::start(Transfer& transfer) {
   const Cts expected = cts->second;
   ctsReceived_.erase(cts);
   if (!expected.fits(total)) {
-    queueControl(FrameKind::kRts, transfer.id, total);  // so that the receiver learns it, too
+    queueControl(FrameKind::kRts, transfer.id, total);  // so that the receive fails, too
     return context_.completions.add(transfer,
                                     wrongLength(context_.peer, expected.total, context_.self, total, transfer.id));
   }
@@ -113,7 +113,7 @@ void SendQueue::pump() {
   for (; !isEmpty() && context_.transport.canSend(context_.peer); ++numSent) {
     control_.empty() ? sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_) : sendControl();
   }
-  // One that nothing followed has not waited.
+  // A single frame that no other followed did not wait.
   if (numSent > 1 || !isEmpty()) context_.transport.flush(context_.peer);
 }
 
@@ -141,7 +141,7 @@ void SendQueue::sendFrame(Outgoings& queue) {
     queue.pop_front();
   }
   frame.mayWait = !isEmpty();
-  // Last: the peer may be lost within the call, and the message with it.
+  // This call is last, because the peer may be lost within it, and the message with the peer.
   context_.transport.send(context_.peer, frame);
 }
 
@@ -158,7 +158,7 @@ void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
   const Cts cts = {total, isUpTo};
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
-    // One that was sent eagerly did not need it.
+    // A message that was sent eagerly does not need the CTS.
     const auto started = isUpTo ? started_.find(seriesOf(id)) : started_.end();
     const bool isStarted = started != started_.end() && id.sequence < started->second;
     if (!isStarted && !context_.dropped.contains(id.communicator)) ctsReceived_[id] = cts;
@@ -167,7 +167,7 @@ void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
   Outgoing& message = *found->second;
   rtsSent_.erase(found);
   if (cts.fits(message.bytes.size())) return zeroCopies_.push_back(&message);
-  // The receiver learns the same from the RTS.
+  // The receive fails in the same way when the RTS arrives there.
   context_.completions.add(*message.transfer,
                            wrongLength(context_.peer, total, context_.self, message.bytes.size(), id));
   messages_.erase(message.self);

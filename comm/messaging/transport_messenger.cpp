@@ -12,9 +12,9 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
-/// While something happens timers are checked this often.
+/// Interval of timers while transfers or events are in progress.
 constexpr Clock::duration kBusyTick = milliseconds(10);
-/// While much waits for ways that stay busy, so many seconds pass between two wake-ups; less would save nothing.
+/// Limits of the seconds between two coalesced wake-ups; a shorter time would save nothing.
 constexpr double kMinCoalesce = 1e-3, kMaxCoalesce = 2e-3;
 
 }  // namespace
@@ -32,7 +32,7 @@ TransportMessenger::TransportMessenger(int rank, int size, std::unique_ptr<Trans
 }
 
 TransportMessenger::~TransportMessenger() {
-  // What belongs to callers is not touched any more; what was copied still leaves.
+  // The memory of callers is not touched any more; copies are still sent.
   for (const auto& endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->detachCallers();
   }
@@ -84,7 +84,7 @@ void TransportMessenger::send(Transfer& transfer) {
 
 void TransportMessenger::receive(Transfer& transfer) {
   check(transfer);
-  // What nobody is in a hurry for is no reason to connect: a group would else be a mesh from its start.
+  // A background receive does not connect: otherwise every rank of a group would connect to every other at its start.
   Endpoint& endpoint = transfer.isBackground ? endpointWith(transfer.peer) : connectedTo(transfer.peer);
   endpoint.receive(transfer);
   startTimers();
@@ -127,7 +127,7 @@ bool TransportMessenger::progress(Clock::time_point until) {
     const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
     transport_->endTurn();
     wokenAt_ = Clock::now();
-    // Whatever happened may have set a timer.
+    // An event may have set a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
     if (completions_.notifyAll()) return true;
     if (isWoken || until == Clock::time_point() || wokenAt_ >= until) return false;

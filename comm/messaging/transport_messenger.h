@@ -1,25 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // TransportMessenger: messages over a transport that acknowledges its frames.
 //
-//   eager copy        (below 64 KiB) copied and sent at once; the send is finished. The receiver holds those that are
-//                     unexpected; it grants each peer a window of them, and credit comes back as they find receives.
-//   eager zero-copy   (80 to 128 KiB, as most segments of operations) sent at once, too, from the caller's memory;
-//                     finished when acknowledged.
-//   rendezvous        (all others, and those beyond the credit) wait for their receiver's CTS, so that they go straight
-//                     into its memory and never block what it wants sooner. From the caller's memory; finished when
-//                     acknowledged.
+//   eager copy        below 64 KiB. The message is copied and sent at once, which finishes the send. The receiver holds
+//                     unexpected messages. It grants each peer a window of credit for them, which it returns as they
+//                     are matched with receives.
+//   eager zero-copy   80 to 128 KiB, as most segments of operations. The message is sent at once from the caller's
+//                     memory and uses credit, too. The send finishes when all of it is acknowledged.
+//   rendezvous        all other messages, and messages beyond the credit. The sender waits for the receiver's CTS. The
+//                     bytes then go straight from the caller's memory into the receiver's, and do not delay messages
+//                     that the receiver needs sooner. The send finishes when all of it is acknowledged.
 //
-// A receiver sends the CTS of a rendezvous when it starts to receive; a sender that has none yet sends an RTS, so that
-// a receiver which expects another length can say so. Control frames go before eager copies, those before others.
+// A receiver sends the CTS of a rendezvous when it starts to receive. A sender without a CTS sends an RTS, so that a
+// receiver that expects another length can fail its receive. Control frames are sent first, then eager copies, then
+// others.
 //
-// A peer that transfers wait for and that says nothing is probed (liveness_monitor.h), and given up when its process
-// does not answer for the time that options allow; should it come back, it is told by a reset.
+// A silent peer is probed while transfers wait for it (liveness_monitor.h), and is lost when its process does not
+// answer within the peer timeout. If it comes back later, it gets a reset.
 //
-// What is between two ranks is in an Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. Here are the
-// messenger's timers and its end.
+// The state between two ranks is in an Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. This class has
+// the messenger's timers and its shutdown.
 //
-// Threading: as messenger.h says; no thread of its own. Owns the transport; the poller outlives it. The destructor
-// hands what is copied and not yet sent to the kernel, for at most a second; unfinished transfers are left alone.
+// Threading: see messenger.h; no thread of its own. Owns the transport; the poller outlives it. The destructor gives
+// copied messages to the kernel, for at most a second, and does not notify unfinished transfers.
 #pragma once
 
 #include <chrono>
@@ -60,19 +62,19 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   void writable(int peer) override { connectedTo(peer).writable(); }
   void lost(int peer, LossCause cause, const Status& status) override;
 
-  /// The endpoint with the peer, which may not be connected.
+  /// The endpoint of the peer, which may not be connected.
   Endpoint& endpointWith(int peer);
-  /// The same; the first use connects.
+  /// The endpoint of the peer; the first call connects.
   Endpoint& connectedTo(int peer);
   void check(const Transfer& transfer) const;
-  /// A transfer is under way: timers must run.
+  /// A transfer is in flight, so timers must run.
   void startTimers();
   void tick(Clock::time_point now);
-  /// Checks whether those who are waited for are alive. Returns: when to check again.
+  /// Checks the liveness of the peers that transfers wait for. Returns: when to check again.
   Clock::time_point checkPeers(Clock::time_point now);
-  /// Until when wake-ups are coalesced: what arrives and ways that have room again wait until then, as all ways on
-  /// which something is to be sent stay busy for longer; to wake up for each packet costs more than to handle it. A
-  /// past time: no wake-up waits.
+  /// Until when wake-ups are coalesced; a past time: not at all. They are coalesced while this rank has much to send
+  /// and all routes that it needs stay busy for longer. Arriving frames then wait, because a wake-up per packet costs
+  /// more than handling the packet.
   Clock::time_point coalesceUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;
@@ -84,7 +86,7 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   CompletionQueue completions_;
   Communicators dropped_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  ///< by rank; null until used
-  std::vector<bool> isWanted_;                        ///< by rank: the transport was told to connect
+  std::vector<bool> isWanted_;                        ///< by rank: Transport::connect() was called
   Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
   Clock::time_point nextCheck_{};

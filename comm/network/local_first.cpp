@@ -45,7 +45,7 @@ Transport& LocalFirst::transportOf(int peer) const {
 }
 
 double LocalFirst::coalesceSeconds(int peer) const {
-  // Peers in shared memory are never to wait for those in the network.
+  // Peers in shared memory must never wait for peers in the network.
   return numLocal() > 0 ? 0 : network_->coalesceSeconds(peer);
 }
 
@@ -87,7 +87,7 @@ void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& stat
   }
   if (routeOf(peer) == Route::kUndecided) routeOf(peer) = route;
   if (route == Route::kNetwork) local_->takeIn(peer);
-  // Corrupted: what it sends is lost, whichever way it is reached.
+  // Corrupted: the peer's frames are lost, whichever transport reaches it.
   if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }
 

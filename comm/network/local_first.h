@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// LocalFirst: one transport made of two, chosen for each peer when it is first wanted: shared memory where the peer can
-// be reached so, else the network. Each end chooses for what it sends and takes in what comes either way, so the two
-// need not agree. A peer that was reached through shared memory and is lost there is lost for good.
+// LocalFirst: one transport made of two. It chooses per peer, at the first connect(): shared memory if the peer can be
+// reached through it, else the network. Each end chooses for the frames it sends and accepts frames from both
+// transports, so the two ends need not agree. A peer that was reached through shared memory and is lost there is not
+// reached over the network instead.
 //
 // One thread at a time; owns both transports.
 #pragma once
@@ -40,7 +41,7 @@ class LocalFirst final : public Transport {
 
  private:
   enum class Route : uint8_t { kUndecided, kLocal, kNetwork };
-  /// Hands on what one of the two reports.
+  /// Forwards the reports of one of the two transports.
   class RouteSink;
 
   Route& routeOf(int peer) { return routes_[static_cast<size_t>(peer)]; }

@@ -75,7 +75,7 @@ void NetworkMessenger::ready(uint32_t) {
       rail.linkChanged(isUp);
       changed.push_back(i);
     }
-    // Only now: before all of them are closed the news of one might take another.
+    // Only now: until all of these rails are closed, the link-state frame about one might leave on another.
     for (const int rail : changed) multirail_->linkChanged(rail, isUp);
   });
 }
@@ -103,7 +103,7 @@ double NetworkMessenger::roundTripSeconds(int peer) const {
 
 uint32_t NetworkMessenger::host() const {
   if (shm_ == nullptr) return 0;
-  // Two hosts of one checksum would only take longer ways.
+  // If two hosts had the same checksum, messages would only take longer routes.
   const std::string identity = hostIdentity();
   return std::max(1u, crc32c(std::as_bytes(std::span(identity))));
 }

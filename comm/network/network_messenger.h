@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetworkMessenger: messages between processes over all network interfaces of the host, and through shared memory where
-// they have one host. Puts the parts together: rails (open_rails.h) made one transport, shared memory beside it
-// (local_first.h), messages on top; ranks find each other through a store.
+// NetworkMessenger: messages between processes over all network interfaces of the host, and through shared memory
+// between processes of one host. It puts the parts together: rails (open_rails.h) as one transport, shared memory
+// beside it (local_first.h), and messages on top. Ranks find each other through a store.
 //
 // Threading: as messenger.h says; no thread of its own. The store outlives it.
 #pragma once
@@ -23,7 +23,8 @@ namespace agspeed::comm {
 
 class NetworkMessenger final : public Messenger, private Poller::Handler {
  public:
-  /// Listens on the rails and makes this rank known; connects when there is something to send or to receive.
+  /// Listens on the rails and publishes this rank in the store. It connects to a peer only when there is something to
+  /// send to it or to receive from it.
   static StatusOr<std::unique_ptr<NetworkMessenger>> create(Store& store, const NetworkOptions& options);
   ~NetworkMessenger() override;
 
@@ -36,21 +37,22 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   bool probe(int peer, const MessageId& id) const override { return messenger_->probe(peer, id); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
-  /// What receive() has to tell peers waits from now on for the end of the next progress(), to leave together.
+  /// Delays the control frames of the following receive() calls until the end of the next progress(), so that they
+  /// leave together.
   void beginTurn() { multirail_->beginTurn(); }
   double bytesPerSecond() const override;
   double roundTripSeconds(int peer) const override;
   uint32_t host() const override;
   void wake() override { poller_.wake(); }
-  /// Readable while progress() has something to do, timers and shared memory aside: several messengers of a thread can
-  /// be waited for at once.
+  /// A descriptor that is readable while progress() has something to do; timers and shared memory do not count. One
+  /// thread can wait for several messengers with it.
   int descriptor() const { return poller_.descriptor(); }
 
   const MultirailCounters& counters() const { return multirail_->counters(); }
   const std::vector<RailAddress>& rails() const { return directory_.rails(); }
-  /// Connections refused because they did not prove to be peers.
+  /// Connections refused because the other end did not prove to be a peer.
   uint64_t numRefused() const;
-  /// What passed through shared memory; nullptr where there is none.
+  /// Counters of shared memory; nullptr if it is not used.
   const shm::ShmCounters* sharedMemoryCounters() const;
   /// For the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1); shared memory on this host".
   std::string describe() const;
@@ -58,7 +60,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
  private:
   NetworkMessenger(Store& store, DirectoryOptions options, std::string mode);
   Status open(const NetworkOptions& options);
-  /// `network`, behind shared memory where that is wanted and possible.
+  /// Returns `network`, combined with shared memory if that is wanted and possible.
   std::unique_ptr<Transport> besideSharedMemory(std::unique_ptr<Transport> network, const NetworkOptions& options);
   void ready(uint32_t events) override;
 
@@ -69,7 +71,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   Directory directory_;
   std::vector<Rail*> rails_;                 ///< owned by multirail_
   MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
-  shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr where memory is not shared
+  shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr if shared memory is not used
   std::unique_ptr<TransportMessenger> messenger_;
   Poller::Id linksId_ = 0;
 };

@@ -16,7 +16,7 @@ StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
   return selector.select(all);
 }
 
-/// A rail for each interface and flow, those of one flow side by side.
+/// The interface of each rail, ordered by flow, then interface.
 StatusOr<std::vector<Interface>> chooseInterfaces(const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> chosen, selectedInterfaces(options));
   const auto most = static_cast<int64_t>(PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
@@ -60,7 +60,7 @@ StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Dir
   for (const Interface& interface : interfaces) {
     RailOptions rail;
     rail.address = {interface.address, static_cast<uint8_t>(interface.prefixBits), 0};
-    // Loopback addresses may stand for rails whose traffic takes other interfaces.
+    // The traffic of a rail with a loopback address may take other interfaces.
     if (!interface.address.isLoopback()) rail.device = interface.name;
     rail.index = opened.rails.size();
     rail.numRails = interfaces.size();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rails a rank has, and of what kind: one for each selected interface and flow, those of one flow side by side.
-// No other file names a kind of rail; a new one costs a line in openRail().
+// Which rails a rank has, and of what kind: one for each selected interface and flow, ordered by flow, then interface.
+// No other file names a kind of rail; a new kind costs a line in openRail().
 #pragma once
 
 #include <memory>
@@ -15,15 +15,15 @@
 namespace agspeed::comm {
 
 struct OpenRails {
-  std::unique_ptr<FdReservation> reservation;  ///< of what their connections may take; lives as long as they do
+  std::unique_ptr<FdReservation> reservation;  ///< descriptors for the rails' connections; lives as long as the rails
   Rails rails;
 };
 
-/// Those that options name or select, one address each. Invalid argument: none is selected.
+/// The interfaces that the options name or select, one address each. Invalid argument: none is selected.
 StatusOr<std::vector<Interface>> selectedInterfaces(const NetworkOptions& options);
 
-/// They listen when this returns; poller and directory outlive them. Invalid argument: no interface is selected, or too
-/// many flows. Unavailable: one of the addresses cannot be listened at.
+/// Opens the rails, which listen when this returns. Poller and directory outlive them. Invalid argument: no interface
+/// is selected, or there are too many flows. Unavailable: a rail cannot listen at its address.
 StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Directory& directory);
 
 }  // namespace agspeed::comm

@@ -17,7 +17,7 @@ Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& di
   const StatusOr<const Peer*> peer = directory.find(admission.peer, Clock::now());
   if (!peer) return admission;
   if (*peer == nullptr) {
-    admission.verdict = Admission::Verdict::kWait;  // looked for a moment ago, before it was there
+    admission.verdict = Admission::Verdict::kWait;  // its record may have appeared just after the last look-up
     return admission;
   }
   admission.responder = Responder::answer(request, (*peer)->secret);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: the one place that decides whose request a listener answers, whatever the connection is made of.
-// Not thread-safe; the directory's thread.
+// Admission: decides which handshake requests a listener answers. It is the only place that does so, for every kind of
+// connection. Not thread-safe; the directory's thread.
 #pragma once
 
 #include <optional>
@@ -13,15 +13,16 @@ namespace agspeed::comm {
 struct Admission {
   enum class Verdict {
     kAnswer,  ///< send the responder's reply
-    kWait,    ///< the directory does not know the peer yet: try again
+    kWait,    ///< the directory does not know the peer yet: try again later
     kRefuse,
   };
   Verdict verdict = Verdict::kRefuse;
-  int peer = -1;                       ///< who made the request, or says so (kWait)
+  int peer = -1;                       ///< the rank that made the request; unproven while kWait
   std::optional<Responder> responder;  ///< kAnswer
 };
 
-/// Answers a request for this rank, epoch and protection by a rank of this job that knows the pair's secret.
+/// Answers a request if it names this rank, epoch and protection, and its sender is a rank of this job and has proven
+/// the pair's secret.
 Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& directory);
 
 }  // namespace agspeed::comm

@@ -20,7 +20,7 @@ struct AsyncLookup::Shared {
   explicit Shared(Store::Reader from) : reader(std::move(from)) {}
 
   const Store::Reader reader;
-  std::mutex mutex;  ///< guards what follows
+  std::mutex mutex;  ///< guards the members below
   std::condition_variable changed;
   std::vector<std::string> wanted;  ///< keys of the next request
   bool isReading = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory: what a rank knows about the others, read from the store when first wanted, so that starting costs one
-// write however many ranks there are. A store that does not answer blocks nobody but a thread of this. Owned by the
-// messenger; one thread at a time; the store outlives it.
+// Directory: the records of the other ranks, each read from the store when it is first needed. Starting a rank
+// therefore costs two writes, whatever the number of ranks. A store that does not answer blocks only the directory's
+// look-up thread. Owned by the messenger; one thread at a time; the store outlives it.
 #pragma once
 
 #include <chrono>
@@ -21,11 +21,12 @@ struct DirectoryOptions {
   int size = 1;
   uint32_t epoch = 0;  ///< incarnation of the group; each has its own records
   Protection protection = Protection::kAuthenticated;
-  JobKey key;                                     ///< empty: opportunistic, who can change the store can listen
-  std::chrono::milliseconds storeTimeout{10000};  ///< a store that has not answered for so long is given up
+  /// Empty: opportunistic; an attacker who can change the store can then pose as another rank.
+  JobKey key;
+  std::chrono::milliseconds storeTimeout{10000};  ///< a look-up fails if the store has not answered after this time
 };
 
-/// Another rank, its record checked.
+/// Another rank, with a checked record.
 struct Peer {
   PeerRecord record;
   Digest secret{};  ///< shared with this peer alone
@@ -42,21 +43,22 @@ class Directory {
   const std::vector<RailAddress>& rails() const { return rails_; }
   const KeyPair::PublicKey& publicKey() const { return keys_.publicKey(); }
 
-  /// Under which key of the store a rank's record stands.
+  /// The store's key of a rank's record.
   static std::string recordKey(uint32_t epoch, int rank);
 
-  /// Makes this rank known as listening on `rails`. A rank that is already there is an invalid argument.
+  /// Publishes that this rank listens on `rails`. Invalid argument: the rank has been published before.
   Status publish(std::vector<RailAddress> rails);
 
-  /// The peer, nullptr while it has not published itself or the store has not answered, or why no connection with it is
-  /// possible: an invalid argument is final, unavailable a store that cannot be read. Asks the store for a peer every
-  /// 5 ms at first, ever more seldom the longer it is not there, and does not wait for it. The pointer stays valid.
+  /// The peer; nullptr while it has not published itself or the store has not answered; or why it cannot be connected.
+  /// Invalid argument is final; unavailable means that the store cannot be read. The call does not wait for the store.
+  /// It asks for a missing peer every 5 ms at first and less often the longer the peer is missing. The pointer stays
+  /// valid.
   StatusOr<const Peer*> find(int rank, TimePoint now);
-  /// When to look again for a peer that was not there, or for which the store has not answered.
+  /// When to call find() again for a peer that was missing or for which the store has not answered.
   TimePoint askAgainAt(int rank) const;
 
  private:
-  /// One store serves all ranks, and those that come late may come minutes late.
+  /// The pauses grow because one store serves all ranks, and a late rank may be minutes late.
   static constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};
   static constexpr int kPausesPerWait = 16;
   static constexpr std::chrono::milliseconds kWarnAfter{500};
@@ -70,9 +72,9 @@ class Directory {
     std::optional<TimePoint> requestedAt;  ///< while the store has not answered
     bool isWarned = false;
   };
-  /// Ever longer from `since` on.
+  /// The pause before the next try grows with the time since `since`.
   static TimePoint nextRetry(TimePoint since, TimePoint now);
-  /// Says once that somebody is not there yet: the first who is late.
+  /// Warns about the first rank that is late, and only about that one.
   void warnOfMissing(int rank, const Entry& entry, TimePoint now);
   Status checkStore(int rank, Entry& entry, TimePoint now) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;

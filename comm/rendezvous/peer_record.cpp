@@ -39,7 +39,7 @@ PeerRecord takeFields(ByteReader& reader) {
   return record;
 }
 
-/// For each of the rails whether any of `others` is in its network.
+/// For each rail, whether any of `others` is in its network.
 std::vector<bool> haveNeighbours(const std::vector<RailAddress>& rails, const std::vector<RailAddress>& others) {
   std::vector<bool> result;
   for (const RailAddress& rail : rails) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PeerRecord: what a rank publishes in the store about itself. The store may be open to anybody, so a record is parsed
-// as if an attacker had written it; with a job key it carries a proof that its writer knows the key.
+// PeerRecord: the record that a rank publishes about itself in the store. An attacker may be able to write to the
+// store, so records are parsed as untrusted. With a job key a record proves that its writer knows the key.
 //
 //   text (at most kMaxRecordBytes): magic "AGREC", version, then the fields below in order, rails last, then 32 bytes
 //   of HMAC-SHA256 under the job key, zeros without one.
@@ -42,12 +42,13 @@ struct PeerRecord {
 
 /// Requires: at most kMaxRails rails.
 std::string encodePeerRecord(const PeerRecord& record, const JobKey& key);
-/// A record that is malformed, of another version, or not made with `key` is an invalid argument that says which.
+/// Invalid argument: the record is malformed, of another version, or not made with `key`; the message says which.
 StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key);
 
-/// For each of `mine` the rail of `theirs` that it talks to, by its index: one of the same network where there is one,
-/// else of the same kind of address, that with the same index preferred. Rails of two networks that both ranks are in
-/// are not paired: there may be no way from one to the other. No two share one; who finds none gets -1.
+/// For each rail of `mine`, the index of the rail of `theirs` that it connects to; -1: none. Each rail of `theirs` is
+/// used once. A rail is paired with one of the same network, else with one of the same address family; the search
+/// begins at the rail's own index. If both ranks are in two networks, rails are not paired across these networks,
+/// because there may be no route between them.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm

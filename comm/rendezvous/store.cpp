@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{50};
 
-/// A descriptor that closes itself. A link in the file's place is not followed. A pipe or a device there is no file:
-/// the descriptor is -1 and errno EINVAL, and nothing waits for it.
+/// A descriptor that closes itself and opens regular files only. It does not follow a link. For a pipe or a device the
+/// descriptor is -1 and errno EINVAL, and opening does not block.
 class File {
  public:
   File(const std::string& path, int flags)

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Store: how ranks find each other before they are connected: a small map that all ranks see. MemoryStore serves ranks
-// of one process, FileStore processes that share a folder, StreamStore those that reach a server (stream_store.h); c10d
-// wraps torch's store elsewhere. PrefixStore keeps several users of one store apart.
+// Store: a small map that all ranks see, through which they find each other before they are connected. MemoryStore
+// serves ranks of one process, FileStore processes that share a folder, and StreamStore processes that reach a server
+// (stream_store.h). comm/c10d wraps torch's store. PrefixStore keeps several users of one store apart.
 //
-// Whatever is read may have been written by anybody: readers check it. Values are small (at most kMaxValueBytes).
+// Values are untrusted: an attacker may have written them, so readers check them. They are small (at most
+// kMaxValueBytes).
 #pragma once
 
 #include <chrono>
@@ -25,28 +26,28 @@ class Store {
  public:
   static constexpr size_t kMaxValueBytes = 16384;
   using Values = std::vector<std::optional<std::string>>;
-  /// The values of several keys, as by tryGet().
+  /// Reads the values of several keys; see tryGet().
   using Reader = std::function<StatusOr<Values>(const std::vector<std::string>& keys)>;
 
   virtual ~Store() = default;
   /// Replaces the value of `key`.
   virtual Status set(const std::string& key, const std::string& value) = 0;
-  /// The value, or nullopt while nobody has set it. Does not wait.
+  /// The value, or nullopt if the key is not set. Does not wait for the key.
   virtual StatusOr<std::optional<std::string>> tryGet(const std::string& key) = 0;
-  /// tryGet() for another thread and for many keys at once, which one request may serve. Where it may block, it owns
-  /// what it needs and may outlive the store.
+  /// A function that does tryGet() for several keys, for use on another thread; one request may serve all keys. If it
+  /// can block, it owns the state that it needs and may outlive the store.
   virtual Reader reader();
-  /// Adds to the counter `key`, which starts as 0, and returns the sum. A key is a counter or a value, not both.
+  /// Adds to the counter `key`, which starts at 0, and returns the sum. A key is a counter or a value, not both.
   virtual StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
-  /// Sets `key` unless it is set. Returns: the value that it has then, the same for everybody.
+  /// Sets `key` if it is not set. Returns: the value that it then has, which is the same for all callers.
   virtual StatusOr<std::string> setOnce(const std::string& key, const std::string& value) = 0;
 
-  /// Blocks until somebody has set `key`, at the latest until `deadline`. Returns: its value, or nullopt. Looks now and
-  /// then, so that the store serves others meanwhile.
+  /// Blocks until `key` is set or `deadline` has passed. Returns: its value, or nullopt. It polls with pauses of 1 to
+  /// 50 ms, so that the store can serve other callers meanwhile.
   StatusOr<std::optional<std::string>> getUntil(const std::string& key, std::chrono::steady_clock::time_point deadline);
 };
 
-/// Ranks as threads of one process. Thread-safe.
+/// For ranks that are threads of one process. Thread-safe.
 class MemoryStore final : public Store {
  public:
   Status set(const std::string& key, const std::string& value) override;
@@ -60,7 +61,7 @@ class MemoryStore final : public Store {
   std::map<std::string, int64_t> counters_;
 };
 
-/// Processes that share a folder, which exists and is private to the job; one file per key. Thread-safe.
+/// For processes that share a folder, which exists and is private to the job; one file per key. Thread-safe.
 class FileStore final : public Store {
  public:
   explicit FileStore(std::string folder) : folder_(std::move(folder)) {}
@@ -72,13 +73,13 @@ class FileStore final : public Store {
 
  private:
   std::string path(const std::string& key) const;
-  /// A file with this content, complete, to be moved to the key's path. Thread-safe.
+  /// Writes a complete file with this content, for a later link to the key's path. Returns: its path. Thread-safe.
   StatusOr<std::string> draft(const std::string& key, const std::string& value) const;
 
   std::string folder_;
 };
 
-/// Another store, with `prefix` in front of all keys. Thread-safe where that store is.
+/// Another store, with `prefix` in front of all keys. Thread-safe if that store is.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::shared_ptr<Store> store, std::string prefix)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreAddress: where a StoreServer listens, as text and for the system's calls. Pure but for the look-up of names;
-// thread-safe.
+// StoreAddress: the address at which a StoreServer listens, as text and for system calls. Pure, except that it looks up
+// names and makes sockets; thread-safe.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,10 +18,10 @@ struct StoreAddress {
   socklen_t systemBytes = 0;
   std::string text;  ///< as it was given
 
-  /// "10.0.0.1:29500", "[fd00::1]:29500" or "node7:29500"; a name is looked up, which may block.
+  /// Parses "10.0.0.1:29500", "[fd00::1]:29500" or "node7:29500". The look-up of a name may block.
   static StatusOr<StoreAddress> parse(const std::string& text);
 
-  /// A stream socket, closed on exec, of this kind of address. Not open where the system has none left.
+  /// A stream socket for this address family, closed on exec. Not open if the system cannot make one; errno says why.
   FileDescriptor socket(int flags = 0) const;
 };
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a StreamStore and its StoreServer say to each other.
+// The protocol between a StreamStore and its StoreServer.
 //
-//   handshake   that of the rails (wire/handshake.h), with a secret that follows from the job key: both ends prove it
+//   handshake   the rails' handshake (wire/handshake.h), with a secret derived from the job key, which both ends prove
 //   message     length of the body (4 bytes), body, 16 bytes of GMAC over both; each direction has a key of its own
 //   request     operation (1), amount (8), length of the key (4), key, value
 //   reply       code of the status (1), whether there is a value (1), number (8), value or the status's message
 //
-// Numbers are little-endian. Nothing of a connection is read as a message before its handshake is done, nor a body
-// before its tag is right. Pure: no sockets, no clock. Not thread-safe.
+// Numbers are little-endian. An end parses messages only after the handshake, and a body only after its tag has been
+// verified. Pure: no sockets, no clock. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,11 @@
 
 namespace agspeed::comm {
 
-/// What a client claims to talk to: no rank has this number.
+/// The rank that a client names as the target of its handshake. No real rank has this number.
 constexpr uint32_t kStoreRank = UINT32_MAX;
 constexpr size_t kMaxStoreKeyBytes = 4096;
 
-/// The secret of both ends. Requires: a key.
+/// The secret that both ends derive from the job key. Requires: `key` is not empty.
 Digest storeSecret(const JobKey& key);
 
 struct StoreRequest {
@@ -47,7 +47,7 @@ using StoreBytes = std::vector<std::byte>;
 
 StoreBytes encode(const StoreRequest& request);
 StoreBytes encode(const StoreReply& reply);
-/// Nullopt for bytes that are none.
+/// Nullopt if the bytes are not a valid request or reply.
 std::optional<StoreRequest> decodeStoreRequest(std::span<const std::byte> body);
 std::optional<StoreReply> decodeStoreReply(std::span<const std::byte> body);
 
@@ -58,10 +58,10 @@ class StoreChannel {
 
   StoreChannel(const SealKey& key, End end);
 
-  /// The message of this body.
+  /// Makes a message with this body.
   StoreBytes seal(std::span<const std::byte> body);
-  /// Takes the first message from what has arrived. Returns: its body; nullopt while it is not all there; data loss
-  /// where it is none of the other end's, after which the connection is of no use.
+  /// Removes the first message from `arrived`. Returns: its body; nullopt while it is incomplete; data loss if the
+  /// other end did not send it, after which the connection cannot be used.
   StatusOr<std::optional<StoreBytes>> take(StoreBytes& arrived);
 
  private:

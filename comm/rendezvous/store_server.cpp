@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kReadBytes = 16384;
 constexpr int kBacklog = 256;
-/// Of those that have proven nothing yet. Who comes then has the place of the first: a rank needs one round trip.
+/// One more unauthenticated connection replaces the oldest: a real rank needs only one round trip for its proof.
 constexpr ptrdiff_t kMaxUnauthenticated = 128;
 constexpr std::chrono::seconds kHandshakeTime{3};
 constexpr std::chrono::milliseconds kPauseWithoutDescriptors{100};
@@ -44,9 +44,9 @@ std::array<std::byte, kSize> takeFirst(StoreBytes& bytes) {
 
 struct StoreServer::Connection {
   FileDescriptor socket;
-  Clock::time_point until;  ///< when its handshake is over at the latest
+  Clock::time_point until;  ///< the deadline of its handshake
   std::optional<Responder> responder;
-  std::optional<StoreChannel> channel;  ///< once it has proven the key
+  std::optional<StoreChannel> channel;  ///< set when the client has proven the key
   StoreBytes arrived, unsent;
 };
 
@@ -115,7 +115,7 @@ void StoreServer::serve() {
 void StoreServer::accept() {
   FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.isOpen()) {
-    // Else poll() would say at once again that somebody is there.
+    // Without this pause poll() would report the same waiting connection again at once.
     if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kPauseWithoutDescriptors);
     return;
   }

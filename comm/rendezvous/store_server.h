@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreServer: a MemoryStore for the ranks of a job on other hosts, served to whoever proves the job key. It listens on
-// one address only, answers at once, and holds little for who has not proven anything: 16 KiB for some seconds, of 128
-// at most; who comes then takes the place of the first.
+// StoreServer: serves a MemoryStore to ranks on other hosts that prove the job key. It listens on one address only and
+// answers at once. An unauthenticated connection may hold about 16 KiB for at most 3 s, and there are at most 128 of
+// them: one more replaces the oldest.
 //
-// Threading: a thread of its own serves; the store is for any thread. Ownership: the destructor closes all connections;
-// the store lives on.
+// Threading: a thread of its own serves; the store may be used from any thread. Ownership: the destructor closes all
+// connections; the store may outlive the server.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace agspeed::comm {
 
 class StoreServer {
  public:
-  /// Listens there; port 0: one that is free. Fails without a job key, as there is nothing to prove.
+  /// Listens at `address`; port 0 selects a free port. Fails without a job key, because clients have nothing to prove.
   static StatusOr<std::unique_ptr<StoreServer>> start(const StoreAddress& address, const JobKey& key);
   ~StoreServer();
 
@@ -34,7 +34,7 @@ class StoreServer {
   StoreServer(FileDescriptor listener, FileDescriptor wakeUp, uint16_t port, const JobKey& key);
   void serve();
   void accept();
-  /// All return whether the connection is of use any more.
+  /// These four return whether the connection may stay open.
   bool read(Connection& connection);
   bool answer(Connection& connection);
   bool answerHandshake(Connection& connection);

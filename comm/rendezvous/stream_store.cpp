@@ -18,9 +18,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// What one read or write may take: the server answers at once.
+/// The limit for one read or write; the server answers at once.
 constexpr std::chrono::seconds kPatience{10};
-/// A server with another key closes in the handshake, one that ends or is crowded may.
+/// A server with another key always closes the connection during the handshake. A server that ends or is overloaded may
+/// do so, too, so the client concludes that the key differs only after this number of closed handshakes in a row.
 constexpr int kMaxClosed = 5;
 constexpr milliseconds kFirstPause{10}, kLongestPause{250};
 
@@ -30,7 +31,7 @@ class StreamStore::Connection {
  public:
   Connection(StoreAddress address, const JobKey& key) : address_(std::move(address)), secret_(storeSecret(key)) {}
 
-  /// Connects and shakes hands. Unavailable: try again.
+  /// Connects and does the handshake. Unavailable: try again.
   Status open() {
     const std::lock_guard lock(mutex_);
     return openLocked();
@@ -122,7 +123,7 @@ class StreamStore::Connection {
     return {};
   }
 
-  /// Returns: how many bytes came; 0 where the other end has closed.
+  /// Returns: the number of bytes read; 0 if the other end has closed the connection.
   StatusOr<size_t> read(std::span<std::byte> bytes) {
     while (true) {
       const ssize_t count = recv(socket_.get(), bytes.data(), bytes.size(), 0);
@@ -144,7 +145,7 @@ class StreamStore::Connection {
   std::mutex mutex_;
   FileDescriptor socket_;
   std::optional<StoreChannel> channel_;
-  int numClosed_ = 0;  ///< in the handshake, one after another
+  int numClosed_ = 0;  ///< handshakes in a row that the server closed
   StoreBytes arrived_;
 };
 

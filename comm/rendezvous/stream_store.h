@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamStore: the store of a StoreServer, over one connection whose both ends have proven the job key. A connection
-// that is lost is made anew by the next call; a call that it interrupted fails as unavailable, and may have been done.
+// StreamStore: the store of a StoreServer, over one connection; both ends have proven the job key. If the connection is
+// lost, the interrupted call fails as unavailable, although the server may have executed it; the next call reconnects.
 //
-// Thread-safe: a call waits for the one before it, which takes a round trip. Readers share the connection and may
-// outlive the store.
+// Thread-safe: each call takes a round trip, and calls from several threads run one after another. Readers share the
+// connection and may outlive the store.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace agspeed::comm {
 
 class StreamStore final : public Store {
  public:
-  /// Connects, and waits for the server until `deadline`. A server that has another key is an invalid argument.
+  /// Connects, and waits for the server until `deadline`. Invalid argument: the server has another key.
   static StatusOr<std::unique_ptr<StreamStore>> connect(const StoreAddress& address, const JobKey& key,
                                                         std::chrono::steady_clock::time_point deadline);
   ~StreamStore() override;

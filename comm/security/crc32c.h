@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CRC32C (Castagnoli): finds corrupted bytes, proves nothing about who wrote them. Folds long runs where the processor
-// multiplies polynomials 512 or 256 bits at a time (VPCLMULQDQ), else uses SSE4.2, three runs at a time. Thread-safe:
-// no state.
+// CRC32C (Castagnoli): detects corrupted bytes, but does not prove who wrote them. Long runs are folded if the
+// processor multiplies polynomials 512 or 256 bits at a time (VPCLMULQDQ); otherwise it uses SSE4.2, three runs at a
+// time. Thread-safe: no state.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 
 namespace agspeed::comm {
 
-/// Checksum of `bytes` going on from `crc`, the checksum of what stands before them: crc32c(b, crc32c(a)) is that of
-/// ab.
+/// Checksum of `bytes`, continued from `crc`, the checksum of the bytes before them: crc32c(b, crc32c(a)) is the
+/// checksum of a followed by b.
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-/// The same by tables alone: what processors without the instruction use, and what tests compare with.
+/// The same with a table only, for processors without the instruction and as the reference of tests.
 uint32_t crc32cByTable(std::span<const std::byte> bytes, uint32_t crc = 0);
 
 /// A way to compute it: "folding 512 bits", "folding 256 bits", "instruction", "table".
@@ -23,7 +23,7 @@ struct Crc32cMethod {
   std::string_view name;
   uint32_t (*compute)(std::span<const std::byte> bytes, uint32_t crc);
 };
-/// All that this processor has; crc32c() takes the first, the quickest.
+/// All methods that this processor supports, the fastest first; crc32c() uses that one.
 std::span<const Crc32cMethod> crc32cMethods();
 
 }  // namespace agspeed::comm

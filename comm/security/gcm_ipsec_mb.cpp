@@ -11,8 +11,8 @@ uint8_t* rawOut(std::span<std::byte> bytes) { return reinterpret_cast<uint8_t*>(
 
 using Initialize = void (*)(IMB_MGR*);
 
-/// What sets up the library's functions for the instructions that processor and kernel offer; null where those for AES
-/// are missing. The library's own choice does not ask whether the kernel keeps wide registers.
+/// The initializer of the library's functions for the instructions that processor and kernel support; null if the
+/// instructions for AES are missing. The library's own choice does not check whether the kernel saves wide registers.
 Initialize chooseFunctions() {
   __builtin_cpu_init();
   const auto hasAvx512 = [] {
@@ -49,7 +49,7 @@ class IpsecMbGcm final : public Gcm {
 
   void sign(uint64_t counter, ByteView text, Tag tag) override {
     IMB_AES128_GMAC_INIT(&library_, &key_, &context_, gcmNonce(counter).data(), IMB_GCM_IV_DATA_LEN);
-    // The library takes no empty text.
+    // The library does not accept an empty text.
     if (!text.empty()) IMB_AES128_GMAC_UPDATE(&library_, &key_, &context_, raw(text), text.size());
     IMB_AES128_GMAC_FINALIZE(&library_, &key_, &context_, rawOut(tag), tag.size());
   }

@@ -19,7 +19,7 @@ constexpr size_t kMinKeyBytes = 16;
 constexpr size_t kMaxKeyBytes = 4096;
 constexpr size_t kMaxSpaceBytes = 64;  ///< around the key in a file
 
-/// How `agspeed run` hands a key on: by the number of a descriptor that ranks inherit, of memory with this name.
+/// `agspeed run` passes a key on in memory with this name, whose descriptor the ranks inherit by number.
 constexpr std::string_view kInherited = "/proc/self/fd/";
 constexpr std::string_view kMemoryName = "/memfd:agspeed-job-key";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job key: a secret that all ranks of a job were given by whoever started them. With it, connections are
-// authenticated; without it they are opportunistic: keys are agreed through the store, which anybody may have changed.
+// The job key: a secret that the launcher gives to all ranks of a job. With it, connections are authenticated. Without
+// it they are opportunistic: ranks agree on keys through the store, which an attacker may be able to change.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@ namespace agspeed::comm {
 /// Empty when there is none.
 using JobKey = std::vector<std::byte>;
 
-/// The key given as text, or else the content of the file, without white space at its ends; no key when both are empty.
-/// Invalid arguments are a key of fewer than 16 or more than 4096 bytes and a file that others may read or that belongs
-/// to another user than the caller and root. The file /proc/self/fd/N has to be the memory in which `agspeed run` hands
-/// its key on: a process whose parent has closed it may have any other file there. Messages never show the key.
+/// The key given as text, or else the content of the file, without white space at its ends; no key if both are empty.
+/// Invalid argument: the key has fewer than 16 or more than 4096 bytes, other users may read the file, or the file
+/// belongs neither to the caller nor to root. A file /proc/self/fd/N must be the memory in which `agspeed run` passes
+/// the key on, because N may be any other file if a parent process has closed that memory. Messages never show the key.
 StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file);
 
 }  // namespace agspeed::comm

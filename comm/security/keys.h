@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys and what they are derived with: HMAC-SHA256, HKDF, X25519, random bytes, comparison in constant time. All of it
-// is OpenSSL's; a failure inside OpenSSL is our bug or a broken installation and ends in AG_CHECK.
-// Thread-safe but for KeyPair, which belongs to one thread at a time.
+// Keys and the functions that derive them: HMAC-SHA256, HKDF, X25519, random bytes, comparison in constant time.
+// OpenSSL implements all of it; a failure inside OpenSSL is our bug or a broken installation and ends in AG_CHECK.
+// Thread-safe, except that a KeyPair belongs to one thread at a time.
 #pragma once
 
 #include <array>
@@ -26,18 +26,18 @@ Digest hmacSha256(ByteView key, ByteView text);
 /// HKDF (RFC 5869) with SHA-256: fills `out` (at most 255 digests) from `secret`, bound to `salt` and `info`.
 void deriveKey(ByteView secret, ByteView salt, ByteView info, std::span<std::byte> out);
 
-/// Whether both are equal, in a time that depends on their sizes only.
+/// Whether both are equal. The time depends only on their sizes.
 bool equalsInConstantTime(ByteView left, ByteView right);
 
 void fillRandom(std::span<std::byte> out);
 
-/// An X25519 key that lives as long as the process's group.
+/// An X25519 key pair. Each Directory generates one, which lives as long as the directory and is never stored.
 class KeyPair {
  public:
   using PublicKey = std::array<std::byte, 32>;
 
   static KeyPair generate();
-  /// The key with these private bytes.
+  /// The key pair with these private bytes.
   static KeyPair fromPrivate(ByteView privateKey);
 
   const PublicKey& publicKey() const { return publicKey_; }

@@ -10,13 +10,14 @@
 namespace agspeed::comm {
 namespace {
 
-/// Places for those that are no ranks: in the network on all rails together and on each at least, and on this host.
+/// The least number of places on all network rails together and on each of them, and the places beyond one per rank on
+/// this host.
 constexpr size_t kMinPlaces = 64, kMinPlacesOfRail = 4, kSparePlacesOfHost = 64;
 constexpr std::chrono::seconds kNetworkDeadline{3};
-/// A rank of an overloaded host may take long from one message to the next.
+/// A rank on an overloaded host may take long between two messages.
 constexpr std::chrono::seconds kLocalDeadline{10};
 constexpr std::chrono::milliseconds kCheckInterval{40};
-/// Enough to recognise what is no request by.
+/// This many bytes show whether a connection begins with a request.
 constexpr size_t kMagicBytes = 6;
 
 constexpr std::string_view kUnproven = "it does not prove to be one of this job";
@@ -63,7 +64,7 @@ Clock::time_point HandshakeServer::expire(Clock::time_point now) {
 }
 
 HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
-  // What follows the handshake are frames, and nothing follows a request before it is answered.
+  // Never read beyond the handshake: frames follow it, and a peer sends nothing after its request before the reply.
   const size_t wanted = connection.responder_ ? kConfirmBytes : kRequestBytes;
   const std::span<std::byte> missing = std::span(connection.bytes_).first(wanted).subspan(connection.size_);
   const std::optional<size_t> numRead = connection.read(missing);
@@ -103,7 +104,7 @@ void HandshakeServer::refuse(Pending::iterator connection, std::string_view why)
 }
 
 void HandshakeServer::countRefused(std::string_view why) {
-  // They may come by the thousand: the log gets the 1st, 2nd, 4th, 8th, ...
+  // There may be thousands of refusals: the log gets the 1st, 2nd, 4th, 8th, ...
   if (!std::has_single_bit(++numRefused_)) return;
   AG_LOG(kInfo, "rank {} refused {} ({} so far): {}", directory_.options().rank, kind_, numRefused_, why);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HandshakeServer: the responder's side of handshakes (comm/wire/handshake.h), whatever connections are made of.
-// Anybody can connect to a listener, so all bounds on what unauthenticated peers cost are here: how many are accepted
-// at once, how many may be pending, for how long, what each may send, and how much is logged of those that are refused.
-// Only a connection that proves the secret of a pair of ranks is handed on.
+// HandshakeServer: the responder's side of handshakes (comm/wire/handshake.h), for every kind of connection. Any
+// process can connect to a listener, so this class bounds the cost of unauthenticated peers: how many are accepted at
+// once, how many may be pending and for how long, how much each may send, and how many refusals are logged. It hands on
+// a connection only after the peer has proven the secret of a pair of ranks.
 //
-// An acceptor accepts connections, says when one is readable, and adapts each (Connection); it owns the server. One
-// thread, the directory's; the directory outlives the server.
+// An acceptor owns the server. It accepts connections, wraps each in a Connection, and reports when one is readable.
+// One thread, the directory's; the directory outlives the server.
 #pragma once
 
 #include <array>
@@ -27,30 +27,31 @@ namespace agspeed::comm {
 
 class HandshakeServer {
  public:
-  /// So many connections are accepted before others of the poller get their turn.
+  /// An acceptor accepts at most this many connections before other handlers of the poller get their turn.
   static constexpr int kMaxAcceptsAtOnce = 16;
 
   struct Limits {
-    size_t numPlaces;          ///< connections pending at a time; one more takes the place of the oldest
-    Clock::duration deadline;  ///< to prove itself; time in which this process did not look does not count
+    size_t numPlaces;          ///< pending connections; one more replaces the oldest
+    Clock::duration deadline;  ///< for the proof; gaps in which this process did not run hardly count (ActiveTimer)
   };
-  /// Of one of `numRails` listeners in the network: as many places as there are ranks, since all may come at once, and
-  /// 64 on all rails together.
+  /// Limits of one of `numRails` network listeners: a place per rank, because all ranks may connect at once, at least 4
+  /// places, and at least 64 on all rails together.
   static Limits networkLimits(size_t numRails, size_t numRanks);
-  /// Of the listener for processes of this host and user.
+  /// Limits of the listener for processes of this host and user.
   static Limits localLimits(size_t numRanks);
 
-  /// A connection that has yet to prove itself: what differs between kinds of connection, and what the server keeps of
-  /// each. Destroyed when it is refused.
+  /// A connection that is not authenticated yet: the interface to one kind of connection, and the server's state for
+  /// it. Destroyed when it is refused.
   class Connection {
    public:
     virtual ~Connection() = default;
-    /// Reads what has come, at most `target` and not one byte beyond. nullopt: it was closed, or brought what no peer
-    /// sends; where `target` is empty that is anything at all.
+    /// Reads arrived bytes into `target` and none beyond it. nullopt: the connection was closed, or it brought bytes
+    /// that a peer never sends. If `target` is empty, any byte is such a byte.
     virtual std::optional<size_t> read(std::span<std::byte> target) = 0;
-    /// Returns: whether the reply left whole.
+    /// Returns: whether the reply was written completely.
     virtual bool reply(const ReplyBytes& reply) = 0;
-    /// It has proven to bring the frames of `peer`: hands itself on. Failure: it is refused for that reason.
+    /// The other end has proven to be `peer`: hands the connection on. If this fails, the connection is refused for
+    /// that reason.
     virtual Status accept(int peer, const Responder& responder) = 0;
 
    private:
@@ -61,21 +62,21 @@ class HandshakeServer {
     Clock::duration waited_{};
     std::array<std::byte, kRequestBytes> bytes_{};  ///< of the request, then of the confirmation
     size_t size_ = 0;
-    int peer_ = -1;                       ///< once it has made its request
-    std::optional<Responder> responder_;  ///< once the request was answered
+    int peer_ = -1;                       ///< set when the request has arrived
+    std::optional<Responder> responder_;  ///< set when the request is answered
   };
 
-  /// `kind` of connection, for the log: "a connection".
+  /// `kind`: the kind of connection, for the log, such as "a connection".
   HandshakeServer(Limits limits, Directory& directory, std::string_view kind)
       : limits_(limits), directory_(directory), kind_(kind) {}
 
   void add(std::unique_ptr<Connection> connection);
-  /// Something has come; afterwards the connection may be gone.
+  /// Call this when the connection is readable. The call may destroy the connection.
   void read(Connection& connection);
-  /// The same for all that are pending.
+  /// Does the same for all pending connections.
   void readAll();
-  /// Refuses connections that have not proven themselves in time; admits peers that were not known yet. Returns: when
-  /// it wants to be called again at the latest.
+  /// Refuses connections whose deadline has passed, and answers requests of peers that the directory did not know
+  /// before. Returns: the latest time for the next call.
   Clock::time_point expire(Clock::time_point now);
 
   size_t numPending() const { return pending_.size(); }

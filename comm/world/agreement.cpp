@@ -18,7 +18,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kLongestPause{50};
-/// After which a rank says whom it waits for.
+/// After this time a rank logs a warning that names the rank it waits for.
 constexpr seconds kLateAfter{5};
 
 /// One rank's part in agreeing on an epoch.
@@ -40,7 +40,7 @@ class EpochAgreement {
     uint32_t joined = kNone;
     for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
       AG_ASSIGN_OR_RETURN(const uint32_t offered, offer());
-      // Read after the offer: rank 0 completes an epoch before it offers the next one.
+      // Read this after the offer, because rank 0 completes an epoch before it offers the next one.
       AG_ASSIGN_OR_RETURN(const bool hasAgreed, isSet(completeKey(joined)));
       if (hasAgreed) return joined;
       if (offered != joined) {
@@ -86,7 +86,7 @@ class EpochAgreement {
     }
   }
 
-  /// Fails at the deadline, and warns once some seconds after the beginning. `missing`: who has not joined.
+  /// Fails at the deadline, and warns once after kLateAfter. `missing`: the rank that has not joined.
   Status checkTime(const std::string& missing) {
     const auto now = steady_clock::now();
     const bool isOver = now >= deadline_;

@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The interface that has the address; empty where none has, or the kernel does not say.
+/// The interface that has the address; empty if none has it or the kernel's list cannot be read.
 std::string interfaceOf(const IpAddress& address) {
   const StatusOr<std::vector<Interface>> all = listInterfaces();
   if (!all.isOk()) return {};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process has sent and received so far, as one JSON text for Python: per rail, per operation, and in all.
+// Counters of everything that a process has sent and received, as one JSON text for Python: per rail, per operation,
+// and in all.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 
 namespace agspeed::comm {
 
-/// Requires: nobody drives the messenger meanwhile.
+/// Requires: no other thread drives the messenger meanwhile.
 std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder);
 
 }  // namespace agspeed::comm

@@ -158,7 +158,7 @@ void FlightRing::failed(const std::string& reason) {
 }
 
 void FlightRing::settleFirst() {
-  // Operations end mostly in their order: those behind one that is under way wait for settleAll().
+  // Operations mostly end in their order. Operations behind one that is still running wait for settleAll().
   while (firstOpen_ < numAdded_ && settle(entries_[firstOpen_ % entries_.size()])) ++firstOpen_;
 }
 

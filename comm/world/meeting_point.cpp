@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kFile = "file:", kTcp = "tcp:";
 
-/// What follows `kind` in the text; empty where it does not begin so.
+/// The text after the prefix `kind`; empty if the text does not begin with it.
 std::string behind(std::string_view kind, const std::string& text) {
   return text.starts_with(kind) ? text.substr(kind.size()) : "";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the ranks of a job find each other without a framework's store. Thread-safe; blocks.
+// The store through which the ranks of a job find each other if no framework provides one. Thread-safe; blocks.
 #pragma once
 
 #include <chrono>
@@ -10,10 +10,12 @@
 
 namespace agspeed::comm {
 
-/// The job's store, by a text that is the same at all ranks:
-///   "file:FOLDER"    a folder that exists, all ranks can write to, and belongs to this job
-///   "tcp:HOST:PORT"  an address of rank 0's host, where rank 0 serves it as long as its store lives; needs a job key
-/// Other ranks wait for rank 0 until `deadline`. Invalid argument: another text, or a key that is missing or another.
+/// Opens the job's store, named by a text that is the same at all ranks:
+///   "file:FOLDER"    a folder that exists, that all ranks can write to, and that belongs to this job alone
+///   "tcp:HOST:PORT"  an address of rank 0's host. Rank 0 serves the store there as long as its Store object lives;
+///                    this needs a job key
+/// The other ranks wait for rank 0 until `deadline`. Invalid argument: the text has neither form, or the job key is
+/// missing or differs from rank 0's.
 StatusOr<std::shared_ptr<Store>> meetAt(const std::string& where, int rank, int size,
                                         std::chrono::steady_clock::time_point deadline);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// FaultyRail: a rail that drops, repeats and reorders frames by a seed, for tests of what must survive that. It
-// declares itself unreliable. What happens to bytes below the seals (flips, cuts) is not its business. One thread at a
-// time; owns the rail it spoils.
+// FaultyRail: a rail that drops, repeats and reorders whole frames of another rail, for tests. A seed makes the faults
+// reproducible. It declares itself unreliable. It does not change bytes within frames. One thread at a time; owns the
+// other rail.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// RailDecorator: a rail that hands everything on to another one, for those that change or count some of it. One thread
-// at a time; owns the rail it decorates.
+// RailDecorator: a rail that forwards all calls to another rail; base class of rails that change or count some of them.
+// One thread at a time; owns the other rail.
 #pragma once
 
 #include <memory>

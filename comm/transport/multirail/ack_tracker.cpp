@@ -6,7 +6,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// Quick rails have longer frames: acknowledgements are as seldom among them.
+/// An acknowledgement is due after the bytes of this many frames, so that longer frames on fast rails do not need one
+/// each.
 constexpr uint64_t kFramesDue = 4;
 
 }  // namespace

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// AckTracker: what has arrived from one peer, where the payloads that arrive now go, and whether the peer is to be
-// told.
+// AckTracker: records which frames have arrived from one peer and where the payloads that are arriving go, and decides
+// when an acknowledgement is due.
 //
-// Acknowledgements travel in every header, so most frames that go to the peer make one of their own unnecessary
-// (told()). One is due when the end of a large message has arrived, whose sender waits for it, and when many bytes
-// have. Not thread-safe; no clock of its own.
+// Every header carries an acknowledgement, so a frame to the peer usually makes a separate one unnecessary (told()). A
+// separate one is due when the end of a large message has arrived, because its sender waits for that, and when many
+// bytes have arrived. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -28,37 +28,37 @@ class AckTracker {
 
   // --- A frame arrives on a rail: begin, takeEarlierCopy, place; end, add ---
 
-  /// Returns: whether its payload is wanted. Of two copies that arrive at once the later attempt counts: its sender has
-  /// given up the connection of the other, which may end at any byte.
+  /// Returns: whether the payload is wanted. If two copies of a frame arrive at the same time, the later attempt is
+  /// wanted: the sender has given up the connection of the earlier one, which may end at any byte.
   bool begin(int rail, const FrameHeader& header);
-  /// The copy, after begin(), that the rail must not write any more. It does not count when it is complete.
+  /// After begin(): the earlier copy, which its rail must not write any more. That copy does not count as arrived.
   std::optional<Copy> takeEarlierCopy(const FrameHeader& header);
-  /// Its payload goes there.
+  /// The payload is written to `target`.
   void place(int rail, const FrameHeader& header, ByteView target);
-  /// It is complete. Returns: whether it has no payload, or stands where place() said.
+  /// The frame is complete. Returns: whether it has no payload, or its payload is in the memory given to place().
   bool end(int rail, const FrameHeader& header);
-  /// Whether the frame is neither here already nor impossibly far ahead.
+  /// False if the frame has arrived before or its number is beyond the window.
   bool isWanted(uint64_t number) const { return received_.isWanted(number); }
-  /// It has arrived. Requires: isWanted(header.number).
+  /// Records that the frame has arrived. Requires: isWanted(header.number).
   void add(const FrameHeader& header);
 
-  /// The bytes are not to be written any more. Returns: where the rail's payload goes if it is there, else nothing. Its
-  /// number still counts when it has arrived.
+  /// No byte of `target` may be written any more. Returns: the memory of the payload that is arriving on the rail, if
+  /// it overlaps `target`; else nothing. The frame still counts when it has arrived.
   ByteView cancel(int rail, ByteView target);
 
-  // --- What the peer is to be told ---
+  // --- Acknowledgements to the peer ---
 
-  /// The number below which all have arrived: what a header acknowledges.
+  /// All frames with lower numbers have arrived. Headers carry this number as acknowledgement.
   uint64_t next() const { return received_.next(); }
-  /// Whether the peer has not been told all.
+  /// Whether next() is higher than the last acknowledgement that was sent.
   bool hasNews() const { return received_.next() > acknowledged_; }
-  /// Whether its sender may be waiting for what could not be said yet.
+  /// Whether an acknowledgement should be sent now.
   bool isDue() const;
-  /// The peer has sent something again: it does not know.
+  /// The peer has retransmitted a frame that had arrived: it lacks the acknowledgement.
   void askedAgain();
-  /// A frame with next() is on its way to the peer.
+  /// A frame that acknowledges next() has been sent to the peer.
   void told();
-  /// It may have been lost with its rail.
+  /// The last acknowledgements may have been lost with their rail.
   void untold();
 
  private:
@@ -71,13 +71,13 @@ class AckTracker {
   Placement& placementOf(int rail) { return placements_[static_cast<size_t>(rail)]; }
 
   ReceiveWindow received_;
-  std::vector<Placement> placements_;  ///< per rail: the frame that arrives now
-  uint64_t acknowledged_ = 1;          ///< what the peer was last told
-  uint64_t firstDue_ = 0;              ///< ends of large messages the peer waits to hear of: the first and the last
-  uint64_t lastDue_ = 0;
+  std::vector<Placement> placements_;  ///< per rail: the frame that is arriving
+  uint64_t acknowledged_ = 1;          ///< the last acknowledgement that was sent
+  uint64_t firstDue_ = 0;              ///< number of the first unacknowledged frame that ends a large message; 0: none
+  uint64_t lastDue_ = 0;               ///< and of the last one
   static constexpr uint64_t kMinBytesDue = 256 * 1024;
-  uint64_t bytesDue_ = 0;            ///< that the peer has not heard of
-  uint64_t mostDue_ = kMinBytesDue;  ///< from then on that is due though nobody waits for it
+  uint64_t bytesDue_ = 0;            ///< bytes that arrived since the last acknowledgement
+  uint64_t mostDue_ = kMinBytesDue;  ///< with this many bytes one is due, even if no large message has ended
 };
 
 }  // namespace agspeed::comm

@@ -137,7 +137,7 @@ void MultirailTransport::resend(Peer& peer) {
   }
 }
 
-/// `frame` is a copy: the rail may be lost within the call, and the window's frames then change.
+/// `frame` is a copy, because the rail may be lost within the call, which changes the window's frames.
 void MultirailTransport::transmit(Peer& peer, OutgoingFrame frame, int rail) {
   const auto index = static_cast<size_t>(rail);
   frame.header.epoch = options_.epoch;
@@ -228,7 +228,7 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
       resend(peer);
     }
     if (peer.acks.hasNews()) acknowledge(peer);
-    // The rail that was waited for may be gone; what it carried is not acknowledged.
+    // The full rail that was worth waiting for may be gone, and its frames are never acknowledged.
     if (rails_.size() > 1 && !peer.window.isEmpty() && canSend(peer)) sink_->writable(rank);
     const bool isBusy = !peer.window.isEmpty() || peer.acks.hasNews();
     if (isBusy || peer.reachability.isSought()) next = std::min(next, now + kAcknowledgeAfter);
@@ -289,11 +289,11 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
     peer.acks.askedAgain();
     return acknowledge(peer);
   }
-  if (!isPlaced) return;  // a later attempt is on its way
+  if (!isPlaced) return;  // a later copy is arriving on another rail
   counters_.rails[static_cast<size_t>(rail)].numBytesReceived += header.length;
   peer.acks.add(header);
   sink_->arrived(rank, header);
-  // What the sink has sent meanwhile carried the acknowledgement.
+  // Frames that the sink sent in arrived() carried the acknowledgement, so check only now.
   if (peer.acks.isDue()) acknowledgeSoon(peer);
 }
 
@@ -315,7 +315,8 @@ void MultirailTransport::takeAcknowledgement(Peer& peer, uint64_t acknowledged) 
   if (wasFull) sink_->writable(peer.rank);
 }
 
-/// A rail may still hold an earlier copy, or the only one: what a peer acknowledges it need not have received.
+/// A rail may still hold an earlier copy of the frame, or even the only one: a faulty peer may acknowledge frames that
+/// it has not received.
 void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   if (sent.frame.header.length == 0) return;
   const bool hasOneCopy = sent.rail != kNoRail && sent.frame.header.attempt == 0;
@@ -363,7 +364,7 @@ void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status&
   peer.acks.untold();
   if (!peer.reachability.isReached()) return checkReachability(peer, now);
   resend(peer);
-  // Nobody waits for this rail any more.
+  // Frames that waited for this rail can take another one now.
   if (canSend(peer)) sink_->writable(rank);
 }
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// MultirailTransport: one reliable transport made of several rails. Every frame is numbered, kept until the peer
-// acknowledges it, and sent again on another rail when its rail is lost; the receiver drops what it has already.
+// MultirailTransport: one reliable transport made of several rails. It numbers every frame, keeps it until the peer
+// acknowledges it, and retransmits it on another rail if its rail is lost. The receiver drops duplicates.
 //
-// What is decided for a peer, four objects decide, and this class does what they say:
+// Four objects per peer make the decisions, and this class carries them out:
 //
 //   RailScheduler   which rail takes the next frame
-//   SendWindow      what is in flight, and what is to be sent again
-//   AckTracker      what has arrived, and when the peer is to be told
-//   Reachability    which rails lead to the peer, and when it is given up
+//   SendWindow      which frames are in flight, and which to retransmit
+//   AckTracker      which frames have arrived, and when an acknowledgement is due
+//   Reachability    which rails lead to the peer, and when the peer is lost
 //
-// Acknowledgements travel in every header; of their own they are sent when AckTracker finds them due, and at the next
-// tick. One thread at a time; owns its rails.
+// Every header carries an acknowledgement. Separate ones are sent when AckTracker finds them due, and at the next tick.
+// One thread at a time; owns its rails.
 #pragma once
 
 #include <cstdint>
@@ -33,19 +33,19 @@ struct MultirailOptions {
   ReachabilityOptions timeouts;
 };
 
-/// What has happened so far, for reports.
+/// Counters since the start, for reports.
 struct MultirailCounters {
   struct Rail {
     uint64_t numFrames = 0;
     uint64_t numBytes = 0;
     uint64_t numBytesReceived = 0;
-    uint64_t numLosses = 0;  ///< of connections that were up
-    uint64_t numStalls = 0;  ///< of the losses, those because the peer's kernel was silent
+    uint64_t numLosses = 0;  ///< connections that were up and were lost
+    uint64_t numStalls = 0;  ///< losses because the peer's kernel was silent; part of numLosses
   };
   std::vector<Rail> rails;
   uint64_t numResent = 0;
   uint64_t numDuplicates = 0;
-  uint64_t numAcks = 0;  ///< frames that carried nothing else
+  uint64_t numAcks = 0;  ///< frames that carried only an acknowledgement
 };
 
 class MultirailTransport final : public Transport {
@@ -55,8 +55,8 @@ class MultirailTransport final : public Transport {
   ~MultirailTransport() override;
 
   const MultirailCounters& counters() const { return counters_; }
-  /// A rail of this rank has lost its link, or has it again. Peers are told over the others: nothing else would tell
-  /// them but the silence.
+  /// A rail of this rank has lost or regained its link. Sends a link-state frame to all peers over the other rails;
+  /// without it a peer would notice the lost link only by a stall.
   void linkChanged(int rail, bool isUp);
 
   const Capabilities& capabilities(int peer) const override;
@@ -75,7 +75,7 @@ class MultirailTransport final : public Transport {
   double coalesceSeconds(int peer) const override;
 
  private:
-  /// Hands a rail's events on with the rail's number.
+  /// Forwards a rail's events together with the rail's number.
   class RailSink;
 
   struct Peer {
@@ -86,9 +86,9 @@ class MultirailTransport final : public Transport {
     SendWindow window;
     AckTracker acks;
     Reachability reachability;
-    Capabilities capabilities;          ///< payloads follow the rails while frames are in flight
-    std::vector<int> linkStatesToTell;  ///< rails of this rank about whose links the peer must be told
-    bool isToFlush = false;             ///< at the end of the turn: control frames wait, or an acknowledgement is due
+    Capabilities capabilities;          ///< the payload lengths follow the rails' speed while frames are in flight
+    std::vector<int> linkStatesToTell;  ///< rails of this rank whose link state must still be sent to the peer
+    bool isToFlush = false;             ///< in toFlush_: control frames wait, or an acknowledgement is due
   };
 
   Peer& peerOf(int rank);
@@ -96,27 +96,27 @@ class MultirailTransport final : public Transport {
   Peer* findPeer(int rank);
   bool canSend(const Peer& peer) const;
   bool mayStillReceive(int rank) const;
-  /// The lengths of the peer's next frames follow what its rails carry.
+  /// Adapts the lengths of the peer's next frames to the speed of its rails.
   void fitPayloads(Peer& peer) const;
 
   void transmit(Peer& peer, OutgoingFrame frame, int rail);
   void resend(Peer& peer);
-  /// A frame that is not numbered and may get lost. Returns: whether there was room for it.
+  /// Sends a frame without a number, which may get lost. Returns: whether a rail had room for it.
   bool sendUncounted(Peer& peer, FrameHeader header);
   void acknowledge(Peer& peer);
-  /// At the end of the turn, if there is one.
+  /// Acknowledges at the end of the turn, or at once outside a turn.
   void acknowledgeSoon(Peer& peer);
   void flushAtEndOfTurn(Peer& peer);
   void tellLinkStates(Peer& peer);
-  /// When a frame that is sent now counts as sent. Only rails that lose frames silently are watched by time.
+  /// The send time of a frame that is sent now; zero if all rails are reliable, because timeouts are not needed then.
   Clock::time_point sendTime() const { return capabilities_.isReliable ? Clock::time_point() : Clock::now(); }
 
   std::span<std::byte> place(int rail, int rank, const FrameHeader& header);
   void arrived(int rail, int rank, const FrameHeader& header);
   void takeAcknowledgement(Peer& peer, uint64_t acknowledged);
-  /// No rail reads the payload of an acknowledged frame any more.
+  /// Makes sure that no rail reads the payload of an acknowledged frame any more.
   void release(const Peer& peer, const InFlightFrame& frame);
-  /// Of another epoch, or of a peer that is lost.
+  /// Whether the frame is of another epoch or of a lost peer.
   bool isStale(const Peer& peer, const FrameHeader& header) const;
 
   void writable(int rail, int rank);
@@ -128,12 +128,12 @@ class MultirailTransport final : public Transport {
   std::vector<std::unique_ptr<RailSink>> sinks_;
   const MultirailOptions options_;
   Capabilities capabilities_;
-  uint32_t maxPayloadBytes_ = 0;  ///< of all rails; frames are as long only where these are quick
+  uint32_t maxPayloadBytes_ = 0;  ///< the longest payload that all rails accept; used only if they are fast
   MultirailCounters counters_;
   Sink* sink_ = nullptr;
   std::vector<bool> isLinkUp_;
   bool isInTurn_ = false;
-  std::vector<Peer*> toFlush_;  ///< in peers_, of which none is ever removed
+  std::vector<Peer*> toFlush_;  ///< pointers into peers_, which never removes a peer
   std::map<int, Peer> peers_;
 };
 

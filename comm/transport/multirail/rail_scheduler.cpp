@@ -7,18 +7,18 @@
 namespace agspeed::comm {
 namespace {
 
-/// A slow rail is used as long as a frame takes less than this share's inverse of what it takes on a quick one: at a
-/// tenth of the others' rate it carries a frame at a time.
+/// A frame waits for a full rail that would deliver it in less than this share of the time that the best rail with room
+/// needs. A rail with a tenth of the others' rate then still carries one frame at a time.
 constexpr double kMuchSooner = 0.6;
-constexpr double kLongSeconds = 4e-3;  ///< shorter delays are told from each other too badly to wait by them
-/// No payload takes longer than that on any rail; and rails of which one takes so many times longer than another get
-/// shorter ones.
+constexpr double kLongSeconds = 4e-3;  ///< estimates of shorter delays are too inaccurate to wait for a full rail
+/// No payload takes longer than kMaxSeconds on any rail. Payloads have at most kUnlikeBytes if the slowest rail takes
+/// more than kAlike times as long as the fastest, and more than kLongSeconds.
 constexpr double kMaxSeconds = 8e-3, kAlike = 2;
 constexpr uint32_t kUnlikeBytes = 64 * 1024;
-/// On rails that carry a payload within it, longer ones only save work.
+/// Longer payloads only save work if every rail carries one within this time.
 constexpr double kQuickSeconds = 1e-3;
-/// A rail that is not home is taken to need so many times as long, and this more: rates of what is seldom used are told
-/// badly.
+/// The time of a rail that is not home counts kAway times, plus kAwaySeconds: the rates of rarely used rails are
+/// inaccurate.
 constexpr double kAway = 2, kAwaySeconds = 1e-3;
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Clock::duration kWarnAfter = milliseconds(500);
-/// What a process sent before it ended may still stand in this kernel: it is read between ticks.
+/// Frames that a process sent before it ended may still be in this kernel; they are read between ticks.
 constexpr int kQuietTicks = 3;
 
 }  // namespace
@@ -47,8 +47,8 @@ Reachability::Verdict Reachability::check(Clock::time_point now, bool mayStillRe
   const auto numPaired = std::ssize(causes_) - count(LossCause::kUnpaired);
   const bool hasRefused = count(LossCause::kRefused) == numPaired;
   if (hasRefused && !mayStillReceive && numQuietTicks_ >= kQuietTicks) return Verdict::kEnded;
-  // Somebody who does not answer or closes handshakes may be busy; an address where nobody is at all is known to be
-  // wrong sooner.
+  // A process that does not answer, or that closes handshakes, may be busy. If no process was ever found at any
+  // address, the addresses are probably wrong, so the shorter timeout applies.
   const bool isNobodyThere =
       stage_ == Stage::kNew && !wasFound_ && count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
   const Clock::duration down = now - downSince_;

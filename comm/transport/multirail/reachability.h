@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reachability: which rails lead to one peer, why the others do not, and whether the peer is to be given up. It is
-// given up when nobody listens on any of its rails any more (its process has ended), its own connections have ended,
-// too, and nothing that it sent before has arrived for a few ticks; when no rail has led to it for peerTimeout, or for
-// connectTimeout where nobody was ever found.
+// Reachability: which rails lead to one peer, why the others do not, and whether the peer is lost. It is lost in two
+// cases:
 //
-// A peer that is given up stays so. Not thread-safe; no clock of its own.
+//   its process has ended   no process listens on any of its rails, the connections that it made have ended, and no
+//                           frame has arrived for a few ticks
+//   it is unreachable       no rail has led to it for peerTimeout, or for connectTimeout if no process was ever found
+//                           at its addresses
+//
+// A lost peer stays lost. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <chrono>
@@ -16,16 +19,16 @@
 namespace agspeed::comm {
 
 struct ReachabilityOptions {
-  std::chrono::milliseconds peerTimeout{10000};    ///< without any rail that leads to the peer
-  std::chrono::milliseconds connectTimeout{1000};  ///< the same, where nobody was ever found
+  std::chrono::milliseconds peerTimeout{10000};    ///< limit of the time without a rail that leads to the peer
+  std::chrono::milliseconds connectTimeout{1000};  ///< the same limit if no process was ever found at its addresses
 };
 
 class Reachability {
  public:
   enum class Verdict {
     kFine,
-    kWarn,         ///< no rail has led to it for a while; said once
-    kEnded,        ///< nobody listens there any more
+    kWarn,         ///< no rail has led to it for a while; returned once
+    kEnded,        ///< its process has ended
     kUnreachable,  ///< no rail has led to it for longer than the timeout
   };
 
@@ -36,25 +39,25 @@ class Reachability {
   /// Whether rails have failed and none leads to the peer.
   bool isSought() const { return downSince_ != Clock::time_point(); }
   bool isLost() const { return stage_ == Stage::kLost; }
-  /// Whether a rail has ever led to it, and it is not given up.
+  /// Whether a rail has ever led to the peer and the peer is not lost.
   bool wasReached() const { return stage_ == Stage::kReached; }
-  /// What the rails said last: the end of a sentence.
+  /// The last failure that a rail reported, as the end of a sentence.
   const std::string& lastFailure() const { return lastFailure_; }
 
-  /// The rail leads to the peer. Returns: whether it did not before.
+  /// The rail leads to the peer from now on. Returns: whether this is new.
   bool railUp(size_t rail);
-  /// It does not. Returns: whether it did before. A rail that finds no partner (kUnpaired) says nothing of the peer:
-  /// others tell whether it is there.
+  /// The rail does not lead to the peer from now on. Returns: whether it did before. A rail without a partner
+  /// (kUnpaired) says nothing about the peer; the other rails show whether it is there.
   bool railDown(size_t rail, LossCause cause, const std::string& failure, Clock::time_point now);
-  /// Something arrived from the peer's process.
+  /// A frame has arrived from the peer's process.
   void heard() { numQuietTicks_ = 0; }
-  /// A tick passes.
+  /// Counts a tick.
   void tick() { ++numQuietTicks_; }
   void markLost() { stage_ = Stage::kLost; }
 
-  /// `mayStillReceive`: connections of the peer are open.
+  /// `mayStillReceive`: connections that the peer made are open.
   Verdict check(Clock::time_point now, bool mayStillReceive, const ReachabilityOptions& options);
-  /// Since no rail leads to the peer.
+  /// How long no rail has led to the peer.
   std::chrono::milliseconds downFor(Clock::time_point now) const;
 
  private:
@@ -65,9 +68,9 @@ class Reachability {
   Stage stage_ = Stage::kNew;
   std::vector<bool> isUp_;
   std::vector<LossCause> causes_;  ///< of the rails' last failures; meaningful while none is up
-  bool wasFound_ = false;          ///< somebody was there, if only to close the connection
-  Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed
-  int numQuietTicks_ = 0;          ///< since then, or since something last arrived
+  bool wasFound_ = false;          ///< a process has answered at one of its addresses, if only by closing a connection
+  Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: a rail is up
+  int numQuietTicks_ = 0;          ///< ticks since then, or since a frame last arrived
   bool isWarned_ = false;
   std::string lastFailure_;
 };

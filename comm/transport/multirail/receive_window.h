@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReceiveWindow: which of a peer's counted frames have arrived. Frames come in any order, some twice. Not thread-safe.
+// ReceiveWindow: which of a peer's counted frames have arrived. Frames may arrive in any order and twice. Not
+// thread-safe.
 #pragma once
 
 #include <bitset>
@@ -9,12 +10,12 @@ namespace agspeed::comm {
 
 class ReceiveWindow {
  public:
-  /// Frames of one peer that may be under way at once; its sender keeps to it.
+  /// The largest number of frames of one peer in flight; the sender respects it.
   static constexpr uint64_t kFrames = 4096;
 
   /// All frames with lower numbers have arrived.
   uint64_t next() const { return next_; }
-  /// Whether the frame is neither here already nor impossibly far ahead.
+  /// False if the frame has arrived before or its number is beyond the window.
   bool isWanted(uint64_t number) const {
     return number >= next_ && number - next_ < kFrames && !hasArrived_[number % kFrames];
   }

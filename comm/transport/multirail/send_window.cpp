@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// For rails that lose frames without saying so: when a frame counts as lost, doubled each time.
+/// The retransmission timeout for rails that lose frames silently; it doubles each time.
 constexpr Clock::duration kFirstTimeout = std::chrono::milliseconds(30);
 constexpr Clock::duration kMaxTimeout = std::chrono::milliseconds(2000);
 

@@ -40,7 +40,7 @@ struct Acceptor::Pending final : HandshakeServer::Connection, Poller::Handler {
   FileDescriptor socket;
   const Process process;
   const Poller::Id pollId;
-  std::vector<FileDescriptor> handedOver;  ///< with the request
+  std::vector<FileDescriptor> handedOver;  ///< descriptors that came with the request
 };
 
 std::optional<size_t> Acceptor::Pending::read(std::span<std::byte> target) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two processes of a host meet: the messages on the local socket of a pair, one direction each. The handshake is
-// that of every connection (comm/wire/handshake.h); with it travel the descriptors of what both will share:
+// How two processes of a host connect: the messages on their local socket. Each direction of a pair has its own socket.
+// The handshake is the same as for every connection (comm/wire/handshake.h). Its messages also carry the descriptors of
+// the memory and eventfds that both processes share:
 //
-//   request  sender -> receiver   and the sender's ring, its bell's page, its bell
-//   reply    receiver -> sender   and the receiver's bell's page, its bell
-//   confirm  sender -> receiver   frames are in the ring from now on; the socket only tells when its end is closed
+//   request  sender -> receiver   with the sender's ring, the page of its bell, its bell
+//   reply    receiver -> sender   with the page of the receiver's bell, its bell
+//   confirm  sender -> receiver   from now on frames are in the ring; the socket only shows when an end is closed
 //
-// Acceptor: the receiver's side. Only processes of the same user are heard; the handshake server bounds and
+// Acceptor: the receiver's side. It accepts processes of the same user only; the handshake server bounds and
 // authenticates them. Owned by the transport; one thread.
 #pragma once
 
@@ -19,7 +20,7 @@
 
 namespace agspeed::comm::shm {
 
-/// A proven connection that brings the frames of a peer.
+/// An authenticated connection that carries the frames of a peer.
 struct AcceptedConnection {
   FileDescriptor socket;
   Process process;
@@ -37,13 +38,13 @@ class Acceptor final : public Poller::Handler {
     ~Owner() = default;
   };
 
-  /// `bell` is this process's own.
+  /// `bell` is this process's own bell.
   Acceptor(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
 
   void ready(uint32_t events) override;
-  /// Reads what has come from those who have connected; a rank that ended may have proven itself before.
+  /// Reads from all pending connections: a rank that has ended may have completed its handshake before.
   void readAll() { server_.readAll(); }
-  /// As of HandshakeServer; accepts again where descriptors were short.
+  /// See HandshakeServer::expire(). Also accepts again after a shortage of descriptors.
   void expire(Clock::time_point now);
   size_t numPending() const { return server_.numPending(); }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Doorbell: how a rank that waits is told that something for it has been written to shared memory. The rank says when
-// it sleeps; only then does ringing cost a system call, and only the first ring. Whoever rings has written before; the
-// rank looks once more after saying that it sleeps. Both are sequentially consistent, so one of them sees the other.
+// Doorbell: wakes a sleeping rank when another process has written to shared memory for it. The rank sets a flag before
+// it sleeps. Ringing costs a system call only while the flag is set, and the first ring clears it. A writer writes
+// first and then reads the flag; the rank sets the flag first and then polls the memory once more. These accesses are
+// sequentially consistent, so at least one side sees the other.
 //
 // The owner uses its bell from one thread at a time; any number of processes may ring it.
 #pragma once
@@ -15,18 +16,18 @@ namespace agspeed::comm::shm {
 
 class Doorbell {
  public:
-  /// This rank's own.
+  /// Makes this rank's own bell.
   static StatusOr<Doorbell> create();
-  /// Another rank's, from what was handed over.
+  /// Opens another rank's bell from the descriptors that it sent.
   static StatusOr<Doorbell> open(const FileDescriptor& page, FileDescriptor bell);
 
-  /// To hand over; of an own one.
+  /// Descriptor of the flag's memory, to send to a peer. Only for this rank's own bell.
   int page() const { return page_.descriptor().get(); }
-  /// An eventfd; becomes readable with each ring of a sleeper, whether or not it was read (for edge-triggered polling).
+  /// An eventfd. Each ring of a sleeping owner is an event for edge-triggered polling, even if it was not read before.
   int bell() const { return bell_.get(); }
 
   void setSleeping(bool isSleeping) { flag().store(isSleeping ? 1 : 0); }
-  /// Wakes the owner if it sleeps. Returns: whether it did.
+  /// Wakes the owner if it sleeps. Returns: whether it slept.
   bool ring();
 
  private:

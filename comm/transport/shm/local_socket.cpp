@@ -17,7 +17,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-constexpr int kBacklog = 4096;  ///< all ranks of a large job may come at once; the kernel may allow less
+constexpr int kBacklog = 4096;  ///< all ranks of a large job may connect at once; the kernel may allow less
 constexpr size_t kMaxDescriptors = 4;
 constexpr int kKind = SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC;
 

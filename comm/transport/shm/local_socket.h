@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sockets between processes of one host: messages of fixed size that carry descriptors, and the kernel's word on who is
-// at the other end. Names are abstract: they live in a network namespace, not in a file system, and end with their
-// socket. So a name that answers belongs to this host and this network namespace. All calls are non-blocking.
+// Sockets between processes of one host: messages of fixed size that carry descriptors, and the kernel's information
+// about the process at the other end. Names are abstract: they exist in a network namespace, not in a file system, and
+// end with their socket. So a process that answers at a name is on this host and in this network namespace. All calls
+// are non-blocking.
 #pragma once
 
 #include <sys/types.h>
@@ -16,26 +17,26 @@
 
 namespace agspeed::comm::shm {
 
-/// The name that the owner of this public key listens at.
+/// The name at which the owner of this public key listens.
 std::string localName(const KeyPair::PublicKey& key);
 
 StatusOr<FileDescriptor> listenAt(const std::string& name);
-/// Unsupported: nobody listens at the name here. Resource exhausted: too many wait already, try again.
+/// Unsupported: no process listens at the name here. Resource exhausted: the listener's queue is full, try again.
 StatusOr<FileDescriptor> connectTo(const std::string& name);
-/// Not open: nobody waits.
+/// The next waiting connection; not open if there is none, and errno says why.
 FileDescriptor acceptAt(const FileDescriptor& listener);
 
-/// Who made the other end; pid 0 where this process cannot see it.
+/// The process that made the other end; pid 0 if this process cannot see it.
 struct Process {
   pid_t pid = 0;
   uid_t user = 0;
 };
 /// nullopt unless the other end belongs to this process's user.
 std::optional<Process> trustedProcessAt(const FileDescriptor& socket);
-/// Becomes readable when the process has ended; not open where the kernel cannot tell.
+/// A descriptor that becomes readable when the process has ended; not open if the kernel cannot watch it.
 FileDescriptor watchProcess(const Process& process);
 
-/// Whether the message left whole.
+/// Returns: whether the whole message was sent.
 bool sendMessage(const FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors);
 
 struct Received {

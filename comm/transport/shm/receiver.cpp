@@ -14,7 +14,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Bytes of payload and records taken in before others get their turn.
+/// Limit of one turn: bytes of payload, where each record counts as kRecordCost more.
 constexpr size_t kBytesAtOnce = 512 * 1024;
 constexpr size_t kRecordCost = 4096;
 
@@ -86,7 +86,7 @@ void Receiver::takeOffer(const Record& record) {
   const bool canRead = target.empty() || readFromPeer(record.address, target);
   const bool hasStood = ring_.end(canRead ? RecordKind::kTaken : RecordKind::kRefused);
   pass(record);
-  // What was cancelled meanwhile may be other bytes by now; the message does not come.
+  // If the writer cancelled the offer meanwhile, the bytes may have changed, so the frame does not count as arrived.
   if (!hasStood || !canRead) return;
   counters_.numReadBytes += target.size();
   sink_.arrived(peer_, record.header);
@@ -101,7 +101,7 @@ bool Receiver::readFromPeer(uint64_t address, std::span<std::byte> target) {
     if (size <= 0) return cannotRead(std::strerror(errno));
     done += static_cast<size_t>(size);
   }
-  // The number of a process that has ended may be another's.
+  // If the process has ended, its number may belong to another process by now.
   pollfd ended = {alive_.get(), POLLIN, 0};
   return poll(&ended, 1, 0) == 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receiver: frames from one peer out of its ring, straight to where the sink wants them. One thread at a time. Calls
-// Sink::place and Sink::arrived, from read() only; these may call cancelReceive().
+// Receiver: reads the frames of one peer from its ring, straight into the sink's memory. One thread at a time. It calls
+// Sink::place and Sink::arrived from read() only; these may call cancelReceive().
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,32 @@ namespace agspeed::comm::shm {
 
 class Receiver {
  public:
-  /// `process` is the peer's, `alive` what tells of its end; `bell` its bell.
+  /// `process` and `bell` are the peer's. `alive` becomes readable when the process has ended.
   Receiver(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
            Doorbell& bell, ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
-  /// Takes in what is there, up to a bound so that others get their turn. kBroken: the ring holds what no peer writes.
+  /// Reads the records in the ring, up to a limit, so that other peers get their turn. kBroken: the ring holds a record
+  /// that an intact peer never writes.
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
   void cancelReceive(ByteView bytes);
   const FileDescriptor& alive() const { return alive_; }
 
  private:
-  /// A frame whose payload comes in parts.
+  /// A frame whose payload arrives in parts.
   struct Partial {
     FrameHeader header;
     std::span<std::byte> target;
     size_t numReceived = 0;
   };
 
-  /// false: broken.
+  /// Returns: false if the ring is broken.
   bool take(const Record& record);
   bool takePart(const Record& record);
   void takeOffer(const Record& record);
   bool readFromPeer(uint64_t address, std::span<std::byte> target);
-  /// Says so once. Returns: false.
+  /// Logs the reason once. Returns: false.
   bool cannotRead(const std::string& why);
   void pass(const Record& record);
 

@@ -3,11 +3,11 @@
 //
 //   kind u32, length u32 | address u64, frame header (kFrame and kOffer) | `length` bytes
 //
-// from a multiple of 8 on, and may go on at the ring's beginning. The kind of an offer is changed in place by whichever
-// side ends it first: the reader that took the bytes or could not, or the writer that cancels them. What is written
-// stays in place until the reader has passed it.
+// A record begins at a multiple of 8 and may wrap around to the ring's beginning. The side that ends an offer first
+// changes its kind in place: the reader when it has read the payload or could not read it, or the writer when it
+// cancels the offer. A record stays in place until the reader has passed it.
 //
-// The reader trusts nothing in the ring: lengths are checked against what was published, headers by decodeHeader.
+// The reader trusts nothing in the ring: it checks lengths against the published bytes, and headers by decodeHeader.
 // One process holds the RingWriter, another the RingReader; each is used by one thread at a time.
 #pragma once
 
@@ -25,8 +25,8 @@ namespace agspeed::comm::shm {
 enum class RecordKind : uint32_t {
   kFrame = 1,  ///< a header and the first bytes of its payload
   kPart,       ///< further bytes of that payload
-  kCut,        ///< the rest of that payload does not come
-  kOffer,      ///< a header and where its payload lies in the writer's memory
+  kCut,        ///< the rest of that payload will not follow
+  kOffer,      ///< a header and the address of its payload in the writer's memory
   kTaken,      ///< an offer whose payload was read
   kCancelled,  ///< an offer whose payload must not be used any more
   kRefused,    ///< an offer whose payload could not be read
@@ -35,9 +35,9 @@ enum class RecordKind : uint32_t {
 struct Ring {
   static constexpr size_t kBytes = 128 * 1024;
 
-  alignas(64) std::atomic<uint64_t> written;  ///< bytes ever published
-  alignas(64) std::atomic<uint64_t> read;     ///< bytes ever passed
-  /// The writer wants to be woken when `read` gets here.
+  alignas(64) std::atomic<uint64_t> written;  ///< bytes published since the start
+  alignas(64) std::atomic<uint64_t> read;     ///< bytes passed since the start
+  /// The writer must be woken when `read` reaches this position.
   alignas(64) std::atomic<uint64_t> wakeWriterAt;
   alignas(64) std::byte bytes[kBytes];
 };
@@ -51,25 +51,25 @@ class RingWriter {
 
   const SharedMemory& memory() const { return memory_; }
   SharedMemory& memory() { return memory_; }
-  /// Bytes that fit now, heads included, by what readPosition() last said.
+  /// Bytes that fit now, including heads, as of the last readPosition().
   size_t room() const { return Ring::kBytes - static_cast<size_t>(written_ - read_); }
-  /// Where the next record goes.
+  /// The position of the next record.
   uint64_t position() const { return written_; }
-  /// Where the last record went.
+  /// The position of the last record.
   uint64_t lastPosition() const { return last_; }
-  /// How far the reader is.
+  /// The reader's current position.
   uint64_t readPosition() { return read_ = ring().read.load(); }
   void wakeAt(uint64_t position) {
     if (std::exchange(wakeAt_, position) != position) ring().wakeWriterAt.store(position);
   }
 
-  // Each appends one record and publishes it. Requires: room for it.
+  // These four append one record and publish it. Requires: room for it.
   void frame(const FrameHeader& header, ByteView firstBytes);
   void part(ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
   void cut() { append(RecordKind::kCut, nullptr, 0, {}); }
   void offer(const FrameHeader& header, ByteView payload);
 
-  // Of the record at `position` that the reader has not passed, or that was not written over.
+  // Both require a record at `position` that has not been overwritten.
   RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
   /// Has no effect on an offer that was taken.
   void cancelSend(uint64_t position);
@@ -91,7 +91,7 @@ struct Record {
   RecordKind kind{};
   FrameHeader header;    ///< of kFrame and kOffer
   uint64_t address = 0;  ///< of kOffer
-  uint32_t length = 0;   ///< bytes that follow in the ring
+  uint32_t length = 0;   ///< payload bytes in the ring
 };
 
 class RingReader {
@@ -99,13 +99,13 @@ class RingReader {
   explicit RingReader(SharedMemory memory) : memory_(std::move(memory)) {}
 
   bool isEmpty() const { return ring().written.load() == read_; }
-  /// The record at hand. Requires: not empty. nullopt: no intact writer writes that.
+  /// The next record. Requires: not empty. nullopt: an intact writer never writes such a record.
   std::optional<Record> peek() const;
-  /// Copies the first bytes of the record at hand.
+  /// Copies the first payload bytes of the next record.
   void copy(const Record& record, std::span<std::byte> target) const;
-  /// Ends the offer at hand. Returns: whether it still stood.
+  /// Ends the offer that is the next record. Returns: false if the writer has cancelled it.
   bool end(RecordKind as) const;
-  /// Goes on behind the record. Returns: whether the writer wants to be woken.
+  /// Moves behind the record. Returns: whether the writer must be woken.
   bool pass(const Record& record);
 
  private:

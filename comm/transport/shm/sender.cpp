@@ -8,14 +8,14 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Shorter payloads are copied sooner than read from another process.
+/// Copying shorter payloads is faster than reading them from another process.
 constexpr size_t kMinOfferedBytes = 16 * 1024;
-/// Its payload stays where it lies until it is acknowledged.
+/// Whether the caller keeps the payload in place until it is acknowledged.
 bool isLarge(const OutgoingFrame& frame) {
   return frame.header.kind == FrameKind::kData || frame.header.total >= kZeroCopyBytes;
 }
 
-/// A long payload goes on in parts of this size, so that its reader copies while its writer does.
+/// A long payload is written in parts of this size, so that writer and reader copy at the same time.
 constexpr size_t kPartBytes = 32 * 1024;
 
 }  // namespace
@@ -23,7 +23,7 @@ constexpr size_t kPartBytes = 32 * 1024;
 void Sender::send(const OutgoingFrame& frame) {
   ++counters_.numFrames;
   counters_.numBytes += frame.payload.size();
-  // Small messages never wait for the peer to read them where they lie.
+  // A small message is never offered, because its payload is free after send().
   if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kMinOfferedBytes) {
     ring_.offer(frame.header, frame.payload);
     await(frame);
@@ -114,7 +114,6 @@ void Sender::settle(uint64_t read) {
   }
 }
 
-// Whoever cancels frames hears of their ends later, from advance().
 void Sender::cancelSend(uint64_t token) {
   for (Awaited& awaited : awaited_) {
     if (awaited.frame.token != token || awaited.frame.payload.empty()) continue;
@@ -135,7 +134,7 @@ bool Sender::isFlushed() const {
 void Sender::askToBeWoken() {
   uint64_t position = std::numeric_limits<uint64_t>::max();
   if (isFull_) position = ring_.position() - std::min<uint64_t>(ring_.position(), Ring::kBytes / 2);
-  // Not for every frame: the end of a large message is what somebody waits for.
+  // Not for every frame: only the end of a large message finishes a transfer.
   const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
     const FrameHeader& header = sent.frame.header;
     return isLarge(sent.frame) && header.offset + header.length == header.total;

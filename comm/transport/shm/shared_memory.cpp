@@ -22,7 +22,7 @@ StatusOr<std::span<std::byte>> mapWhole(int descriptor, size_t size) {
   if (address == MAP_FAILED) {
     return unavailable("cannot map {} bytes of shared memory: {}", size, std::strerror(errno));
   }
-  // A child of this process has no part in it.
+  // A forked child does not share the memory.
   (void)madvise(address, size, MADV_DONTFORK);
   return std::span(static_cast<std::byte*>(address), size);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that two processes see: made without a name, handed over as a descriptor, gone when the last of them has
-// ended. It lies in no file system, so the size of /dev/shm does not matter. Each object belongs to one thread at a
-// time.
+// Memory that two processes share. It has no name: its maker sends its descriptor to the other process, and it ends
+// with the last of the two. It is in no file system, so the size of /dev/shm does not matter. Each object belongs to
+// one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,9 @@ namespace agspeed::comm::shm {
 
 class SharedMemory {
  public:
-  /// Zeroed memory whose size nobody can change.
+  /// Zeroed memory whose size no process can change.
   static StatusOr<SharedMemory> create(size_t size);
-  /// Memory of another process; an invalid argument unless it is like that of create().
+  /// Maps memory of another process. Invalid argument: its size differs or can be changed.
   static StatusOr<SharedMemory> open(const FileDescriptor& descriptor, size_t size);
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept
@@ -25,9 +25,9 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) = delete;
 
   std::byte* data() const { return bytes_.data(); }
-  /// To hand over. Only of memory that create() made, until it was dropped.
+  /// The descriptor to send to the other process. Only for memory from create(), before dropDescriptor().
   const FileDescriptor& descriptor() const { return descriptor_; }
-  /// The memory stays.
+  /// Closes the descriptor. The memory stays mapped.
   void dropDescriptor() { descriptor_ = FileDescriptor(); }
 
  private:

@@ -34,7 +34,7 @@ ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration
       directory_(directory),
       handshakeTimeout_(handshakeTimeout),
       bell_(std::move(bell)),
-      // Edge-triggered: each ring is one event, and nobody needs to read it.
+      // Edge-triggered: each ring is one event, and the eventfd need not be read.
       rung_(std::make_unique<Watch>(poller, bell_.bell(), EPOLLIN | EPOLLET, [] {})),
       acceptor_(poller, std::move(listener), directory, bell_, *this),
       peers_(static_cast<size_t>(directory.options().size)) {
@@ -71,7 +71,7 @@ void ShmTransport::connect(int peer) {
 void ShmTransport::attempt(PeerConnections& connections, Clock::time_point now) {
   const StatusOr<const Peer*> peer = directory_.find(connections.peer, now);
   if (!peer) return fail(connections, LossCause::kUnreachable, peer.status().message());
-  if (*peer == nullptr) return;  // it has not started yet
+  if (*peer == nullptr) return;  // the peer has not published itself yet
   const Status status = beginHandshake(connections, **peer);
   if (!status && status.code() != StatusCode::kResourceExhausted) {
     fail(connections, LossCause::kUnreachable, status.message());
@@ -138,7 +138,7 @@ void ShmTransport::accepted(int peer, AcceptedConnection connection) {
                                                     std::move(alive), *sink_, *connections.bell, counters_);
   const auto onEnd = [this, &connections] { gone(connections); };
   connections.incoming = std::make_unique<Watch>(poller_, std::move(connection.socket), EPOLLIN, onEnd);
-  // Children of the peer may hold its sockets open when it has ended.
+  // Watch the process too: its children may keep its sockets open after it has ended.
   if (process >= 0) connections.process = std::make_unique<Watch>(poller_, process, EPOLLIN, onEnd);
 }
 
@@ -151,11 +151,11 @@ void ShmTransport::takeIn(int peer) {
 }
 
 void ShmTransport::gone(PeerConnections& connections) {
-  // What it wrote and read before it went still counts.
+  // Frames that the peer wrote or read before its end still count.
   takeIn(connections.peer);
   if (connections.stage == Stage::kUp) connections.sender->advance();
   if (connections.stage == Stage::kUp) return fail(connections, LossCause::kClosed, "its process has ended");
-  // It came and went before it was reached; the attempt to reach it will tell.
+  // The peer connected and ended before this rank reached it. The attempt to reach it will report that.
   retire(std::move(connections.incoming));
   retire(std::move(connections.process));
 }
@@ -214,7 +214,7 @@ bool ShmTransport::isFlushed() const {
 
 bool ShmTransport::poll() {
   bool hasChanged = false;
-  for (size_t i = 0; i < used_.size(); ++i) {  // sinks may use further peers
+  for (size_t i = 0; i < used_.size(); ++i) {  // by index, because a sink may add peers to used_
     PeerConnections& connections = *used_[i];
     const bool isGone = connections.receiver != nullptr && connections.incoming == nullptr;
     if (connections.receiver != nullptr && !isGone) {

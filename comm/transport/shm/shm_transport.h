@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring made by its
-// sender (ring.h) and a local socket over which it is handed to the receiver; the socket then tells when the other end
-// is gone. A frame is delivered, in order, as long as its receiver's process lives, so nothing is ever sent again.
+// ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring (ring.h),
+// which the sender makes and passes to the receiver over a local socket. The socket then shows when the other end is
+// gone. Frames are delivered in order as long as the receiver's process lives, so nothing is ever retransmitted.
 //
-// Who waits sleeps in the poller and is woken by its bell (doorbell.h); a rank that does not sleep costs its peers no
-// system call. Frames are not sealed: nobody but processes of the same user, proven to be of the job, has the memory.
+// A waiting rank sleeps in the poller and is woken by its bell (doorbell.h); a rank that does not sleep costs its peers
+// no system call. Frames are not sealed, because only authenticated processes of the same user have the memory.
 //
-// Reports for a peer: writable() once it is reached; lost() as unreachable when it cannot be reached this way at all
-// (it is on another host, say), with another cause when it was reached and is gone, or what it sends is corrupted. Both
-// are final but for that.
+// Reports for a peer: writable() when it is first reached; lost() with kUnreachable if it cannot be reached through
+// shared memory, for example because it is on another host; lost() with another cause if it was reached and is gone, or
+// if its frames are corrupted. `lost()` is final, except that kCorrupted may follow kUnreachable, because the peer may
+// still send.
 //
-// Memory per pair of ranks: two rings (264 KiB), however much is under way. One thread at a time; poller and directory
-// outlive the transport.
+// Memory per pair of ranks: two rings (264 KiB), whatever the number of frames in flight. One thread at a time; poller
+// and directory outlive the transport.
 #pragma once
 
 #include <memory>
@@ -31,16 +32,17 @@ namespace agspeed::comm::shm {
 
 class ShmTransport final : public Transport, private PolledMemory, private Acceptor::Owner {
  public:
-  /// Listens at once, at a name that follows from the directory's key. Unavailable, with the reason, where the system
-  /// has no memory to share.
-  /// A peer that was connected and does not answer the handshake for `handshakeTimeout` is lost.
+  /// Listens at a name that is derived from the directory's key. Unavailable: the system provides no shared memory; the
+  /// message has the reason. A peer is lost if it accepts a connection but does not answer the handshake within
+  /// `handshakeTimeout`.
   static StatusOr<std::unique_ptr<ShmTransport>> create(Poller& poller, Directory& directory,
                                                         Clock::duration handshakeTimeout);
   ~ShmTransport() override;
 
   const ShmCounters& counters() const { return counters_; }
 
-  /// Takes in all that the peer has written so far: who ends may have been accepted and read by nobody yet.
+  /// Accepts and reads everything that the peer has sent so far. Call it when the peer's end is noticed elsewhere,
+  /// because its connection may still be pending here.
   void takeIn(int peer);
 
   const Capabilities& capabilities(int peer) const override;
@@ -53,16 +55,16 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   bool isFlushed() const override;
   Clock::time_point tick(Clock::time_point now) override;
   std::string describeRoute(int peer) const override;
-  /// Peers in shared memory are never to wait.
+  /// Wake-ups for peers in shared memory are never coalesced.
   double coalesceSeconds(int) const override { return 0; }
 
  private:
   enum class Stage {
     kIdle,
     kWanted,
-    kHandshaking,  ///< connected, the request was sent
+    kHandshaking,  ///< connected, and the request was sent
     kUp,
-    kUnreachable,  ///< it may reach this rank all the same
+    kUnreachable,  ///< this rank cannot send to the peer; the peer may still send to this rank
     kLost
   };
   /// Both directions of a pair.
@@ -70,8 +72,8 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
     explicit PeerConnections(int rank) : peer(rank) {}
 
     const int peer;
-    Stage stage = Stage::kIdle;  ///< of sending
-    // During the handshake.
+    Stage stage = Stage::kIdle;  ///< of the direction to the peer
+    // During the handshake:
     std::optional<Initiator> initiator;
     std::optional<SharedMemory> ring;
     Clock::duration waited{};
@@ -80,7 +82,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
     std::unique_ptr<Receiver> receiver;
     std::unique_ptr<Watch> outgoing;
     std::unique_ptr<Watch> incoming;
-    std::unique_ptr<Watch> process;  ///< the peer's end
+    std::unique_ptr<Watch> process;  ///< watches for the end of the peer's process
   };
 
   ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
@@ -97,10 +99,10 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   void readReply(PeerConnections& connections);
   Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
                          const ConfirmBytes& confirm);
-  /// The peer's end of something was closed, or its process ended.
+  /// The peer has closed a socket, or its process has ended.
   void gone(PeerConnections& connections);
   void fail(PeerConnections& connections, LossCause cause, const std::string& why);
-  /// Takes what functions of these connections, perhaps under way, still use; it ends with the next tick.
+  /// Stops the watch, but keeps it until the next tick, because its function may still be running.
   void retire(std::unique_ptr<Watch> watch);
 
   Poller& poller_;

@@ -8,20 +8,20 @@ namespace agspeed::comm::tcp {
 namespace {
 
 constexpr double kLeastSeconds = 5e-3;
-constexpr double kLeastRoundTrips = 4;  ///< so that the first one, without acknowledgements, weighs little
+constexpr double kLeastRoundTrips = 4;  ///< the first round trip brings no acknowledgements and must weigh little
 constexpr uint64_t kLeastBytes = 32 * 1024;
-/// From then on fewer will do, lest a path that became slow stays unknown.
+/// In a span this long, fewer bytes suffice; otherwise a path that became slow would stay unmeasured.
 constexpr double kLongSeconds = 30e-3;
 constexpr uint64_t kLeastBytesOfLong = 8 * 1024;
 constexpr double kWeight = 0.25;
-/// What is shown while little is under way tells of a path that has recovered only where it is so many times the rate
-/// known: a shaper lets short bursts through at any rate. Then the rate grows by this factor at a time.
+/// While few bytes are in flight, a sample shows a recovered path only if its rate is this multiple of the known one,
+/// because a shaper lets short bursts through at any rate. The known rate then grows by the factor kGrowth.
 constexpr double kRecovered = 8;
 constexpr double kGrowth = 1.1;
-/// A rate measured before all connections carried so much is old.
+/// A rate is old when all connections have carried the bytes of this many seconds since it was measured.
 constexpr double kOldSeconds = 0.5;
 constexpr double kBestSeconds = 0.1;
-constexpr double kWeightOfWorse = 0.02;  ///< in the rate of the better times
+constexpr double kWeightOfWorse = 0.02;  ///< weight of a window that is slower than the peak rate
 
 }  // namespace
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receiver: the connection that brings one peer's frames over one rail. Payloads go from the kernel straight to where
-// the sink wants them; only what was read together with a header is copied. The first frame that is not sealed as it
-// must be ends the connection, because nothing after it can be trusted to be where it seems. Owned by the rail; one
-// thread.
+// Receiver: the connection that brings one peer's frames over one rail. Payloads go from the kernel straight into the
+// sink's memory; only bytes that were read together with a header are copied. A frame with a wrong seal ends the
+// connection, because the boundaries of later frames cannot be trusted. Owned by the rail; one thread.
 #pragma once
 
 #include <array>
@@ -20,14 +19,14 @@ class Receiver final : public Poller::Handler {
  public:
   class Owner {
    public:
-    /// The receiver is closed; it is deleted after it has returned.
+    /// The receiver is closed. The owner deletes it after the receiver's function has returned.
     virtual void receiverLost(int peer, LossCause cause) = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// `socket` is authenticated; the next byte is that of a frame.
+  /// `socket` is authenticated, and its next byte begins a frame.
   Receiver(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner);
   ~Receiver();
 
@@ -35,16 +34,18 @@ class Receiver final : public Poller::Handler {
   void ready(uint32_t events) override;
 
  private:
-  /// Room for small frames, and of it for what follows a payload in one read: the next header, and little of a large
-  /// frame, as that is copied.
+  /// Staging memory for small frames. A read that ends a payload uses only kFollowingBytes of it: enough for the next
+  /// header, but little of the next large payload, because staged bytes are copied.
   static constexpr size_t kStagingBytes = 16 * 1024, kFollowingBytes = 4 * 1024;
-  /// Read at most this much at a time, so that no peer keeps the others waiting.
+  /// The receiver reads at most this much per turn, so that one peer does not delay the others.
   static constexpr size_t kTurnBytes = 1024 * 1024;
-  /// Of what a payload still lacks: so little comes at once in any case, and with so much there is enough to do.
+  /// Limits of the receive low-water mark. The last kMinAwaited bytes of a payload arrive almost together anyway;
+  /// kMaxAwaited bytes are enough work for one wake-up.
   static constexpr size_t kMinAwaited = 8 * 1024, kMaxAwaited = 64 * 1024;
 
   Moved readOnce(size_t& numAsked);
-  /// Is not woken for every few packets of a long payload, but when its end has come or much of it. After each turn.
+  /// Sets the receive low-water mark after each turn. The kernel then wakes this process when the payload is complete
+  /// or much of it has arrived, not for every few packets.
   void awaitRemaining();
   bool consume();
   bool consumeHeader();
@@ -67,9 +68,9 @@ class Receiver final : public Poller::Handler {
 
   bool isInPayload_ = false;
   FrameHeader header_;
-  std::span<std::byte> target_;  ///< of the payload: the sink's or discarded_
+  std::span<std::byte> target_;  ///< where the payload goes: the sink's memory or discarded_
   size_t placed_ = 0;
-  size_t awaited_ = 1;  ///< bytes from which on the kernel says that there are some
+  size_t awaited_ = 1;  ///< the receive low-water mark
   std::vector<std::byte> discarded_;
 };
 

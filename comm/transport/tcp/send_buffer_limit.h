@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SendBufferLimit: how many bytes of a connection a kernel may hold, sent or not.
+// SendBufferLimit: how many bytes of a connection the kernel may hold, sent or not.
 //
-// What it holds beyond a round trip's bytes stands in queues of the path, its own shaper's and the receiver's, where
-// all that comes later waits behind it and what is too much is dropped. So it holds what the path carries in some round
-// trips and a moment. The rate is a measured one, and may itself be that of the limit: a limit that holds a connection
-// up has to grow, so there are more round trips in it than a kernel's bookkeeping can take away. On paths that carry
-// more than a fixed amount meanwhile the kernel knows better. Not thread-safe; no clock of its own.
+// Bytes beyond bandwidth times delay wait in queues: of the path, of the host's shaper and of the receiver. Later
+// frames wait behind them, and queues that overflow drop packets. So the limit is rate * (4 round trips + 3 ms), at
+// least 32 KiB. The measured rate may itself be limited by the limit; with 4 round trips the limit can still grow, even
+// after the kernel's bookkeeping has taken its part. Above 512 KiB there is no limit, because the kernel chooses better
+// on such paths. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ class SendBufferLimit {
  public:
   static constexpr double kMinBytes = 32 * 1024, kMaxBytes = 512 * 1024;
 
-  /// 0: none.
+  /// The limit; 0: none.
   int bytes() const { return bytes_; }
-  /// Takes in what the connection carries; a rate of 0 is not known. Returns: whether the limit is another one now.
+  /// Adapts the limit to the connection's rate; a rate of 0 means not known. Returns: whether the limit has changed.
   bool follow(double bytesPerSecond, double roundTripSeconds) {
     if (bytesPerSecond == 0) return false;
     const double wanted = std::max(kMinBytes, bytesPerSecond * (kRoundTrips * roundTripSeconds + kSeconds));
@@ -31,7 +31,7 @@ class SendBufferLimit {
 
  private:
   static constexpr double kRoundTrips = 4, kSeconds = 3e-3;
-  /// Changes cost a system call: smaller ones wait.
+  /// The limit changes only by more than these factors, because a change costs a system call.
   static constexpr double kMore = 1.25, kLess = 2;
 
   int bytes_ = 0;

@@ -13,34 +13,35 @@ namespace agspeed::comm::tcp {
 namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{1000};
-/// A peer that has not answered by then is said to be silent; it may be busy.
+/// A peer that has not answered the handshake after this time is reported as silent; it may be busy.
 constexpr std::chrono::milliseconds kHandshakePatience{300};
-/// A little less than an acceptor's patience, so that it is this end that knows why the connection ended.
+/// A little less than the acceptor's deadline (3 s), so that this end closes first and can log the reason.
 constexpr std::chrono::milliseconds kHandshakeTimeout{2700};
-/// Bytes in flight and no sign of the peer's kernel for this long, and for several round trips: the connection stalls.
-/// The rail may be cut, or so much slower of a sudden that what the kernels hold already takes long.
+/// The connection stalls if bytes are in flight and the peer's kernel gives no sign for this time and for
+/// kStallRoundTrips. The path may be cut, or it has become so slow that the bytes in the kernels take long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
 constexpr double kStallRoundTrips = 6;
-/// From then on until it counts as cut.
+/// A stalled connection counts as cut after this further time.
 constexpr std::chrono::milliseconds kStallPatience{1000};
 
-/// Bytes that may wait in the kernel beyond those in flight: enough that a rail never runs dry between two turns of the
-/// event loop, few enough that a slow rail does not take what a quick one could send sooner. Turns of a process that is
-/// scheduled late are rare: rails that all run dry are all filled alike, the slow ones with more than their share. So a
-/// rail that was found dry gets more, for as long as that goes on.
+/// Limits of the unsent bytes in the kernel (not-sent low-water mark): enough that a rail does not run dry between two
+/// turns of the event loop, few enough that a slow rail does not take bytes that a fast one could send sooner. If the
+/// process is scheduled late, several rails run dry and are then filled equally, so slow rails get more than their
+/// share. Therefore a connection that was found dry gets a higher mark, which decays afterwards.
 constexpr int kMinUnsentBytes = 32 * 1024;
 constexpr int kMaxUnsentBytes = 1024 * 1024;
 constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
-constexpr double kUnsentDecay = 0.99;  ///< with each check, every 10 ms
+constexpr double kUnsentDecay = 0.99;  ///< applied by each check, every 10 ms
 
-/// What waits here so that it leaves with what the kernel takes next: little on any path, and so much as a quick one
-/// carries in a moment.
+/// Limits of the bytes that are queued here, so that they leave with the next write. A fast path may have as many bytes
+/// queued as it carries in kQueuedSeconds, every path kMinQueuedBytes.
 constexpr size_t kMinQueuedBytes = 4 * 1024;
 constexpr double kWorthQueuing = 64 * 1024, kMaxQueuedBytes = 512 * 1024;
 constexpr double kQueuedSeconds = 0.5e-3;
 
-/// Between two looks at what is under way, which cost a system call; meanwhile it is what the rate makes of it.
+/// Interval between two samples of the unacknowledged bytes, because a sample costs a system call. Between samples the
+/// bytes in flight are estimated from the rate.
 constexpr std::chrono::milliseconds kLookInterval{1};
 
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
@@ -62,7 +63,7 @@ Sender::Sender(Poller& poller, Socket socket, Initiator initiator, Protection pr
       protection_(protection),
       peer_(peer),
       owner_(owner),
-      // Edge-triggered, so that a full socket costs no system call to wait for.
+      // Edge-triggered, so that waiting for a full socket costs no system call.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
       active_(Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
@@ -93,7 +94,7 @@ void Sender::ready(uint32_t events) {
 }
 
 bool Sender::writeSmall(ByteView bytes) {
-  // An empty socket takes a handshake whole, or it is of no use.
+  // An empty socket accepts a whole handshake message, or it is broken.
   const iovec part = partOf(bytes);
   return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
 }
@@ -234,14 +235,14 @@ bool Sender::check(Clock::time_point now) {
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   setNotSentLowat();
   if (held_.follow(rate_.bytesPerSecond(), tcpInfo_.minRoundTripSeconds)) socket_.setSendBuffer(held_.bytes());
-  // Nothing in flight while bytes wait: the peer's window is closed, its process is slow but its kernel is there.
+  // Bytes wait, but none is in flight: the peer's window is closed. Its process is slow, but its kernel is alive.
   if (tcpInfo_.bytesAcked != bytesAcked_ || tcpInfo_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = tcpInfo_.bytesAcked;
   checkStall(now);
   return true;
 }
 
-/// The peer's kernel has taken the handshake; its process may be stopped.
+/// The peer's kernel has acknowledged the request, but its process, which may be stopped, has not replied.
 void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not answer the handshake";
   if (waited_ > kHandshakeTimeout) return close(LossCause::kSilent, why);
@@ -250,7 +251,7 @@ void Sender::awaitHandshake() {
   }
 }
 
-/// The peer's kernel gave a sign; at `now`, while more is in flight.
+/// The peer's kernel has given a sign. `now`: the current time if bytes are still in flight, else zero.
 void Sender::acknowledged(Clock::time_point now) {
   progressAt_ = now;
   if (!isStalled_) return;
@@ -272,18 +273,18 @@ void Sender::checkStall(Clock::time_point now) {
 }
 
 void Sender::look(Clock::time_point now) {
-  // Ranks have hundreds of connections, most of them idle.
+  // An idle connection costs no system call: ranks have hundreds of connections, most of them idle.
   look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
 }
 
 void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
-  // The handshake's bytes are no part of the count.
+  // numBytes_ does not include the bytes of the handshake.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
   rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.minRoundTripSeconds);
 }
 
-/// The kernel wants more, as it could not take all. Has it waited?
+/// The kernel has room again after it was full. If it has run out of unsent bytes meanwhile, raises the mark.
 void Sender::keepFilled() {
   const Clock::time_point now = Clock::now();
   if (now - askedAt_ < kLookInterval) return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sender: the connection that carries this rank's frames to one peer over one rail. It connects, proves who it is, and
-// then writes frames: what the kernel does not take at once stays here until it does. On quick paths some wait for it,
-// so that they leave together. Nothing comes back on it but the handshake; acknowledgements travel in the peer's own
-// frames. Owned by the rail; one thread at a time.
+// Sender: the connection that carries this rank's frames to one peer over one rail. It connects, does the handshake,
+// and then writes frames. Frames that the kernel does not accept at once are queued here; on fast paths frames also
+// wait here so that they leave together. Only the handshake comes back on this connection: acknowledgements travel in
+// the frames that the peer sends on its own connection. Owned by the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -26,50 +26,52 @@ class Sender final : public Poller::Handler {
   class Owner {
    public:
     virtual void senderWritable(int peer) = 0;
-    /// Nothing is acknowledged any more (kStalled), or the peer has not answered the handshake yet (kSilent).
+    /// The peer's kernel acknowledges nothing (kStalled), or the peer has not answered the handshake yet (kSilent).
     /// senderWritable or senderLost follows.
     virtual void senderStalled(int peer, LossCause cause, const std::string& why) = 0;
-    /// The sender is closed; it is deleted after it has returned.
+    /// The sender is closed. The owner deletes it after the sender's function has returned.
     virtual void senderLost(int peer, LossCause cause, const std::string& why) = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// `socket` has begun to connect.
+  /// `socket` is already connecting.
   Sender(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
   ~Sender();
 
   bool isEstablished() const { return state_ == State::kUp; }
   bool isUp() const { return state_ == State::kUp && !isStalled_; }
   bool canSend() const { return isUp() && !isFull_ && hasRoom(); }
-  /// All frames are with the kernel.
+  /// Whether the kernel has accepted all frames.
   bool isEmpty() const { return numQueued_ == 0; }
-  /// What a stalled connection still holds goes other ways.
+  /// A stalled connection counts as flushed, because its frames are retransmitted on other rails.
   bool isFlushed() const { return isStalled_ || isEmpty(); }
   void send(const OutgoingFrame& frame);
-  /// Frames that wait for others leave now.
+  /// Writes the frames that wait for others (OutgoingFrame::mayWait).
   void flush();
-  /// The sender's bytes are not read any more: a frame that is not written goes on with a copy.
+  /// From now on `bytes` are not read: a queued frame continues with a copy of its payload.
   void cancelSend(ByteView bytes);
-  /// Watches for acknowledgements. Returns: whether it wants to be called again in a few ms; else the next send()
-  /// tells.
+  /// Checks for acknowledgements and stalls. Returns: whether it must be called again within a few ms. If not, the next
+  /// call may follow the next send().
   bool check(Clock::time_point now);
-  /// Larger frames than fit any packet were sent, and nothing from the first of them on was acknowledged.
+  /// Whether large frames (longer than kSmallPacketPayload) were sent and no byte from the first of them on was
+  /// acknowledged.
   bool hasLostAllLarge();
-  /// Of such frames something was acknowledged at the last look.
+  /// Whether bytes of a large frame had been acknowledged at the last sample.
   bool hasCarriedLarge() const { return numAcked_ > firstLarge_; }
-  /// Gives the connection up: the rail is known to be cut.
+  /// Closes the connection because the route is known to be cut or is not wanted any more.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
-  /// Until the path has carried what is under way, and then `numBytes`.
+  /// Estimated seconds until the path has carried the bytes in flight and then `numBytes` more.
   double carrySeconds(size_t numBytes);
-  /// As RateEstimator::age().
+  /// See RateEstimator::age().
   void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
-  /// Given to the kernel since it is up, and of these those that the peer's has not acknowledged.
+  /// Bytes given to the kernel since the handshake.
   uint64_t numBytes() const { return numBytes_; }
+  /// The part of numBytes() that the peer's kernel has not acknowledged. Takes a sample.
   uint64_t numUnderWay();
-  /// Seen so far; 0 before the first look.
+  /// The shortest round trip so far; 0 before the first sample.
   double minRoundTripSeconds() const { return tcpInfo_.minRoundTripSeconds; }
 
   void ready(uint32_t events) override;
@@ -103,51 +105,51 @@ class Sender final : public Poller::Handler {
   size_t replySize_ = 0;
   std::optional<Sealer> sealer_;
 
-  /// A frame to write: its header with a tag, its payload, and the tag of that.
+  /// A frame to write: its header with a tag, its payload, and the payload's tag.
   struct Queued {
     std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix;
     ByteView payload;
     std::array<std::byte, kMaxTagBytes> tag;
-    std::vector<std::byte> owned;  ///< the payload where it is not the sender's: encrypted or cancelled
-    size_t numBytes = 0;           ///< of all
+    std::vector<std::byte> owned;  ///< the payload, if it is encrypted or its send was cancelled
+    size_t numBytes = 0;           ///< header, payload and tags
   };
   static constexpr size_t kMaxQueued = 16;
   /// The next frames to write, first to last.
   Queued& queued(size_t i) { return queue_[(firstQueued_ + i) % kMaxQueued]; }
-  /// Whether another frame may wait beside those that do. A look at the rate alone does not change it: who has asked
-  /// canSend() may look before send().
+  /// Whether another frame may be queued. A sample of the rate does not change the result, so a caller may take one
+  /// between canSend() and send().
   bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes_); }
   size_t maxQueuedBytes() const;
   void seal(const OutgoingFrame& frame, Queued& queued);
-  /// Of the payloads that this connection owns, only one that is large is kept when it was written.
+  /// Takes the buffer of a payload that was written. Keeps the largest buffer as spare_ and frees other large ones.
   void keepSpare(std::vector<std::byte>& owned);
 
   std::array<Queued, kMaxQueued> queue_;
-  std::vector<std::byte> spare_;  ///< the largest one that is not used: ranks have hundreds of connections
+  std::vector<std::byte> spare_;  ///< one unused buffer, not one per frame: ranks have hundreds of connections
   size_t firstQueued_ = 0, numQueued_ = 0;
-  size_t queuedBytes_ = 0;     ///< left to write
-  size_t maxQueuedBytes_ = 0;  ///< as of the first frame that waits, or the last write
-  size_t written_ = 0;         ///< bytes of the first frame
-  bool isFull_ = false;        ///< the kernel did not take all
+  size_t queuedBytes_ = 0;     ///< bytes left to write
+  size_t maxQueuedBytes_ = 0;  ///< the limit that was computed for the first waiting frame or at the last write
+  size_t written_ = 0;         ///< bytes of the first frame that are written
+  bool isFull_ = false;        ///< the kernel did not accept all bytes
 
   // Watching.
   ActiveTimer active_;
-  Clock::duration waited_{};      ///< connecting, then handshake
-  bool isSilent_ = false;         ///< in the handshake, for long
-  bool isQuiet_ = false;          ///< all was acknowledged at a look, and nothing written since
-  Clock::time_point progressAt_;  ///< of the peer's kernel; none while nothing is in flight
+  Clock::duration waited_{};      ///< time spent connecting, then time spent in the handshake
+  bool isSilent_ = false;         ///< the handshake takes long; reported once
+  bool isQuiet_ = false;          ///< a sample found all bytes acknowledged, and none was written since
+  Clock::time_point progressAt_;  ///< last sign of the peer's kernel; zero while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
-  int unsentBytes_ = 0;   ///< limit of what may wait in the kernel beyond what is in flight
-  double unsentSeconds_;  ///< for how long that shall last
-  SendBufferLimit held_;  ///< of both together
+  int unsentBytes_ = 0;   ///< the not-sent low-water mark
+  double unsentSeconds_;  ///< how long that many unsent bytes should last
+  SendBufferLimit held_;  ///< limit of unsent and in-flight bytes together
   TcpInfo tcpInfo_;
   RateEstimator rate_;
   uint64_t numBytes_ = 0;
-  uint64_t numAcked_ = 0;  ///< of these, at the last look
+  uint64_t numAcked_ = 0;  ///< acknowledged part of numBytes_ at the last sample
   Clock::time_point lookedAt_;
-  Clock::time_point askedAt_;                                   ///< whether the kernel has bytes left to send
-  uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< where among these the first large frame begins
+  Clock::time_point askedAt_;                                   ///< last query whether the kernel has unsent bytes
+  uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< position in numBytes_ of the first large frame
 };
 
 }  // namespace agspeed::comm::tcp

@@ -18,7 +18,7 @@
 namespace agspeed::comm::tcp {
 namespace {
 
-constexpr int kBacklog = 4096;  ///< all ranks of a large job may come at once; the kernel may allow less
+constexpr int kBacklog = 4096;  ///< all ranks of a large job may connect at once; the kernel may allow less
 
 struct SocketAddress {
   sockaddr_storage storage = {};
@@ -50,7 +50,7 @@ Socket openSocket(bool isV6) {
 }
 
 void setOption(int descriptor, int level, int option, int value) {
-  // Options tune; a kernel that lacks one still carries frames.
+  // Ignore failures: options only tune, and a kernel that lacks one still carries frames.
   (void)setsockopt(descriptor, level, option, &value, sizeof(value));
 }
 
@@ -83,7 +83,7 @@ StatusOr<Socket> Socket::listen(RailAddress& address) {
   if (getsockname(socket.descriptor_, reinterpret_cast<sockaddr*>(&at.storage), &at.size) != 0) {
     return failure("listen on", address.address, address.port);
   }
-  // The port stands at the same place for IPv4 and IPv6.
+  // The port is at the same offset for IPv4 and IPv6.
   address.port = ntohs(reinterpret_cast<const sockaddr_in*>(&at.storage)->sin_port);
   return socket;
 }
@@ -94,7 +94,7 @@ StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& dev
   if (!socket.isOpen()) return failure("send from", source, 0);
   if (hasSmallPackets) setOption(socket.descriptor_, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayload);
   if (!device.empty()) {
-    // Without the privilege the source address alone must lead to the right interface.
+    // Without the privilege, only the source address selects the interface.
     (void)setsockopt(socket.descriptor_, SOL_SOCKET, SO_BINDTODEVICE, device.data(),
                      static_cast<socklen_t>(device.size()));
   }
@@ -140,10 +140,10 @@ void Socket::prepare() const {
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-/// BBR takes the rate of small frames that wait behind other connections for the rate of the path, and then paces what
-/// is large at that: measured, 30 KB and a pause of 60 ms on a link of 1 Gbit/s. To be left before connecting: the
-/// kernel goes on pacing a connection that began with it, by a round trip that may have waited a second for the peer's
-/// link address; measured, stalls of 600 to 1000 ms when a rail came back.
+/// BBR mistakes the rate of small frames that wait behind other connections for the rate of the path, and then paces
+/// large frames at that rate; measured: 30 KB, then a pause of 60 ms, on a link of 1 Gbit/s. The change must precede
+/// connecting: the kernel continues to pace a connection that began with BBR. It paces by the first round trip, which
+/// may have waited a second for the peer's link address; measured: stalls of 600 to 1000 ms when a rail came back.
 void Socket::avoidBbr() const {
   std::array<char, 16> name = {};
   socklen_t size = name.size() - 1;
@@ -166,7 +166,7 @@ void Socket::setSendBuffer(int numBytes) const {
     return getsockopt(descriptor_, SOL_SOCKET, SO_BUF_LOCK, &lock, &size) == 0;
   }();
   if (!canBeLifted) return;
-  // The kernel doubles the size, as it counts what it needs around the bytes; of large writes that is little.
+  // Half, because the kernel doubles the size to allow for its overhead, which is small for large writes.
   numBytes > 0 ? setOption(descriptor_, SOL_SOCKET, SO_SNDBUF, numBytes / 2)
                : setOption(descriptor_, SOL_SOCKET, SO_BUF_LOCK, 0);
 }

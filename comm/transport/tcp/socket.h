@@ -18,7 +18,7 @@
 
 namespace agspeed::comm::tcp {
 
-/// What a read or write moved. isOpen is false when the connection is of no use any more.
+/// The result of a read or write. isOpen is false if the connection cannot be used any more.
 struct Moved {
   size_t numBytes = 0;
   bool isOpen = true;
@@ -29,8 +29,8 @@ struct TcpInfo {
   uint64_t bytesAcked = 0;
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
-  double roundTripSeconds = 0;     ///< queues included
-  double minRoundTripSeconds = 0;  ///< as good as without them
+  double roundTripSeconds = 0;     ///< with the path's queues
+  double minRoundTripSeconds = 0;  ///< nearly without queues
 };
 
 class Socket {
@@ -46,16 +46,17 @@ class Socket {
 
   /// Listens on this address only; port 0 lets the kernel choose. Fills in the port.
   static StatusOr<Socket> listen(RailAddress& address);
-  /// What packets carry of a connection with small ones: every path takes that (IPv6 asks for packets of 1,280 bytes).
+  /// Payload bytes per packet of a connection with small packets. Every path carries such packets (IPv6 requires 1,280
+  /// bytes).
   static constexpr int kSmallPacketPayload = 1200;
-  /// Starts to connect from `source`, and through `device` where the process may bind to one.
+  /// Starts to connect from `source`, and through `device` if the process may bind to one.
   static StatusOr<Socket> connect(const IpAddress& source, const std::string& device, const RailAddress& target,
                                   bool hasSmallPackets = false);
 
   bool isOpen() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   void close();
-  /// Closes without waiting for what was written to arrive.
+  /// Resets the connection: written bytes that have not arrived are dropped.
   void reset();
 
   /// The next connection waiting at a listener.
@@ -64,21 +65,21 @@ class Socket {
   int connectError() const;
   /// Sets up a connected socket for frames.
   void prepare() const;
-  /// Takes other congestion control where the system's is BBR. Before connecting.
+  /// Selects cubic or reno if the system's congestion control is BBR. Call before connecting.
   void avoidBbr() const;
-  /// Bytes that may wait in the kernel beyond those in flight before the socket counts as full.
+  /// Limits the unsent bytes in the kernel; with more the socket counts as full.
   void setNotSentLowat(int numBytes) const;
-  /// Bytes that the kernel takes, sent or not, until some are acknowledged; 0: as many as it sees fit. Nothing changes
-  /// where the kernel could not lift the limit again (before Linux 5.15).
+  /// Limits the bytes in the kernel, sent or not, that are not acknowledged; 0: the kernel decides. Does nothing if the
+  /// kernel could not remove the limit again (before Linux 5.15).
   void setSendBuffer(int numBytes) const;
 
   Moved read(std::span<const iovec> parts) const;
   Moved write(std::span<const iovec> parts) const;
-  /// The poller says that there is something to read when there is so much, or the end.
+  /// The poller reports the socket readable only when this many bytes, or the end, have arrived.
   void setReceiveLowat(int numBytes) const;
   /// Bytes written that the peer's kernel has not acknowledged.
   size_t unacknowledgedBytes() const;
-  /// Those of them that have not been sent yet.
+  /// The part of them that the kernel has not sent yet.
   size_t unsentBytes() const;
   TcpInfo tcpInfo() const;
 

@@ -18,17 +18,19 @@ constexpr Clock::duration kLastingTime = milliseconds(1000);
 constexpr Clock::duration kBusyTick = milliseconds(10);
 constexpr Clock::duration kConnectingTick = milliseconds(40);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
-/// Between two looks at all connections.
+/// Interval between two samples of all connections.
 constexpr Clock::duration kLookInterval = milliseconds(1);
-/// A connection whose peer takes nothing for so long holds up nobody else.
+/// A connection whose peer acknowledges nothing for this time is left out of the load, so that frames to other peers do
+/// not wait for its bytes.
 constexpr Clock::duration kStuckAfter = milliseconds(100);
-/// So many connections are made at a time: with hundreds of peers more would time out waiting for each other.
+/// At most this many connections are being made at a time: with hundreds of peers, more would time out waiting for each
+/// other.
 constexpr int kMaxConnecting = 8;
-/// Wake-ups are coalesced for this share of the time in which the rail carries what is under way, and no longer than a
-/// connection takes to carry so much. About as much comes as goes, it is presumed, and kernels acknowledge little of
-/// what their process leaves lying (tcp_ack_snd_check).
+/// Wake-ups are coalesced for this share of the time in which the rail carries its bytes in flight, but no longer than
+/// the connection takes to carry kMaxCoalescedBytes. The limit exists because about as many bytes arrive as leave, and
+/// a kernel acknowledges few of the bytes that its process has not read (tcp_ack_snd_check).
 constexpr double kCoalesceShare = 0.5, kMaxCoalescedBytes = 16 * 1024;
-/// Fewer wait for an acknowledgement that is late, not for the path.
+/// Fewer bytes in flight wait for a delayed acknowledgement, not for the path.
 constexpr uint64_t kMinBusyBytes = 8 * 1024;
 
 }  // namespace
@@ -142,8 +144,8 @@ double TcpRail::coalesceSeconds(int peer) const {
   Sender& sender = *found->second.sender;
   const double alone = sender.bytesPerSecond();
   if (alone == 0) return 0;
-  // Of all connections: what is not under way on this one others carry. What acknowledges the last of it is not
-  // carried.
+  // The bytes in flight of all connections count, because they share the path. The last round trip does not count,
+  // because it only brings acknowledgements.
   return std::clamp(kCoalesceShare * (carrySeconds(0) - sender.minRoundTripSeconds()), 0.0, kMaxCoalescedBytes / alone);
 }
 
@@ -185,15 +187,15 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
 
 Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnecting) {
   Clock::time_point next = Clock::time_point::max();
-  // Every rank begins with those after it, so that not all come to the same one, and goes on after whom it tried last,
-  // so that those who do not answer keep nobody waiting.
+  // Every rank begins with the peer after itself, so that ranks do not all connect to the same peer first. It continues
+  // after the peer that it tried last, so that peers that do not answer do not delay the others.
   auto at = peers_.upper_bound(triedLast_);
   for (size_t i = 0; i < peers_.size(); ++i, ++at) {
     if (at == peers_.end()) at = peers_.begin();
     PeerConnections& connections = at->second;
     if (!connections.isWanted || connections.sender != nullptr) continue;
     if (now >= connections.nextAttempt) {
-      if (numConnecting >= kMaxConnecting) continue;  // a connection less is soon seen
+      if (numConnecting >= kMaxConnecting) continue;  // the next tick, after kConnectingTick, tries again
       attempt(triedLast_ = at->first, connections, now);
       if (connections.sender != nullptr) ++numConnecting;
     }
@@ -209,7 +211,7 @@ void TcpRail::attempt(int peer, PeerConnections& connections, Clock::time_point 
     connections.isWanted = false;
     return sink_->lost(peer, LossCause::kIncompatible, found.status());
   }
-  if (*found == nullptr) {  // it has not started yet
+  if (*found == nullptr) {  // the peer has not published itself yet
     connections.nextAttempt = std::max<Clock::time_point>(now + kFirstPause, directory_.askAgainAt(peer));
     return;
   }
@@ -243,7 +245,8 @@ void TcpRail::failAttempt(int peer, PeerConnections& connections, LossCause caus
   const bool hasLasted = connections.upSince != Clock::time_point() && now - connections.upSince > kLastingTime;
   connections.pause = hasLasted ? kFirstPause : std::clamp(connections.pause * 2, kFirstPause, kLongestPause);
   connections.upSince = {};
-  // The first attempt after a connection that lasted is made at once: it tells a dead peer from a dead connection.
+  // The first attempt after a connection that lasted is made at once: it shows whether the peer is dead or only the
+  // connection.
   connections.nextAttempt = hasLasted ? now : now + connections.pause;
   sink_->lost(peer, cause, status);
 }
@@ -266,8 +269,9 @@ void TcpRail::senderWritable(int peer) {
 
 void TcpRail::senderStalled(int peer, LossCause cause, const std::string& why) {
   PeerConnections& connections = peers_.at(peer);
-  // Handshakes are small and frames are not. One connection may have been cut just then; where small packets do not
-  // help either, large ones have another try.
+  // The small handshake arrived, but no large frame did, so the path may drop large packets. Act only after the second
+  // such connection in a row, because the first may have been cut by chance. If small packets do not help either, try
+  // large ones again.
   if (connections.sender->hasLostAllLarge()) {
     if (connections.hasLostAllLarge) connections.hasSmallPackets = !connections.hasSmallPackets;
     connections.hasLostAllLarge = !connections.hasLostAllLarge;
@@ -287,7 +291,7 @@ void TcpRail::receiverLost(int peer, LossCause) { closedReceivers_.push_back(std
 
 void TcpRail::accepted(int peer, Socket socket, Opener opener) {
   PeerConnections& connections = peers_[peer];
-  // The old connection ends before the new one places anything, so that late bytes of the old one harm nothing.
+  // This ends the old connection before the new one places a payload, so that late bytes of the old one do no harm.
   connections.receiver = std::make_unique<Receiver>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
 }
 
@@ -314,7 +318,8 @@ void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool isUp) {
     return;
   }
   PeerConnections& connections = found->second;
-  // What has been made since may be well; what is being made has lost its first packets.
+  // A connection that is up was made after the link returned and may be intact. A connection that is still being made
+  // has lost its first packets.
   if (connections.sender != nullptr && !(isUp && connections.sender->isUp())) {
     connections.sender->giveUp(isUp ? "the peer's interface has its carrier again"
                                     : "the peer's interface has no carrier");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // TcpRail: frames over TCP between one local address and an address of each peer. A pair of ranks uses two connections,
-// one per direction, each made by its sender when it first has something to send; so nobody has to agree on who
-// connects, and a sender alone decides when to give a connection up and make another.
+// one per direction. The sending rank makes each of them when it first has something to send. So ranks need not agree
+// on who connects, and a sender alone decides when to give up a connection and make another.
 //
-// A lost connection is made again after a pause that doubles with every failure and shrinks back only when a connection
-// has lasted, so that a flapping rail is damped. One thread at a time; poller and directory outlive the rail.
+// The rail reconnects after a pause that doubles with every failure and is reset only after a connection has lasted, so
+// that a flapping rail is damped. One thread at a time; poller and directory outlive the rail.
 #pragma once
 
 #include <map>
@@ -23,7 +23,7 @@ namespace agspeed::comm::tcp {
 
 class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner, public Acceptor::Owner {
  public:
-  /// Listens at once; info() then has the port.
+  /// The rail listens when this returns; info() has the port.
   static StatusOr<std::unique_ptr<Rail>> create(RailOptions options, Poller& poller, Directory& directory);
 
   const Capabilities& capabilities(int peer) const override;
@@ -58,36 +58,37 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   /// The two connections with a peer.
   struct PeerConnections {
     bool isWanted = false;
-    int peerRail = -1;  ///< where the peer's end of the sender is, among the peer's rails
+    int peerRail = -1;  ///< index, among the peer's rails, of the rail that the sender connects to
     std::string peerAddress;
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
     Clock::time_point upSince{};
-    bool hasSmallPackets = false;  ///< of the next attempt: perhaps the path drops large ones
-    bool hasLostAllLarge = false;  ///< the last connection that carried any, or tried to
-    bool isWarned = false;         ///< that large packets are dropped
-    bool isBusy = false;           ///< the sender may have bytes under way
-    uint64_t numAcked = 0;         ///< of the sender's bytes, at the last look at the load
-    Clock::time_point ackedAt{};   ///< the last look that saw progress, or when it became busy
+    bool hasSmallPackets = false;  ///< of the next attempt, because the path may drop large packets
+    bool hasLostAllLarge = false;  ///< of the last connection on which large frames were sent
+    bool isWarned = false;         ///< a warning that large packets are dropped was logged
+    bool isBusy = false;           ///< the sender may have bytes in flight
+    uint64_t numAcked = 0;         ///< acknowledged bytes of the sender at the last sample of the load
+    Clock::time_point ackedAt{};   ///< the last sample that saw progress, or when the sender became busy
     Clock::time_point nextAttempt{};
     Clock::duration pause{};
   };
 
-  /// What all connections of the rail carry together. Each of them sees only its share, more of it while others are
-  /// idle, and nothing of what they hold.
+  /// The load of all connections of the rail together. A single connection sees only its share, which grows while
+  /// others are idle, and does not see the bytes that others have in flight.
   struct Load {
     Clock::time_point lookedAt{};
-    double numUnderWay = 0;  ///< bytes then, and given to connections since
-    uint64_t numAcked = 0;   ///< bytes ever
-    RateEstimator rate;      ///< while several had something to carry
+    double numUnderWay = 0;  ///< bytes in flight at lookedAt, plus bytes given to connections since
+    uint64_t numAcked = 0;   ///< bytes acknowledged since the start
+    RateEstimator rate;      ///< measured while several connections had bytes in flight
   };
 
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
-  /// Until the path has carried what all connections have under way, and then `numBytes`; 0 when its rate is not known.
+  /// Estimated seconds until the rail has carried the bytes in flight of all connections and then `numBytes` more; 0:
+  /// the rate is not known.
   double carrySeconds(size_t numBytes) const;
-  /// Looks at all connections that may be busy.
+  /// Samples all connections that may have bytes in flight.
   void sampleLoad(Clock::time_point now);
-  /// Connects to those who are wanted. Returns: when to look again at the latest.
+  /// Connects to the peers that are wanted. Returns: the latest time for the next call.
   Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
   void attempt(int peer, PeerConnections& connections, Clock::time_point now);
   void warnOfSmallPackets(int peer, PeerConnections& connections, Clock::time_point now);
@@ -101,7 +102,7 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   Sink* sink_ = nullptr;
   bool isLinkUp_ = true;
   std::map<int, PeerConnections> peers_;
-  int triedLast_;  ///< the peer to which it tried to connect last, at first this rank
+  int triedLast_;  ///< the peer that it last tried to connect to; initially this rank
   Load load_;
   // Closed connections whose functions may still be on the stack.
   std::vector<std::unique_ptr<Sender>> closedSenders_;

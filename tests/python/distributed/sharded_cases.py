@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in tests of models that `fully_shard` has sharded: the same training with and without agspeed."""
+"""Functions that ranks run in tests of models under `fully_shard`: the same training with and without agspeed."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ def evaluated_first(cache: str, kind: str = "") -> dict[str, Any]:
 
 
 def left_alone(cache: str, how: str) -> dict[str, Any]:
-    """Of one unit that is whole after an evaluation: FSDP says that it is on a GPU, or will be elsewhere."""
+    """Returns why a unit stays eager if it is whole after an evaluation, but FSDP says that it is elsewhere."""
     training = Training(is_one_unit=True)
     training.evaluate(with_gradients=False)
     state: Any = training.model._get_fsdp_state()  # type: ignore[operator]

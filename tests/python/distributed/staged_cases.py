@@ -435,9 +435,7 @@ CASES: dict[str, Callable[[Setup], None]] = {
 
 
 def run(case: str, candidate: str, dtype: str = "float32", changes_layouts: bool = False) -> dict[str, Any]:
-    """What a rank found: the weights and buffers of both trainings, and how the optimized one ran, which is the one
-    whose layouts change.
-    """
+    """Returns the weights and buffers of both trainings, and how the optimized one ran. Layouts change in that one."""
     expected, found = Setup(None), Setup(candidate, changes_layouts=changes_layouts)
     torch.set_default_dtype(getattr(torch, dtype))
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models under `fully_shard`: units are compiled from within, and weights are those of plain FSDP2."""
+"""Models under `fully_shard`: units are compiled from within, and weights equal those of plain FSDP2."""
 
 from __future__ import annotations
 
