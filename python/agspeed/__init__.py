@@ -4,8 +4,8 @@
     model = agspeed.optimize(model)
 
 Importing this package is cheap: torch and the native extension are loaded at the first call, so the command line
-works on machines without torch. It makes the backend "agspeed" known to torch.distributed and to torch.compile. What is
-public is listed in ``__all__`` and documented where it is defined.
+works on machines without torch. The import registers the backend "agspeed" with torch.distributed and torch.compile.
+``__all__`` lists the public names. Each is documented at its definition.
 """
 
 from __future__ import annotations

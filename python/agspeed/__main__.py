@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m agspeed` is the command line."""
+"""Runs the command line for `python -m agspeed`."""
 
 import sys
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stands for the native extension: importing it loads the file for the torch of this process in its place.
+"""Loads the native extension that was built for this process's torch and replaces itself with it in `sys.modules`.
 
-Raises ImportError with one sentence where no file fits. agspeed/native.py is how the package itself asks for it, and
-_native.pyi describes what it holds.
+Raises ImportError with one sentence if no file fits. The package itself loads the extension through agspeed/native.py.
+_native.pyi describes its contents.
 """
 
 import importlib.machinery

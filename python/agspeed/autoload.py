@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens where torch is imported: our backend becomes known, and scripts that ask for nothing get what the
-settings say, `stands_in_for` (AGSPEED_AS) and `ddp` (AGSPEED_DDP).
+"""Registers agspeed's backend with torch.distributed while torch is imported.
 
-torch calls `register` by the wheel's entry point "torch.backends". In a checkout, or with
-TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` does it: at once where torch.distributed is loaded, else as soon as it
-is, so that importing agspeed stays cheap. Nothing here raises: a script that cannot have ours keeps what it names.
+It also applies the settings `stands_in_for` (AGSPEED_AS) and `ddp` (AGSPEED_DDP) to scripts that do not use agspeed
+themselves. torch calls `register` through the wheel's entry point "torch.backends". In a checkout, or with
+TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` calls it: at once if torch.distributed is loaded, else as soon as it
+is loaded. This keeps importing agspeed cheap. Nothing here raises: after an error, a script runs without the settings.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["register", "register_once_loaded"]
 
 
 def register() -> None:
-    """See the module's text. Repeated calls change nothing."""
+    """Registers the backend and applies the settings. Repeated calls change nothing."""
     register_backend()
     if {"AGSPEED_AS", "AGSPEED_DDP"} & os.environ.keys() or _may_have_settings_file():
         _do_as_settings_say()
 
 
 def register_once_loaded() -> None:
-    """Registers now if torch.distributed is loaded, else when it has been."""
+    """Registers now if torch.distributed is loaded, else right after it was loaded."""
     when_loaded("torch.distributed", register)
 
 
 def _may_have_settings_file() -> bool:
-    """Whether `config.find_files` may find one, told in microseconds: nothing else is loaded while torch is."""
+    """Whether `config.find_files` may find a file. Takes microseconds and imports nothing: torch is being imported."""
     folders = [Path(os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "agspeed")]
     with contextlib.suppress(OSError):  # the working directory is gone
         folders += [Path.cwd(), *Path.cwd().parents]
@@ -59,7 +59,7 @@ def _do_as_settings_say() -> None:
 
 
 def _tune_every_wrapper() -> None:
-    """Each DistributedDataParallel that is made from now on has its bucket layout tuned; nothing is compiled."""
+    """Makes every DistributedDataParallel constructed from now on tune its bucket layout. Compiles nothing."""
     from torch.nn.parallel import DistributedDataParallel
 
     init = DistributedDataParallel.__init__

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON that others may have written, parsed within limits.
+"""Parses JSON from untrusted files and peers within limits.
 
-What is nested deep ends a process that reads or prints it (runtime/base/json_depth.h), and numbers that no machine type
-holds raise where somebody computes with them. Pure.
+Deeply nested JSON can crash a process that reads or prints it (runtime/base/json_depth.h). Numbers that no machine type
+holds raise later, in code that computes with them. `loads` refuses both. Pure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _NOT_BRACKETS = re.compile(r"[^][{}]+")
 
 
 def loads(text: str | bytes) -> Any:
-    """As `json.loads`. Raises: ValueError for what is not JSON, is nested too deep or holds a number that is too large,
-    also for NaN and the infinities, which `json.loads` takes."""
+    """Like `json.loads`, within limits. Raises: ValueError for invalid JSON, for nesting deeper than `MAX_DEPTH`, for
+    numbers that are too large, and for NaN and infinities, which `json.loads` accepts."""
     if not isinstance(text, str):
         text = text.decode()
     depth = 0

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions agspeed raises.
 
-Every message is one or two sentences: what failed, with which values, and what to do next. Training code never has to
-catch any of these: whatever goes wrong inside a compiled candidate makes the region run eagerly instead, unless
-``strict=True`` asks for the exception.
+Every message is one or two sentences: what failed, with which values, and what to do next. Training code need not
+catch any of these: after an error inside a compiled candidate the region runs eagerly instead, unless ``strict=True``
+asks for the exception.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class AgspeedError(Exception):
 
 
 class UserError(AgspeedError, ValueError):
-    """The caller's fault: a wrong value, path or setting. Nothing was changed before it was raised."""
+    """The caller passed a wrong value, path or setting. Nothing was changed before it was raised."""
 
 
 class UserTypeError(UserError, TypeError):

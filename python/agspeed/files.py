@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a file is written: under a name of its own beside its place, and put there whole.
+"""Writes files atomically: each is written under a temporary name in the same folder and then renamed.
 
-In a folder where others may write, a name that can be foreseen may be taken already, by a link to somebody's file say.
-So a file is made under a random name that did not exist, with mode 0600, and takes its place by a rename, which follows
-no link. Stateless; any thread.
+In a folder where other users may write, a predictable name may already be taken, for example by a link to another file.
+So the temporary name is random and new, and its mode is 0600. The rename then follows no link. Stateless; any thread.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ __all__ = ["create", "make_folder", "replacing", "write"]
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Puts a file of this content (text as UTF-8) in place of what has that name.
+    """Creates or replaces the file `path` with this content (text as UTF-8).
 
-    Raises: OSError where that is impossible, also for what is there and is no regular file; nothing is left behind.
+    Raises: OSError if that is impossible, or if `path` exists and is not a regular file. No temporary file remains.
     """
     with replacing(path) as stream:
         stream.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
@@ -31,7 +30,8 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """`write` for content in parts: the file takes its place at the end of the block, if nothing is raised."""
+    """Like `write`, for content in parts: the block writes to the yielded stream. The file replaces `path` at the end
+    of the block, unless the block raises."""
     descriptor, temporary = _new(path)
     try:
         with os.fdopen(descriptor, "wb") as stream:
@@ -43,7 +43,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def create(path: str | os.PathLike[str]) -> TextIO:
-    """An empty file in place of what has that name, for text that others may read while it is written.
+    """Creates or replaces `path` with an empty file, for text that others may read while it is written.
 
     The caller closes it. Raises: as `write`.
     """
@@ -58,14 +58,14 @@ def create(path: str | os.PathLike[str]) -> TextIO:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder that only this user may enter, and its missing parents likewise. Raises: OSError."""
+    """Makes a folder that only this user may enter, and any missing parents the same way. Raises: OSError."""
     if not folder.exists():
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def _new(path: str | os.PathLike[str]) -> tuple[int, str]:
-    """A file of our own beside `path`: its descriptor and its name."""
+    """Makes a temporary file in the folder of `path`. Returns: its descriptor and its name."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise FileExistsError(errno.EEXIST, "it is there and is no regular file", os.fspath(path))

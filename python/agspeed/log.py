@@ -32,7 +32,7 @@ _handler: logging.Handler | None = None
 
 
 class _Prefix(logging.Filter):
-    """Puts the product's name, and the rank where there are several, in front of every message."""
+    """Puts "agspeed", and the rank if there are several, in front of every message."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if not getattr(record, "agspeed_prefixed", False):

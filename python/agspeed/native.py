@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the native extension once and remembers, in one sentence, why it could not be.
+"""Loads the native extension once. If that fails, it keeps one sentence that says why.
 
-``import agspeed`` and the eager path live without it: callers ask ``load()`` and fall back when it answers None. There
+``import agspeed`` and the eager path work without it: callers call ``load()`` and fall back if it returns None. There
 is one extension for each release of torch (`native_files.py`), because torch's C++ interface changes between releases.
 
 Thread-safety: any thread may call; the first call does the work under the import lock.
@@ -23,26 +23,26 @@ _EXTENSION = "agspeed._native"
 
 
 def load() -> ModuleType | None:
-    """The extension, or None; then `why_missing` says why. Raises: as `configure`, until it has succeeded."""
+    """Returns the extension, or None; then `why_missing` says why. Raises: as `configure`, until it has succeeded."""
     return _load()[0]
 
 
 def why_missing() -> str:
-    """One sentence with the remedy; empty when the extension is loaded."""
+    """Returns one sentence that says why the extension is missing and what to do; "" when it is loaded."""
     return _load()[1]
 
 
 def configure() -> None:
-    """Hands the settings over once more, for variables that were set since the extension was loaded.
+    """Passes the settings to the extension again, for variables that were set since it was loaded.
 
-    Raises: UserError for settings that are wrong, or that the extension has read already and that are others now.
+    Raises: UserError for wrong settings, and for changed settings that the extension has already read.
     """
     if (module := load()) is not None:
         module.configure(*config.for_cpp())
 
 
 def check_loaded() -> None:
-    """Raises what `load` raises, where somebody has imported the extension already; does not import it."""
+    """Raises what `load` raises if the extension has already been imported; does not import it."""
     if _EXTENSION in sys.modules:
         load()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which native extensions lie beside the package: one file for each release of torch, `_native_torch215.*.so` for 2.15.
+"""Finds the native extensions in the package's folder: one per torch release, `_native_torch215.*.so` for torch 2.15.
 
-torch's C++ interface changes from one minor release to the next, so each file fits one of them. Loads neither torch nor
-an extension.
+torch's C++ interface changes from one minor release to the next, so each file fits one release. This module loads
+neither torch nor an extension.
 
 Thread-safety: any thread may call.
 """
@@ -19,13 +19,13 @@ _FOLDER = Path(__file__).parent
 
 
 def release(torch_version: str) -> tuple[int, int]:
-    """(2, 15) of "2.15.0+cu132"; (0, 0) of text that starts otherwise."""
+    """Returns (2, 15) for "2.15.0+cu132", and (0, 0) for text that does not start with a version."""
     found = re.match(r"(\d+)\.(\d+)", torch_version)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def extensions() -> dict[tuple[int, int], Path]:
-    """The extensions for this Python, by torch's release, oldest first."""
+    """Returns the extensions for this Python: {torch release: file}, oldest release first."""
     found = {}
     for suffix in importlib.machinery.EXTENSION_SUFFIXES:
         for path in _FOLDER.glob(f"_native_torch*{suffix}"):
@@ -36,7 +36,7 @@ def extensions() -> dict[tuple[int, int], Path]:
 
 
 def extension_for(torch_version: str) -> tuple[Path | None, str]:
-    """The file for a torch, or None and one sentence that says why there is none and what to do."""
+    """Returns the file for a version of torch and "", or None and a sentence that says why and what to do."""
     found = extensions()
     wanted = release(torch_version)
     if wanted in found:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NCCL with agspeed's network plug-in: which variables make NCCL load it, and what NCCL would find.
+"""Makes NCCL use agspeed's network plug-in: sets the variables for it, and finds out what would prevent it.
 
     import agspeed.nccl
     agspeed.nccl.enable()                                   # before the first group with backend nccl
     torch.distributed.init_process_group("nccl")
 
-The variables can come from the shell as well: ``eval "$(agspeed nccl env)"``. NCCL falls back to its own sockets
-without an error where a plug-in cannot be used; ``agspeed doctor --nccl`` says why that would be. Not tested with NCCL
-on a GPU. Thread-safe but for `enable`.
+The variables can come from the shell as well: ``eval "$(agspeed nccl env)"``. If a plug-in cannot be used, NCCL falls
+back to its own sockets without an error; ``agspeed doctor --nccl`` says why that would happen. Not tested with NCCL
+on a GPU. Thread-safe, except `enable`.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _SYSTEM_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/cuda/l
 
 
 def library() -> Path:
-    """The plug-in beside this package. It may be missing: an installation without it."""
+    """Returns the plug-in's path in this package. The file does not exist in an installation without the plug-in."""
     return Path(__file__).resolve().parent / "lib" / _LIBRARY
 
 
 def find_nccl() -> Path | None:
-    """The NCCL that torch would load: the wheel's, else the system's."""
+    """Returns the path of the NCCL that torch would load: the wheel's, else the system's. None if there is none."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(root) / "nccl" / "lib" for root in (spec.submodule_search_locations or [] if spec else [])]
     candidates = [folder / "libnccl.so.2" for folder in [*folders, *map(Path, _SYSTEM_FOLDERS)]]
@@ -40,7 +40,7 @@ def find_nccl() -> Path | None:
 
 
 def variables() -> dict[str, str]:
-    """Environment variables with which NCCL loads the plug-in. `UserError` where there is none to load."""
+    """Returns the environment variables that make NCCL load the plug-in. Raises: UserError if the file is missing."""
     if not library().exists():
         raise UserError(
             f"{library()} does not exist: this installation has no NCCL plug-in; install the wheel, or build the "
@@ -50,7 +50,7 @@ def variables() -> dict[str, str]:
 
 
 def obstacles(environment: Mapping[str, str]) -> list[str]:
-    """Why NCCL would not use the plug-in in that environment, as sentences; empty: nothing is in the way."""
+    """Returns why NCCL would not use the plug-in in that environment, one sentence per reason; [] if it would."""
     found = []
     plugins = [name for name in environment.get("NCCL_NET_PLUGIN", "").split(",") if name]
     if not plugins:
@@ -64,9 +64,9 @@ def obstacles(environment: Mapping[str, str]) -> list[str]:
 
 
 def enable() -> None:
-    """Sets `variables` in this process, for NCCL to read at its first communicator: call it before.
+    """Sets `variables` in this process. Call it before NCCL creates its first communicator: NCCL reads them there.
 
-    A plug-in or network that the environment already names is left alone and a `UserError`.
+    Raises: UserError if the environment already names another plug-in or network, which stays as it is.
     """
     wanted = variables()
     for sentence in obstacles({**wanted, **os.environ}):

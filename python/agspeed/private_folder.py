@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private folders below the temporary directory: for this user alone, and gone with the processes that use them.
+"""Private folders below the temporary directory. Only this user can enter them, and they are removed after use.
 
-Whoever uses a folder holds a lock on it, which the system releases when that process ends, in whatever way. Who closes
-a folder last removes it; `sweep` removes those whose users were killed. A folder is entered by its name once. From then
-on everything goes by the descriptor of the folder that was entered: nothing can be put in its place.
+Each process that uses a folder holds a lock on it. The system releases the lock when the process ends, even if it is
+killed. The last process to close a folder removes it; `sweep` removes folders whose processes were all killed. A folder
+is opened by its name once. After that, all access goes through its descriptor, so it cannot be swapped for another one.
 
-Any thread. A fork of the process that entered a folder does not close it.
+Any thread. A fork of the process that opened a folder does not close it.
 """
 
 from __future__ import annotations
@@ -28,38 +28,45 @@ _FILES: dict[str, re.Pattern[str] | None] = {
     "host": re.compile(r"[0-9a-f]{24}\.(lock|json|\d{1,10})"),
     "run": re.compile(r"call|result\.\d{1,10}|\.(call|result\.\d{1,10})\.\w{1,20}"),
 }
-"""By kind of folder how its files are named, no others are removed; None where compilers name them."""
+"""{kind of folder: the pattern of its file names}. Only files that match are removed. None: compilers choose the names,
+and everything is removed."""
 _ID = re.compile(r"[0-9a-f]{8,64}")
 _NO_LINK = os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 8
 _PAUSES_S = (0.0, 0.01, 0.05, 0.2)
-"""Before each try to remove a folder: a compiler that was killed may write for a moment."""
+"""Pauses before each try to remove a folder: a killed compiler may still write for a moment."""
 
 
 class PrivateFolder:
-    """See the module's text."""
+    """One folder and this process's lock on it."""
 
     def __init__(self, kind: str, name: str | None = None) -> None:
-        """Makes a folder. name: hexadecimal digits under which other processes of this user make or enter it, too.
+        """Makes or opens a folder.
 
-        Raises: OSError where there is no room for it, PermissionError where another user has taken the name.
+        Args:
+            kind: "child", "host" or "run".
+            name: hexadecimal digits by which other processes of this user can open the same folder; None: random.
+        Raises:
+            OSError if there is no room for it, PermissionError if another user has taken the name.
         """
         name = secrets.token_hex(8) if name is None else name
         if kind not in _FILES or not _ID.fullmatch(name):
             raise ValueError(f"{kind!r} {name!r} names no private folder")
         self.path = Path(tempfile.gettempdir()) / f"agspeed-{kind}-{os.getuid()}-{name}"
         self.descriptor = _enter(self.path)
-        """Of the folder, with its lock: a process that inherits it uses the folder, too. -1 once it is closed."""
+        """The folder's descriptor, which holds the lock: a process that inherits it also counts as a user of the
+        folder. -1 after `close`."""
         self._kind, self._owner = kind, os.getpid()
 
     def close(self) -> None:
-        """This process uses the folder no longer. Never raises; harmless when repeated, and in a fork."""
+        """Ends this process's use of the folder and removes the folder if no process uses it. Never raises. Repeated
+        calls, and calls in a fork, do nothing."""
         if self.descriptor < 0 or os.getpid() != self._owner:
             return
         descriptor, self.descriptor = self.descriptor, -1
         try:
             with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # of two that close at once, the later one finds no lock
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # so of two processes that close at once, the later one removes
             _remove_unless_used(descriptor, self.path, self._kind)
         finally:
             os.close(descriptor)
@@ -68,7 +75,7 @@ class PrivateFolder:
         return os.access(name, os.F_OK, dir_fd=self.descriptor, follow_symlinks=False)
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
-        """What is in a file; None where it is not there, or larger. Raises: OSError."""
+        """Returns the file's content; None if it does not exist or is larger than `most_bytes`. Raises: OSError."""
         try:
             with open(os.open(name, os.O_RDONLY | _NO_LINK, dir_fd=self.descriptor), "rb") as file:
                 content = file.read(most_bytes + 1)
@@ -77,7 +84,7 @@ class PrivateFolder:
         return content if len(content) <= most_bytes else None
 
     def write(self, name: str, content: bytes) -> None:
-        """Puts a file there whole, which has the process's number for an ending until then. Raises: OSError."""
+        """Writes a file atomically: until it is complete, its name ends in this process's number. Raises: OSError."""
         stem, _, _ = name.partition(".")
         unfinished = f"{stem}.{os.getpid()}"
         with open(self.descriptor_of(unfinished, os.O_WRONLY | os.O_TRUNC), "wb") as file:
@@ -85,7 +92,7 @@ class PrivateFolder:
         os.replace(unfinished, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
 
     def descriptor_of(self, name: str, flags: int) -> int:
-        """Of a file, which is made where it is not there. The caller closes it. Raises: OSError."""
+        """Opens a file, and creates it if needed. Returns: its descriptor, which the caller closes. Raises: OSError."""
         return os.open(name, flags | os.O_CREAT | _NO_LINK, 0o600, dir_fd=self.descriptor)
 
     def __enter__(self) -> PrivateFolder:
@@ -114,15 +121,15 @@ def sweep() -> None:
 
 
 def _enter(path: Path) -> int:
-    """Makes the folder or finds it; its descriptor, with a lock that others may have, too."""
+    """Makes or opens the folder. Returns: its descriptor, with a shared lock."""
     for _ in range(_TRIES):
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
         try:
             descriptor = _opened(path)
-        except FileNotFoundError:  # its last user has just removed it
+        except FileNotFoundError:  # its last user has just removed it: try again
             continue
-        with contextlib.suppress(OSError):  # where there are no locks, nothing is swept
+        with contextlib.suppress(OSError):  # on file systems without locks
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         if _is_at(path, descriptor):
             return descriptor
@@ -131,7 +138,7 @@ def _enter(path: Path) -> int:
 
 
 def _opened(path: Path) -> int:
-    """Raises: OSError for what is no folder of this user's alone."""
+    """Returns the descriptor of a folder. Raises: OSError unless it is a folder that only this user can enter."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_LINK)
     except NotADirectoryError:
@@ -155,7 +162,7 @@ def _remove_unless_used(descriptor: int, path: Path, kind: str) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return
-    except OSError:  # no locks here: whoever goes first
+    except OSError:  # a file system without locks: the first process to close the folder removes it
         pass
     for pause in _PAUSES_S:
         time.sleep(pause)

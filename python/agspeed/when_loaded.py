@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Does something once a module is loaded, without loading it: importing agspeed stays cheap.
+"""Calls a function once a module is loaded, without loading the module. This keeps importing agspeed cheap.
 
-Thread-safety: as for Python's import system, under the module's import lock.
+Thread-safety: as for Python's import system; the function runs under the module's import lock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["when_loaded"]
 
 
 def when_loaded(module: str, act: Callable[[], None]) -> None:
-    """Calls `act` now if `module` is loaded, else when it has been."""
+    """Calls `act` now if `module` is loaded, else right after it was loaded."""
     if module in sys.modules:
         act()
     else:
@@ -24,7 +24,7 @@ def when_loaded(module: str, act: Callable[[], None]) -> None:
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Finds one module as Python would, and acts after its code has run."""
+    """Finds one module as Python would, and calls `act` after the module's code has run."""
 
     def __init__(self, module: str, act: Callable[[], None]) -> None:
         self._module = module

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The global modes a region was captured under, so that compiling it later sees the same ones.
+"""Records the global modes under which a region was captured, so that a later compile runs under the same modes.
 
-Dynamo guards on these modes, so a captured graph is only ever run under them; a compile that happens between two steps
-must restore them or it would trace another program (no backward graph, no casts).
+Dynamo guards on these modes, so a captured graph runs only under them. A compile between two steps must restore them:
+otherwise it would trace another program (without a backward graph or without casts).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class AmbientModes:
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
     default_dtype: torch.dtype
     flags: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
-    """What CUDA operators compute (TF32 and the like); empty where CUDA is not in use."""
+    """Flags that change the results of CUDA operators (TF32 and the like); empty if CUDA is not in use."""
 
     @classmethod
     def capture(cls) -> AmbientModes:
-        """The modes now in force on this thread."""
+        """Returns the modes that are in force on this thread."""
         autocast = tuple(
             (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
             for device in _AUTOCAST_DEVICES
@@ -42,7 +42,7 @@ class AmbientModes:
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Runs a block under these modes; the previous ones come back afterwards, whatever happens."""
+        """Runs a block under these modes and always restores the previous ones afterwards."""
         default_dtype = torch.get_default_dtype()
         with contextlib.ExitStack() as stack:
             stack.callback(torch.set_default_dtype, default_dtype)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`aot`: AOTAutograd's forward and backward ATen graphs, run by ATen.
+"""`aot`: runs AOTAutograd's forward and backward ATen graphs with ATen.
 
-Saves autograd bookkeeping, recomputes nothing."""
+It saves autograd's bookkeeping and recomputes nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agspeed.torch_compat.aot_autograd import default_partition, mark_boxed
 
 
 class Aot(Candidate):
-    """ATen graphs in both directions behind one autograd node."""
+    """Runs ATen graphs in both directions behind one autograd node."""
 
     name = "aot"
     in_process = True
@@ -31,7 +31,7 @@ class Aot(Candidate):
 
 
 def trace_for_aten(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
-    """Both directions as ATen runs them. Raises UnsupportedError with the reason."""
+    """Traces both directions as ATen graphs. Raises: UnsupportedError with the reason."""
     return trace(
         gm,
         example_inputs,
@@ -42,7 +42,7 @@ def trace_for_aten(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
 
 
 def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:
-    """A graph compiler that compiles nothing: FX's generated Python calls ATen."""
+    """A graph compiler that compiles nothing: FX's generated Python code calls ATen."""
     forward = graph.forward
 
     def run(args: list[Any]) -> Sequence[Any]:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The candidate seam: one way to run a captured region.
+"""The interface of a candidate: one way to run a captured region.
 
-A candidate turns a region's graph into a callable with the graph's own calling convention: flat arguments in
-(tensors, parameters, buffers, symbolic integers), a sequence of outputs back, differentiable, with the graph's input
-mutations applied. It may assume nothing about threads or processes: ``compile`` runs on the main thread of a training
-process or of a child process, under the ambient modes (gradients, autocast) the region was captured in.
+A candidate turns a region's graph into a callable with the graph's own calling convention. The callable takes flat
+arguments (tensors, parameters, buffers, symbolic integers) and returns a sequence of differentiable outputs. It also
+applies the graph's input mutations. ``compile`` runs on the main thread of the training process or of a child process,
+under the ambient modes (gradients, autocast) in which the region was captured.
 
-Built-in candidates are one module each in this package. Other packages add theirs through the entry point group
+Each built-in candidate is one module in this package. Other packages add candidates through the entry point group
 ``agspeed.backends``: an entry point that loads to a `Candidate` subclass.
 """
 
@@ -28,22 +28,22 @@ Runner = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """What a candidate may need to know. Everything here is part of the tuning database's key."""
+    """The options of a compile. All of them are part of the tuning database's key."""
 
     num_threads: int
     numerics: str = "standard"
     cache_dir: str = ""
     dynamic: bool | None = None
     stage_bytes: int = 0
-    """Gradients leave a compiled backward in stages of at least so many bytes, while it still computes; 0: all at its
-    end."""
+    """A compiled backward returns gradients in stages of at least this many bytes, while it still computes; 0: all
+    gradients at its end."""
     is_replicated: bool = False
-    """Other ranks may hold the same parameters: a graph that changes them keeps eager's bits."""
+    """True if other ranks may hold the same parameters: a graph that changes them must then keep eager's bits."""
     extra: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: Settings, num_threads: int) -> CompileOptions:
-        """What a user's settings say."""
+        """Returns the options that follow from a user's settings."""
         return cls(num_threads, settings.numerics, str(settings.cache_dir), settings.dynamic)
 
 
@@ -51,30 +51,30 @@ class Candidate(ABC):
     """One way to run a region. Stateless: one instance serves every region of the process."""
 
     name: ClassVar[str]
-    """Unique name, as in ``backends=[...]`` and in reports."""
+    """The unique name in ``backends=[...]`` and in reports."""
 
     in_process: ClassVar[bool] = False
-    """True when `compile` may run in the training process at once. Otherwise the region is first compiled, gated and
-    tried in a child process, so that a crash, a hang or an ``exit`` there does not reach training."""
+    """True if `compile` may run in the training process at once. Otherwise the region is first compiled, gated and
+    tried in a child process, so that a crash, a hang or an ``exit`` does not reach training."""
 
     exact: ClassVar[bool] = False
-    """True when results are expected to be bit-equal to eager (the gate still checks)."""
+    """True if results are expected to be bit-equal to eager (the gate still checks)."""
 
     needs_stages: ClassVar[bool] = False
-    """True for candidates that are of use only where gradients leave in stages: `CompileOptions.stage_bytes`."""
+    """True for candidates that are useful only if gradients leave in stages (`CompileOptions.stage_bytes`)."""
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    """Types of devices that it is of use on."""
+    """The types of devices on which the candidate is useful."""
 
     default: ClassVar[bool] = True
-    """False for candidates that only run when named in ``backends=``."""
+    """False for candidates that run only if ``backends=`` names them."""
 
     def unavailable(self) -> str | None:
-        """The reason why this candidate cannot be used on this machine, or None. Cheap; called once per process."""
+        """Returns why this candidate cannot be used on this machine, or None. Cheap; called once per process."""
         return None
 
     def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
-        """The reason not to try this graph (unsupported, or the same code as another candidate), or None."""
+        """Returns why not to try this graph (unsupported, or the same code as another candidate), or None."""
         return None
 
     @abstractmethod
@@ -87,27 +87,28 @@ class Candidate(ABC):
             options: see `CompileOptions`.
 
         Raises:
-            UnsupportedError: the graph cannot be compiled by this candidate; the region stays on eager.
-            Exception: anything else counts as a failure of the candidate and is reported, never raised to the user.
+            UnsupportedError: this candidate cannot compile the graph; the region stays on eager.
+            Exception: any other error counts as a failure of the candidate. It is reported and never reaches the user.
         """
 
     def compile_in_parts(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
     ) -> Generator[None, None, Runner]:
-        """`compile` with pauses, during which training steps may run: for compiles of several seconds.
+        """Like `compile`, as a generator that yields between parts, so that training steps can run: for compiles that
+        take several seconds.
 
-        Each part runs under the ambient modes of the capture; a part changes no setting of the process beyond its end.
+        Each part runs under the ambient modes of the capture. A part restores all process settings before it ends.
         """
         yield from ()
         return self.compile(gm, example_inputs, options)
 
     def fingerprint(self) -> dict[str, str]:
-        """Versions of what generates the code; part of the tuning database's key."""
+        """Returns the versions of the tools that generate the code; they are part of the tuning database's key."""
         return {}
 
 
 def to_end(parts: Generator[None, None, Result]) -> Result:
-    """Runs all parts without a pause."""
+    """Runs all parts without a pause and returns the result."""
     while True:
         try:
             next(parts)

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """CapturedDirection: one direction of a compiled region as a CUDA graph, launched in one call.
 
-    static inputs        parameters, and what the forward's graph left for the backward: used where they are. Their
-                         addresses are compared at each call; where one moved, the graph is captured anew.
+    static inputs        parameters, and tensors that the forward's graph saved for the backward: used in place. Each
+                         call compares their addresses. If one has moved, the graph is captured again.
     other inputs         copied into the graph's own inputs.
-    results users keep   copied out of the graph's memory: outputs and gradients that live on are never overwritten.
-    saved tensors        stay in the graph's memory until the backward has let go of them; while it has not, calls of
-                         the forward run without the graph (a second forward before the first one's backward, say).
+    results users keep   copied out of the graph's memory, so that outputs and gradients are never overwritten.
+    saved tensors        stay in the graph's memory until the backward has released them. Until then, calls of the
+                         forward run without the graph (for example a second forward before the first backward).
 
-Random numbers: a graph draws from torch's default generator at the offset that it has at the replay, and moves it on as
-eager does. A graph has its sizes baked in: there is one for each set of symbolic sizes, a bounded number in all.
-Inside somebody else's capture the code runs without a graph of its own, and becomes part of theirs.
+Random numbers: a graph draws from torch's default generator at its offset at the time of the replay, and advances it as
+eager does. A graph has fixed sizes: there is one for each set of symbolic sizes, up to a limit. Inside another capture,
+the code runs without its own graph and becomes part of that capture.
 
-Each direction has a memory pool of its own, so that graphs may be replayed in any order. Threads: one call at a time.
+Each direction has its own memory pool, so that graphs may be replayed in any order. Threads: one call at a time.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from agspeed.log import logger
 from agspeed.torch_compat import memory
 
 _MAX_CAPTURES = 24
-"""Of one direction, the gate's calls on copies of the parameters included; then it runs without a graph."""
+"""The most captures of one direction, including captures for the gate's calls with copied parameters. After that, calls
+that fit no graph run without one."""
 _MAX_GRAPHS = 4
-"""Sets of symbolic sizes that have a graph at the same time."""
+"""The most sets of symbolic sizes that have a graph at the same time."""
 
 
 class Graph(Protocol):
-    """Captured work. `held_bytes`: what its pool takes beyond the tensors that are alive."""
+    """Captured work. `held_bytes`: the bytes of its pool beyond the tensors that are alive."""
 
     held_bytes: int
 
@@ -43,42 +44,42 @@ class Graph(Protocol):
 
 
 class GraphMaker(Protocol):
-    """Captures work: CUDA's, or a fake."""
+    """Captures work with CUDA, or with a fake in tests."""
 
     def is_capturing(self) -> bool:
-        """Somebody captures the calling thread's stream."""
+        """Returns whether the calling thread's stream is being captured."""
         ...
 
     def capture(self, work: Callable[[], Sequence[Any]]) -> tuple[Graph, Sequence[Any]]:
-        """`work` as a graph, warmed up, with the results that each replay writes anew. Runs nothing that counts: random
-        generators are afterwards where they were. Raises: RuntimeError where it cannot be captured."""
+        """Warms `work` up and captures it. Returns: the graph, and the results that each replay overwrites. Restores
+        the random generators. Raises: RuntimeError if it cannot be captured."""
         ...
 
 
 @dataclass
 class _Entry:
-    """One captured graph. Positions are those of the direction's inputs and results."""
+    """One captured graph. Positions refer to the direction's inputs and results."""
 
     graph: Graph
     statics: list[int]
     addresses: list[int]
     copied: list[int]
     own: list[torch.Tensor]
-    """What the copied inputs are copied into."""
+    """The graph's own inputs, into which the other inputs are copied."""
     results: list[Any]
     from_input: dict[int, int]
-    """Results that are an input, and which."""
+    """{position of a result that is an input: position of the input}."""
 
 
 class CapturedDirection:
-    """See the module's text; a `BoxedRunner`.
+    """A `BoxedRunner` that runs one direction as a CUDA graph.
 
     Args:
-        run: the direction's code, a pure function of its inputs but for random numbers.
-        first_saved: the position of the first result that is saved for the backward; those before it are the
-            caller's. None: all are.
-        num_mutated: leading results that the caller copies into inputs at once, and that need not be copied out.
-        static: the tensor that stands for an argument which stays where it is from call to call; None for others.
+        run: the direction's code, a pure function of its inputs except for random numbers.
+        first_saved: the position of the first result that is saved for the backward. Earlier results belong to the
+            caller. None: all results belong to the caller.
+        num_mutated: the number of leading results that the caller copies into inputs at once. They are not copied out.
+        static: returns the tensor to use for an argument that keeps its memory from call to call; None for others.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class CapturedDirection:
         self._boxed_call = True
 
     def owned(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The saved result of a graph of this direction that `tensor` is; None where it is none."""
+        """Returns the saved result of one of this direction's graphs that has `tensor`'s memory, or None."""
         found = self._owned.get(tensor.data_ptr())
         is_same = found is not None and found.shape == tensor.shape and found.stride() == tensor.stride()
         return found if is_same else None
@@ -119,15 +120,15 @@ class CapturedDirection:
         return self._replayed(entry, values)
 
     def _captured(self, key: tuple[Any, ...], values: list[Any], old: _Entry | None) -> _Entry | None:
-        """A graph for these inputs; None where they shall run without one.
+        """Captures a graph for these inputs. Returns None if they must run without a graph.
 
-        Raises: RuntimeError where the first capture of all fails: the candidate is of no use then.
+        Raises: RuntimeError if the very first capture fails, which makes the candidate useless.
         """
         tensors = [index for index, value in enumerate(values) if isinstance(value, torch.Tensor)]
         found = {index: self._static(values[index]) for index in tensors}
         statics = {index: tensor for index, tensor in found.items() if tensor is not None}
         if old is not None and list(statics) != old.statics:
-            return None  # a forward without graph saved these
+            return None  # a forward that ran without a graph saved these inputs
         if self._num_captures >= _MAX_CAPTURES or (old is None and len(self._entries) >= _MAX_GRAPHS):
             return None
         self._num_captures += 1
@@ -177,8 +178,8 @@ class CapturedDirection:
         return results
 
     def _watch(self, entry: _Entry, results: list[Any]) -> None:
-        """Puts in place of one saved tensor the same memory behind a storage of its own, which is gone once the
-        backward has let go of it.
+        """Replaces one saved tensor by a tensor with the same memory and its own storage object. When the backward has
+        released that storage, the graph is free again.
         """
         assert self._first_saved is not None
         for at in range(self._first_saved, len(results)):
@@ -190,7 +191,7 @@ class CapturedDirection:
 
 
 def _fits(entry: _Entry, values: list[Any]) -> bool:
-    """The entry's graph computes what `values` ask for."""
+    """Returns whether the entry's graph can run with `values`."""
     is_in_place = [values[index].data_ptr() for index in entry.statics] == entry.addresses
     pairs = zip(entry.own, entry.copied, strict=True)
     return is_in_place and all(
@@ -199,12 +200,12 @@ def _fits(entry: _Entry, values: list[Any]) -> bool:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A dense copy with the same strides where those are dense."""
+    """Returns a dense copy, with the same strides if they are dense."""
     return tensor.detach().clone(memory_format=torch.preserve_format)
 
 
 class CudaGraphMaker:
-    """CUDA graphs of torch, on the current device."""
+    """Makes torch's CUDA graphs on the current device."""
 
     _WARM_UPS = 2
 
@@ -231,7 +232,7 @@ class CudaGraphMaker:
 
 
 class _CudaGraph:
-    """See `Graph`."""
+    """A `Graph` of CUDA."""
 
     def __init__(self, graph: Any, held_bytes: int) -> None:
         self.replay = graph.replay

@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What activation checkpointing does beside saving memory: a part that runs again in the backward draws the same random
-numbers again, and updates its buffers once more.
+"""Reproduces the side effects of activation checkpointing: a part that runs again in the backward draws the same random
+numbers again and updates its buffers once more.
 
-Random numbers: AOTAutograd's partitioner writes operators that are computed again with two higher-order operators. The
-forward's returns the generator's state beside the result, the backward's runs from that state and puts back what it
-found. `as_plain_calls` makes of them what a graph of operators can hold::
+Random numbers: AOTAutograd's partitioner represents random operators that are recomputed by two higher-order operators.
+The one in the forward also returns the generator's state. The one in the backward runs from that state and restores the
+generator afterwards. `as_plain_calls` replaces both by plain operators::
 
     (state, y) = run_and_save_rng_state(op, x)    state = random_state(); y = op(x)
     y = run_with_rng_state(state, op, x)          before = exchange_random_state(state); y = op(x);
                                                   exchange_random_state(before)
 
-Both kinds of calls have effects: nothing that draws numbers is moved across them.
+Both state operators have side effects, so no operator that draws random numbers is moved across them.
 
-Buffers: a captured graph updates the statistics of a batch norm once, eager a second time when the part runs again.
-`repeating` does that when a gradient arrives that makes the part run again, by what the first update said::
+Buffers: a captured graph updates the statistics of a batch norm once. Eager updates them a second time when the part
+runs again. `repeating` performs the second update when a gradient arrives that would make the part run again. It
+derives the second update from the first one::
 
     r1 = (1 - m) r0 + m b    =>    m b = r1 - (1 - m) r0    and the second update is    r = (1 - m) r + m b
 """
@@ -43,8 +44,8 @@ _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
 def as_plain_calls(graph: fx.GraphModule) -> None:
-    """Rewrites `graph` where such operators draw from the CPU's generator. Requires the native extension, which
-    registers the two operators for the state."""
+    """Replaces such operators in `graph` if they draw from the CPU's generator. Requires the native extension, which
+    registers the two state operators."""
     wrappers = [node for node in graph.graph.nodes if node.target in (run_and_save_rng_state, run_with_rng_state)]
     fake_mode = detect_fake_mode([node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")])
     for node in wrappers:
@@ -52,13 +53,13 @@ def as_plain_calls(graph: fx.GraphModule) -> None:
         operator, *arguments = node.args if is_forward else node.args[1:]
         assert callable(operator) and fake_mode is not None
         values = fx.map_arg((tuple(arguments), node.kwargs), lambda source: source.meta["val"])
-        with fake_mode:  # the partitioner leaves some of its nodes without a value
+        with fake_mode:  # the partitioner leaves some of its nodes without a meta value
             result = operator(*values[0], **values[1])
         if any(tensor.device.type != "cpu" for tensor in tensors_in(result)):
             continue
         with graph.graph.inserting_before(node):
             if is_forward:
-                with fake_mode:  # the partitioner's own has a symbol for its size
+                with fake_mode:  # the partitioner's own example has a symbolic size
                     state = torch.empty(torch.get_rng_state().shape, dtype=torch.uint8)
                 _in_forward(node, operator, arguments, (state, result))
             else:
@@ -70,7 +71,7 @@ def _in_forward(node: fx.Node, operator: Any, arguments: Sequence[Any], values: 
     state = node.graph.call_function(torch.ops.agspeed.random_state.default)
     call = node.graph.call_function(operator, tuple(arguments), dict(node.kwargs))
     state.meta["val"], call.meta["val"] = values
-    for part in list(node.users):  # each takes one of the two
+    for part in list(node.users):  # each user takes one of the two results
         part.replace_all_uses_with((state, call)[part.args[1]])  # type: ignore[index]
         node.graph.erase_node(part)
 
@@ -89,25 +90,26 @@ def _in_backward(node: fx.Node, operator: Any, arguments: Sequence[Any], result:
 
 @dataclass(frozen=True)
 class Repetition:
-    """Buffers that checkpointed parts of a graph update, by their numbers among the graph's inputs."""
+    """Buffers that checkpointed parts of a graph update, by their positions among the graph's inputs."""
 
     outputs: tuple[int, ...]
-    """Of the graph: a gradient for one of them makes eager run the parts again."""
+    """The graph's outputs whose gradients make eager run the parts again."""
     averages: dict[int, float] = field(default_factory=dict)
-    """Moving averages, with the share of the old value that an update keeps."""
+    """{moving average: the fraction of the old value that an update keeps}."""
     counters: dict[int, float] = field(default_factory=dict)
-    """Buffers that a number is added to, and that number."""
+    """{counter: the number that an update adds}."""
 
 
 def repetitions(graph: fx.GraphModule) -> list[Repetition]:
-    """The updates in checkpointed parts of a graph captured by Dynamo. Raises UnsupportedError where eager's second run
-    of a part does what a `Repetition` cannot say: only the statistics of norms are known to be updated the same way
-    again, where nothing else reads or changes them."""
+    """Returns the updates in checkpointed parts of a graph captured by Dynamo.
+
+    Raises: UnsupportedError if eager's second run of a part has other side effects. Supported are only updates of norm
+    statistics that nothing else reads or changes."""
     found: dict[tuple[int, ...], Repetition] = {}
     number = {node: index for index, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     for call in graph.graph.find_nodes(op="call_function", target=_CHECKPOINT):
         if not _needs_gradient(call):
-            continue  # nothing makes eager run it again
+            continue  # eager never runs it again
         body = getattr(graph, call.args[0].target)
         parameters = body.graph.find_nodes(op="placeholder")
         updates = _updates(body)
@@ -141,7 +143,8 @@ _TWICE = "{} changes a buffer in place, which eager does again in the backward"
 
 
 def repeating(target: Runner, parts: Sequence[Repetition]) -> Runner:
-    """`target`, a way to run the graph, with the second updates. Any thread; a backward may run on another one."""
+    """Returns `target`, which runs the graph, with the second updates added. Any thread; the backward may run on
+    another one."""
 
     def run(*args: Any) -> Sequence[Any]:
         if not torch.is_grad_enabled():
@@ -159,16 +162,16 @@ class _Update:
     """The second update of one step. Created before the first one."""
 
     def __init__(self, part: Repetition, args: Sequence[Any]) -> None:
-        # The memory alone, as batch norm changes it: autograd need not know.
+        # `.data`: like batch norm, change the memory without autograd's knowledge.
         self._averages = [args[index].data for index in part.averages]
         self._kept = list(part.averages.values())
         self._counters = [args[index].data for index in part.counters]
         self._added = list(part.counters.values())
         self._terms = operators.multiplied(self._averages, self._kept) if self._averages else ()
-        self._backward = -1  # autograd's number of the backward that ran the part again last
+        self._backward = -1  # autograd's number of the latest backward with a second update
 
     def await_gradients(self, outputs: Sequence[Any]) -> None:
-        """Call after the first update."""
+        """Computes the second update and registers it for gradients of `outputs`. Call it after the first update."""
         if self._averages:
             self._terms = operators.differences(self._averages, self._terms)
         for output in outputs:
@@ -176,7 +179,8 @@ class _Update:
                 output.register_hook(self._apply)  # type: ignore[no-untyped-call]
 
     def _apply(self, gradient: torch.Tensor | None) -> None:
-        """Called for each output, without a gradient where another one of its node has one."""
+        """Applies the second update, once per backward. Called for each output; gradient: None if only another output
+        of the same node has one."""
         backward = current_backward()
         if gradient is None or backward == self._backward:
             return
@@ -191,7 +195,7 @@ class _Update:
 
 @dataclass(frozen=True)
 class _Known:
-    """An update of a parameter of a checkpointed part that a second run does in the same way."""
+    """An update of a checkpointed part's buffer that a second run performs in the same way."""
 
     buffer: fx.Node
     kept: float | None = None
@@ -199,7 +203,7 @@ class _Known:
 
 
 def _updates(body: fx.GraphModule) -> list[_Known]:
-    """Of norms whose gradients make eager run them again, and of the counters before them."""
+    """Returns the updates by norms whose gradients make eager run them again, and by the counters before them."""
     counters: list[_Known] = []
     found: list[_Known] = []
     for node in body.graph.nodes:
@@ -222,8 +226,8 @@ def _updates(body: fx.GraphModule) -> list[_Known]:
 
 
 def _effects(body: fx.GraphModule) -> tuple[set[fx.Node], bool]:
-    """Which parameters a part changes in place, and whether it draws random numbers: by a run without numbers. A part
-    that cannot be run so is taken to do nothing but what its nodes say."""
+    """Returns which inputs a part changes in place, and whether it draws random numbers, according to a run on fake
+    tensors. If that run fails, returns the changes that the nodes' names show, and True for random numbers."""
     parameters = body.graph.find_nodes(op="placeholder")
     examples = [node.meta.get("example_value") for node in parameters]
     fakes = [value for value in examples if isinstance(value, FakeTensor)]
@@ -232,7 +236,7 @@ def _effects(body: fx.GraphModule) -> tuple[set[fx.Node], bool]:
         return changed, True
     drawn = _Drawn()  # type: ignore[no-untyped-call]
     try:
-        with fakes[0].fake_mode, torch.no_grad(), drawn:  # Dynamo's own mode, not that of its backend
+        with fakes[0].fake_mode, torch.no_grad(), drawn:  # Dynamo's own fake mode, not the backend's
             copies = [torch.empty_like(value) if isinstance(value, torch.Tensor) else value for value in examples]
             before = [getattr(copy, "_version", 0) for copy in copies]
             fx.Interpreter(body).run(*copies)
@@ -244,7 +248,7 @@ def _effects(body: fx.GraphModule) -> tuple[set[fx.Node], bool]:
 
 
 class _Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees whether any operator draws random numbers."""
+    """Records whether any operator draws random numbers."""
 
     any = False
 
@@ -254,7 +258,7 @@ class _Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _named_changes(node: fx.Node) -> Sequence[Any]:
-    """What a node says that it changes in place. Norms do not count as writes otherwise."""
+    """Returns the inputs that a node changes in place according to its name or, for norms, its arguments."""
     if _writes(node) and node.args:
         return node.args[0] if isinstance(node.args[0], (list, tuple)) else node.args[:1]
     is_norm = node.target in (functional.batch_norm, functional.instance_norm, torch.batch_norm, torch.instance_norm)
@@ -277,8 +281,8 @@ def _needs_gradient(node: fx.Node) -> bool:
 
 
 def _outputs_of(call: fx.Node) -> tuple[int, ...]:
-    """The outputs of the graph whose gradients reach `call`. Raises UnsupportedError where one is written into another
-    tensor, whose views may be outputs."""
+    """Returns the outputs of the graph whose gradients reach `call`. Raises: UnsupportedError if a result is written
+    into another tensor, because views of that tensor may be outputs."""
     reached = {call}
     for node in call.graph.nodes:
         if reached.isdisjoint(node.all_input_nodes):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cudagraph` and `inductor-cudagraphs`: the two directions of `aot` and of `inductor`, each one CUDA graph.
+"""`cudagraph` and `inductor-cudagraphs`: run each direction of `aot` or of `inductor` as one CUDA graph.
 
-Small models on a GPU spend their steps launching kernels; a graph launches all of a direction at once
-(`captured.py`). Inductor's own graph trees are not used: they overwrite results that live on.
+Small models on a GPU spend most of a step on launching kernels. A graph launches a whole direction at once
+(`captured.py`). Inductor's own graph trees are not used, because they overwrite results that are still in use.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAITS = ("_local_scalar_dense", "equal", "item", "masked_select", "nonzero", "u
 
 
 class CudaGraph(Candidate):
-    """ATen's kernels, launched as one graph for each direction."""
+    """Launches ATen's kernels as one graph for each direction."""
 
     name = "cudagraph"
     devices: ClassVar[tuple[str, ...]] = ("cuda",)
@@ -44,7 +44,7 @@ class CudaGraph(Candidate):
 
 
 class InductorCudaGraphs(Inductor):
-    """Inductor's kernels, launched as one graph for each direction."""
+    """Launches Inductor's kernels as one graph for each direction."""
 
     name = "inductor-cudagraphs"
     devices = ("cuda",)
@@ -61,7 +61,8 @@ class InductorCudaGraphs(Inductor):
 
 
 def captured(joint: Joint, maker: GraphMaker) -> Joint:
-    """`joint` with each direction as a graph. Raises: UnsupportedError with the reason where one cannot be captured."""
+    """Returns `joint` with each direction as a graph. Raises: UnsupportedError with the reason if one cannot be
+    captured."""
     if joint.forward is None or joint.backward is None or joint.signature is None:
         raise UnsupportedError("it has no backward, and only training steps are captured")
     signature = joint.signature
@@ -98,7 +99,7 @@ def _no_gradients_early(options: CompileOptions) -> str | None:
 
 
 def _refuse_waits(graph: fx.GraphModule) -> None:
-    """Raises UnsupportedError for an operator that waits for the device, or moves data between it and the host."""
+    """Raises: UnsupportedError for an operator that waits for the device or moves data between device and host."""
     for node in graph.graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
@@ -112,6 +113,6 @@ def _refuse_waits(graph: fx.GraphModule) -> None:
 
 
 def _values(node: fx.Node) -> list[torch.Tensor]:
-    """The example tensors that a node takes and gives."""
+    """Returns the example tensors of a node's inputs and outputs."""
     found = [part.meta.get("val") for part in (*node.all_input_nodes, node)]
     return [value for value in found if isinstance(value, torch.Tensor)]

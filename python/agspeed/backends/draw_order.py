@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps operators that draw random numbers in the graph's order when Inductor schedules them.
 
-Its scheduler knows of no order among them but by the values they pass on: where it fuses what needs a late dropout with
-what comes early, the late one draws first, and masks differ from eager's although each draws as eager does
-(``fallback_random``). A pass before fusion makes each wait for the one before. Graphs without a backward are reordered
-before that, too, which a setting prevents. Importing this module loads Inductor.
+Inductor's scheduler orders these operators only by their data dependencies. If it fuses early code with code that needs
+a late dropout, the late dropout draws first. Its mask then differs from eager's, although each operator draws as eager
+does (``fallback_random``). A pass before fusion makes each such operator depend on the one before it. Inductor also
+reorders graphs without a backward before that pass, which a setting prevents. Importing this module loads Inductor.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from agspeed.torch_compat.operators import run_and_save_rng_state
 
 
 def settings() -> dict[str, Any]:
-    """For Inductor's settings."""
+    """Returns Inductor settings that keep the order."""
     return {**before_fusion(DrawInOrder()), "reorder_for_locality": False}
 
 
 class DrawInOrder(CustomGraphPass):
-    """A pass over the scheduler's nodes."""
+    """A pass over the scheduler's nodes that adds the dependencies."""
 
-    def __call__(self, nodes: Sequence[Any]) -> Sequence[Any]:  # type: ignore[override] # of the scheduler, not of FX
+    def __call__(self, nodes: Sequence[Any]) -> Sequence[Any]:  # type: ignore[override] # scheduler nodes, not FX nodes
         drawing = sorted(filter(_draws, nodes), key=lambda node: _number(node.node.get_name()))
         for earlier, later in itertools.pairwise(drawing):
             later.add_fake_dep(WeakDep(earlier.node.get_name(), later.get_name(), is_fake=True))
@@ -48,5 +48,5 @@ def _draws(node: Any) -> bool:
 
 
 def _number(buffer: str) -> int:
-    """Of "buf12" or "true_graph_0_buf12": buffers are numbered in their graph's order."""
+    """Returns 12 for "buf12" or "true_graph_0_buf12": buffers are numbered in their graph's order."""
     return int(buffer.rpartition("buf")[2])

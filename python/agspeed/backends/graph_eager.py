@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`graph-eager`: the captured graph run operator by operator. Same kernels as eager without Module.__call__'s work."""
+"""`graph-eager`: runs the captured graph operator by operator, with eager's kernels and without Module.__call__."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner
 
 
 class GraphEager(Candidate):
-    """Runs what Dynamo captured; also what every region does before a compiled candidate is chosen for it."""
+    """Runs the graph as Dynamo captured it. Every region does this until a compiled candidate is chosen for it."""
 
     name = "graph-eager"
     in_process = True

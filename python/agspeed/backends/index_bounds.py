@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Negative indices that eager refuses and Inductor's code accepts.
+"""Detects negative indices that eager refuses and Inductor's code accepts.
 
-``x[-1]`` is the last row. `embedding`, `gather`, `scatter_add`, `cross_entropy` and others raise an error for such an
-index in eager, as it is a mistake in the data; Inductor reads from the end there, too. `bounds_of` finds the inputs of
-a graph that these operators take indices from, `is_within` looks at their values at each call. Indices that are
-computed are followed through operators that keep values or cannot make one negative; a graph whose indices cannot be
-followed raises `UnsupportedError`. Values that are too large are checked by Inductor's code itself.
+``x[-1]`` is the last row. But `embedding`, `gather`, `scatter_add`, `cross_entropy` and others raise for such an index
+in eager, because it is a mistake in the data. Inductor's code reads from the end instead. `bounds_of` finds the inputs
+of a graph from which these operators take indices, and `is_within` checks their values at each call. Computed indices
+are followed through operators that keep values or cannot make them negative. `bounds_of` raises `UnsupportedError` for
+a graph whose indices cannot be followed. Inductor's code itself checks for indices that are too large.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from agspeed.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Bound:
-    """No element of a graph's input may be negative, other than `ignored`."""
+    """The rule that no element of a graph's input may be negative, except `ignored`."""
 
     input: int
     ignored: int | None = None
 
 
 def bounds_of(gm: fx.GraphModule) -> list[Bound]:
-    """The bounds that the operators of a torch-level graph set. Raises UnsupportedError."""
+    """Returns the bounds that the operators of a torch-level graph set. Raises: UnsupportedError."""
     found = set(_Graph(gm, None, ()).bounds())
     strict = {bound.input for bound in found if bound.ignored is None}
     return sorted(
@@ -40,7 +40,7 @@ def bounds_of(gm: fx.GraphModule) -> list[Bound]:
 
 
 def is_within(bounds: Sequence[Bound], args: Sequence[Any]) -> bool:
-    """Whether a call's arguments keep to all bounds. Waits for the device where they are on one."""
+    """Returns whether a call's arguments satisfy all bounds. Waits for the GPU if the arguments are on one."""
     for bound in bounds:
         value = args[bound.input]
         if not isinstance(value, torch.Tensor):
@@ -62,7 +62,7 @@ _FUNCTIONS: dict[Any, tuple[int, str]] = {
     torch.embedding: (1, "indices"),
     torch.take_along_dim: (1, "indices"),
 }
-"""Where an operator's indices are: position and keyword."""
+"""{operator: position and keyword of its indices}."""
 _IGNORING: tuple[Any, ...] = (functional.cross_entropy, functional.nll_loss)
 """Operators with an ``ignore_index``, their fifth argument, -100 by default."""
 # fmt: off
@@ -71,7 +71,7 @@ _BY_DIM = frozenset([
     "scatter_reduce"
 ])
 # fmt: on
-"""``(input, dim, index, ...)``, as functions and methods, in place or not."""
+"""Operators called as ``(input, dim, index, ...)``: functions and methods, in place or not."""
 
 # fmt: off
 _KEEPING = frozenset([
@@ -82,14 +82,14 @@ _KEEPING = frozenset([
     "amax", "amin", "checkpoint_name", "clamp_max", "clamp_max_", "index_select", "gather"
 ])
 # fmt: on
-"""Results have elements of the first argument, by the names of functions and methods."""
+"""Names of functions and methods whose results consist of elements of the first argument."""
 # fmt: off
 _SUMMING = frozenset([
     "add", "add_", "cumsum", "cumprod", "floordiv", "floor_divide", "iadd", "imul", "max", "maximum", "min", "minimum",
     "mul", "mul_", "multiply", "prod", "sum"
 ])
 # fmt: on
-"""Results are not negative where no argument is."""
+"""Names of functions and methods whose results are not negative if no argument is negative."""
 # fmt: off
 _NOT_NEGATIVE = frozenset([
     "abs", "all", "any", "arange", "argmax", "argmin", "argsort", "bincount", "bool", "bucketize", "count_nonzero",
@@ -100,26 +100,26 @@ _NOT_NEGATIVE = frozenset([
 ])
 # fmt: on
 _ALONG = frozenset(["cumsum", "cumprod", "max", "min", "prod", "sum"])
-"""A number among the arguments is a dimension, which may be negative."""
+"""Names for which a number among the arguments is a dimension, which may be negative."""
 _WITH_INDICES = frozenset(["kthvalue", "max", "median", "min", "mode", "sort", "topk"])
-"""The second of two results is an index."""
+"""Names whose second result is an index."""
 _REMAINDERS = frozenset(["mod", "remainder", "remainder_"])
 # fmt: off
 _OF_SIZES = frozenset([
     "dim", "empty_like", "full_like", "getattr", "new_full", "numel", "ones_like", "size", "stride", "zeros_like"
 ])
 # fmt: on
-"""Results do not depend on the elements of the arguments."""
+"""Names whose results do not depend on the elements of the arguments."""
 _CALLING = frozenset(["checkpoint", "invoke_subgraph", "tag_activation_checkpoint", "wrap"])
-"""Operators that hand the arguments behind a graph to it."""
+"""Operators that call a graph with the arguments that follow it."""
 
 
 class _UnknownError(Exception):
-    """Where an index comes from cannot be followed."""
+    """The source of an index cannot be followed; the message names it."""
 
 
 class _Graph:
-    """A graph, or one that it calls with `operands` of the graph outside."""
+    """A graph. outer: the graph that calls it with `operands`, or None."""
 
     def __init__(self, gm: fx.GraphModule, outer: _Graph | None, operands: Sequence[Any]) -> None:
         self._gm, self._outer, self._operands = gm, outer, operands
@@ -152,7 +152,8 @@ class _Graph:
         return found if isinstance(found, fx.GraphModule) else None
 
     def _sources(self, value: Any, ignored: int | None) -> set[int]:
-        """The inputs of the outermost graph that must not be negative lest `value` be. Raises _UnknownError."""
+        """Returns the inputs of the outermost graph that must not be negative, so that `value` is not negative. Raises:
+        _UnknownError."""
         if isinstance(value, fx.Node):
             ignored = ignored if ignored is not None else _replaced_in(value)
             stored = (self._sources(other, ignored) for other in _stored_in(value))
@@ -216,7 +217,7 @@ class _Graph:
         raise _UnknownError(f"{name}, {node.name}")
 
     def _has_data(self, value: Any) -> bool:
-        """Whether a value depends on elements of the graph's inputs, not on their sizes alone."""
+        """Returns whether a value depends on elements of the graph's inputs and not only on their sizes."""
         if isinstance(value, list | tuple):
             return any(map(self._has_data, value))
         if not isinstance(value, fx.Node) or (value.op != "placeholder" and _name(value) in _OF_SIZES):
@@ -227,7 +228,7 @@ class _Graph:
 
 
 def _index_of(node: fx.Node) -> tuple[Any, int | None]:
-    """An operator's indices, and the one that it ignores; (None, None) for other operators."""
+    """Returns an operator's indices and the index that it ignores; (None, None) for operators without indices."""
     if node.op == "call_function" and node.target in _FUNCTIONS:
         position, keyword = _FUNCTIONS[node.target]
         ignored: Any = None
@@ -242,7 +243,7 @@ def _index_of(node: fx.Node) -> tuple[Any, int | None]:
 
 
 def _stored_in(node: fx.Node) -> list[Any]:
-    """What the graph writes into a tensor, or into a view of it."""
+    """Returns the values that the graph writes into a tensor or into a view of it."""
     stored: list[Any] = []
     for user in node.users:
         if not user.args or user.args[0] is not node:
@@ -260,20 +261,20 @@ def _stored_in(node: fx.Node) -> list[Any]:
 
 
 def _replaced_in(node: fx.Node) -> int | None:
-    """The number c of ``node.masked_fill_(node == c, ...)``, which marks the elements that are to be replaced."""
+    """Returns the number c of ``node.masked_fill_(node == c, ...)``, which replaces elements equal to c; or None."""
     fills = [user for user in node.users if _name(user) == "masked_fill_" and user.args[0] is node]
     return next((found for fill in fills if (found := _compared_with(fill.args[1], node)) is not None), None)
 
 
 def _compared_with(mask: Any, tensor: Any) -> int | None:
-    """The number c where a mask is ``tensor == c``."""
+    """Returns the number c if a mask is ``tensor == c``, else None."""
     is_equality = isinstance(mask, fx.Node) and _name(mask) == "eq" and mask.args[0] is tensor
     return mask.args[1] if is_equality and isinstance(mask.args[1], int) else None
 
 
 _STORING = {"copy_": 1, "fill_": 1, "add_": 1, "mul_": 1, "masked_fill_": 2, "masked_scatter_": 2}
 _STORING |= {"index_copy_": 3, "index_fill_": 3, "scatter_": 3}
-"""Operators that write into their first argument, and the position of what may make an element negative."""
+"""{operator that writes into its first argument: position of the argument that may make an element negative}."""
 # fmt: off
 _SAFE_IN_PLACE = frozenset([
     "clamp_", "clamp_min_", "detach_", "remainder_", "requires_grad_", "squeeze_", "unsqueeze_", "zero_"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`inductor` and `inductor-max-autotune`: TorchInductor's kernels behind our autograd node.
+"""`inductor` and `inductor-max-autotune`: TorchInductor's kernels behind agspeed's autograd node.
 
 Differences from ``torch.compile``'s default, each scoped to the compile:
-- ``fallback_random``: dropout draws the numbers eager would draw, so results can be compared and reproduced;
-- the number of threads is written into the code's key (Inductor's own cache ignores it);
-- indices that eager refuses go to eager (`agspeed.backends.index_bounds`);
-- the generated code is called without Inductor's wrapper where that does nothing;
+- ``fallback_random``: dropout draws the same numbers as eager, so results can be compared and reproduced;
+- the number of threads is part of the code's cache key (Inductor's own cache ignores it);
+- calls with indices that eager refuses run eagerly (`agspeed.backends.index_bounds`);
+- the generated code is called without Inductor's wrapper if the wrapper does nothing;
 - both directions are compiled at once, see `agspeed.backends.joint`.
 """
 
@@ -45,7 +45,7 @@ from agspeed.torch_compat.aot_autograd import mark_boxed
 from agspeed.torch_compat.shapes import TracingContext
 
 _MAX_PARTS = 8
-"""Of a staged backward: each border costs fusion."""
+"""The most parts of a staged backward: operators are not fused across parts."""
 _RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
 
 
@@ -54,7 +54,7 @@ class Inductor(Candidate):
 
     name = "inductor"
     same_without_choices: ClassVar[tuple[str, ...]] = ("inductor-max-autotune",)
-    """Candidates that generate the same code for graphs that leave them nothing to choose."""
+    """Candidates that generate the same code for graphs without a choice of implementations (`has_choices`)."""
     _extra_config: ClassVar[dict[str, Any]] = {}
 
     def unavailable(self) -> str | None:
@@ -67,7 +67,7 @@ class Inductor(Candidate):
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
     ) -> Generator[None, None, Runner]:
         with compiler_cache.using(options.cache_dir):
-            inductor.load()  # takes seconds, the first time
+            inductor.load()  # takes seconds the first time
         yield
         bounds = bounds_of(gm)
         if inductor.has_broken_pool_gradients():
@@ -85,14 +85,14 @@ class Inductor(Candidate):
         return with_digest(runner, work.sources)
 
     def finished(self, joint: Joint) -> Joint:
-        """What becomes of the compiled halves."""
+        """Transforms the compiled halves; a subclass may override this."""
         return joint
 
     def _compile_backward(
         self, joint: Joint, options: CompileOptions, work: _Compile
     ) -> Generator[None, None, tuple[Stages | None, list[BoxedRunner]]]:
-        """How the backward is cut, and the code of each part; (None, []) where it is one, whose code is with `joint`
-        then.
+        """Compiles the backward. Returns: how it is cut, and the code of each part; (None, []) if it is not cut, in
+        which case `joint` has the code.
         """
         yield from ()
         if joint.backward is not None:
@@ -100,7 +100,8 @@ class Inductor(Candidate):
         return None, []
 
     def config(self, options: CompileOptions) -> dict[str, Any]:
-        """Inductor's options for one compile; also what a child process must use to fill the same cache entries."""
+        """Returns Inductor's options for one compile. A child process must use the same ones to fill the same cache
+        entries."""
         own = {"fallback_random": True, "cpp.threads": options.num_threads}
         return own | inductor.collectives_in_place() | self._extra_config
 
@@ -109,8 +110,8 @@ class Inductor(Candidate):
 
 
 def _rounding(example_inputs: Sequence[Any]) -> dict[str, Any]:
-    """Inductor computes a chain of 16-bit operators in float32. With float16 that hides an overflow that GradScaler
-    waits for: each result is rounded there."""
+    """Returns Inductor options that round each result if float16 is in use. Otherwise Inductor computes a chain of
+    16-bit operators in float32, which hides overflows that GradScaler needs to see."""
     home = home_of(tensors_in(list(example_inputs))).type
     is_autocast = torch.is_autocast_enabled(home) and torch.get_autocast_dtype(home) == torch.float16
     if is_autocast or any(tensor.dtype == torch.float16 for tensor in tensors_in(list(example_inputs))):
@@ -119,8 +120,8 @@ def _rounding(example_inputs: Sequence[Any]) -> dict[str, Any]:
 
 
 class InductorStaged(Inductor):
-    """TorchInductor with the backward in parts, after each of which gradients leave. Operators are not fused across
-    them: whether gradients on the wire earlier are worth that is for timing to say."""
+    """TorchInductor with a backward in parts; gradients leave after each part. Operators are not fused across parts, so
+    timing decides whether sending gradients earlier is worth the loss of fusion."""
 
     name = "inductor-staged"
     needs_stages = True
@@ -153,18 +154,18 @@ class InductorStaged(Inductor):
 
 
 class _Compile:
-    """One compile of a region, in parts that share what AOTAutograd found out. Between them no setting is changed."""
+    """One compile of a region, in parts that share AOTAutograd's results. No setting stays changed between parts."""
 
     def __init__(self, config: dict[str, Any], example_inputs: Sequence[Any], cache_dir: str) -> None:
         self.recorder = Recorder()
         self.sources: list[str] = []
-        """The generated code so far; "" where Inductor does not tell."""
+        """The generated code so far; "" if Inductor does not give it."""
         self._config, self._context, self._cache_dir = config, new_context(example_inputs), cache_dir
         self._layout: dict[str, Any] = {}
         self._backward_keywords: dict[str, Any] = {}
 
     def trace(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
-        """Traces both directions and compiles the forward. Raises UnsupportedError with the reason."""
+        """Traces both directions and compiles the forward. Raises: UnsupportedError with the reason."""
 
         refuse_gradients_of_its_own(gm)
 
@@ -187,7 +188,7 @@ class _Compile:
             return self._compile(backward.graph, backward.example_inputs, self._backward_keywords)
 
     def compile_stage(self, graph: fx.GraphModule, inputs: Sequence[Any]) -> BoxedRunner:
-        """A part of the backward."""
+        """Compiles a part of the backward."""
         with self._settings(), _without_donations():
             return self._compile(graph, inputs, {"is_backward": True})
 
@@ -202,7 +203,7 @@ class _Compile:
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]) -> BoxedRunner:
         if _draws_for_feature_maps(graph):
-            self._layout["layout_optimization"] = False  # in the backward, too
+            self._layout["layout_optimization"] = False  # also for the backward
         with inductor.settings(self._layout):
             compiled = inductor.compile_graph(graph, inputs, **keywords)
         self.sources.append(getattr(compiled, "source_code", ""))
@@ -212,7 +213,8 @@ class _Compile:
 
 @contextlib.contextmanager
 def _without_donations() -> Iterator[None]:
-    """Inside the block Inductor writes to no input: what it may overwrite is numbered for the whole backward."""
+    """Prevents Inductor from overwriting inputs inside the block: the indices of inputs that it may overwrite refer to
+    the whole backward."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:
@@ -234,10 +236,10 @@ class InductorMaxAutotune(Inductor):
 
 
 def has_choices(graph: fx.GraphModule) -> bool:
-    """Whether max-autotune may choose between implementations of any operator of an ATen graph on the CPU.
+    """Returns whether max-autotune may choose between implementations of any operator of an ATen graph on the CPU.
 
-    It has alternatives to products with a bias or in batches, to sums of two products and to 1x1 convolutions. Plain
-    products have some only where a factor is a constant, which no tensor of a region is.
+    It has alternatives for matrix products with a bias or in batches, for sums of two products and for 1x1
+    convolutions. Plain products have alternatives only if a factor is a constant, which no tensor of a region is.
     """
     return any(node.op == "call_function" and _has_alternatives(node) for node in graph.graph.nodes)
 
@@ -253,8 +255,8 @@ def _has_alternatives(node: fx.Node) -> bool:
 
 
 def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
-    """Whether an ATen graph draws random numbers for tensors whose elements are in another order once Inductor has
-    turned them to channels-last. Other elements would get them than in eager.
+    """Returns whether an ATen graph draws random numbers for tensors that Inductor may turn to channels-last. Their
+    elements are then in another order, and each number would go to another element than in eager.
     """
     for node in graph.graph.nodes:
         if node.op == "call_function" and any(word in str(node.target) for word in _RANDOM_WORDS):
@@ -265,7 +267,7 @@ def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
 
 
 def _may_be_reordered(drawn: Any) -> bool:
-    """Not a number for each image, or channel, of a batch: stochastic depth and dropout of channels draw such."""
+    """Returns False for one number per image or per channel, as in stochastic depth and channel dropout; else True."""
     if not isinstance(drawn, torch.Tensor):
         return True
     _, channels, *image = drawn.shape if drawn.ndim >= 4 else (1, 1)
@@ -277,10 +279,10 @@ def _may_exceed_one(size: Any) -> bool:
 
 
 def pool_by_mean(gm: fx.GraphModule) -> None:
-    """Turns average pooling of whole feature maps into the mean that it is, see `has_broken_pool_gradients`.
+    """Replaces average pooling of whole feature maps by the equivalent mean, see `has_broken_pool_gradients`.
 
-    Torch gives the pooled result of channels-last maps its strides by as_strided. Inductor reads the gradient of that
-    before it has written it: gradients are zeros then, or the code does not run.
+    Torch sets the strides of the pooled result of channels-last maps with as_strided. Inductor's code reads the
+    gradient of that before it has written it: the gradients are then zeros, or the code does not run.
     """
     pools = operators.pools()
     for node in gm.graph.nodes:
@@ -295,7 +297,7 @@ def _pools_all(node: fx.Node) -> bool:
 
 
 def with_digest(runner: PairRunner, sources: Sequence[str]) -> PairRunner:
-    """Notes the generated code, and its digest without comments, by which equal candidates are timed once."""
+    """Stores the generated code and its digest without comments. Candidates with equal digests are timed once."""
     if all(sources):
         code = [line for source in sources for line in source.splitlines() if not line.lstrip().startswith("#")]
         runner.generated = "\n".join(sources)
@@ -304,13 +306,14 @@ def with_digest(runner: PairRunner, sources: Sequence[str]) -> PairRunner:
 
 
 def _without_wrapper(compiled: Any) -> Any:
-    """The generated code's entry. What Inductor wraps around it serves GPUs only: autotuning, metrics, CUDA graphs."""
+    """Returns the generated code's entry on the CPU: Inductor's wrapper around it (autotuning, metrics, CUDA graphs) is
+    useful only on GPUs."""
     on_cpu = getattr(compiled, "device_types", None) == {"cpu"}
     return compiled.current_callable if on_cpu else compiled
 
 
 def _boxed(run: BoxedRunner) -> BoxedRunner:
-    """`run`, marked for AOTAutograd, which calls a graph without a backward, as taking its arguments in a list."""
+    """Returns `run`, marked as taking its arguments in a list, for AOTAutograd's calls of graphs without a backward."""
 
     def run_boxed(args: list[Any]) -> Sequence[Any]:
         return run(args)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AOTAutograd as a library: a torch-level graph becomes forward and backward ATen graphs with a known signature.
+"""Uses AOTAutograd as a library: turns a torch-level graph into forward and backward ATen graphs with a signature.
 
-AOTAutograd's own runtime wrappers cost tens of microseconds a call and cannot be differentiated twice. This module
-lets it do what it is good at (functionalise, trace the joint graph, partition it), records what the compilers produce
-for the two halves, and hands them with a `RegionSignature` to our own autograd node (`agspeed.backends.region`).
+AOTAutograd's own runtime wrappers cost tens of microseconds per call, and their results cannot be differentiated twice.
+This module uses AOTAutograd to functionalise the graph, to trace the joint graph and to partition it. It records the
+compiled code of both halves and passes it with a `RegionSignature` to agspeed's autograd node
+(`agspeed.backends.region`).
 
-Graphs whose signature our node cannot express raise `UnsupportedError` with the reason; the region then stays eager.
-Graphs without a backward (captured under ``no_grad``) keep AOTAutograd's callable: it needs no autograd node.
+If the node cannot express a graph's signature, this module raises `UnsupportedError` with the reason, and the region
+stays eager. Graphs without a backward (captured under ``no_grad``) use AOTAutograd's callable without the node.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _EXPRESSIBLE = (*_NO_ALIAS, OutputType.is_input, OutputType.alias_of_input)
 
 @dataclass(frozen=True)
 class RegionSignature:
-    """How the forward and backward graphs of a region fit together.
+    """The inputs and outputs of a region's forward and backward graphs.
 
     forward:  inputs -> mutated_inputs..., user outputs..., saved tensors..., saved integers...
     backward: saved integers..., saved tensors..., tangents... -> one gradient or None per input
@@ -42,22 +43,22 @@ class RegionSignature:
 
     num_inputs: int
     mutated_inputs: tuple[int, ...]
-    """Input that each leading forward output must be copied into."""
+    """For each leading forward output: the input into which it must be copied."""
     mutated_by_code: tuple[int, ...]
-    """Inputs that the compiled forward changes by itself."""
+    """Inputs that the compiled forward itself changes."""
     outputs_as_inputs: dict[int, int]
-    """User outputs that are an input, after mutations."""
+    """{user output that is an input, after mutations: that input}."""
     output_views: dict[int, int]
-    """User outputs that are a view of an input."""
+    """{user output that is a view of an input: that input}."""
     output_requires_grad: tuple[bool, ...]
-    """One flag per user output; True outputs have a tangent in the backward graph, in order."""
+    """One flag per user output. Outputs with True have a tangent in the backward graph, in the same order."""
     num_saved_tensors: int
     overwritten_saved: tuple[int, ...]
-    """Saved tensors that nothing else knows ("donated"): a backward compiled to do so may write into their memory."""
+    """Saved tensors without other users ("donated"): a backward may be compiled to write into their memory."""
     num_saved_integers: int
     input_requires_grad: tuple[bool, ...]
     gradient_sources: tuple[tuple[int, ...], ...]
-    """By input: the tangents that its gradient is computed from."""
+    """For each input: the tangents from which its gradient is computed."""
 
     @property
     def num_outputs(self) -> int:
@@ -66,7 +67,7 @@ class RegionSignature:
 
 @dataclass
 class Half:
-    """One traced and compiled graph: its FX module, example inputs and the boxed callable made from it."""
+    """One traced and compiled graph: its FX module, its example inputs and the boxed callable made from it."""
 
     graph: fx.GraphModule
     example_inputs: Sequence[Any]
@@ -75,7 +76,7 @@ class Half:
 
 @dataclass
 class Joint:
-    """Both halves with their signature, or only AOTAutograd's callable for graphs without backward."""
+    """Both halves with their signature; for graphs without a backward, only AOTAutograd's callable (`inference`)."""
 
     forward: Half | None
     backward: Half | None
@@ -83,21 +84,21 @@ class Joint:
     inference: Callable[..., Sequence[Any]] | None
 
     def tangents(self) -> Sequence[Any]:
-        """The example gradients of the differentiable outputs. Requires both halves."""
+        """Returns the example gradients of the differentiable outputs. Requires both halves."""
         assert self.backward is not None and self.signature is not None
         examples = self.backward.example_inputs
         return examples[len(examples) - sum(self.signature.output_requires_grad) :]
 
 
 class Recorder:
-    """Wraps graph compilers and remembers what they were given and what they made."""
+    """Wraps graph compilers and records their inputs and results."""
 
     def __init__(self) -> None:
         self.halves: dict[str, Half] = {}
         self.metadata: ViewAndMutationMeta | None = None
 
     def wrap(self, role: str, compiler: GraphCompiler) -> Any:
-        """A compiler that records itself under `role` ("forward", "backward" or "inference")."""
+        """Returns `compiler` with its results recorded under `role` ("forward", "backward" or "inference")."""
 
         def compile_and_record(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:
             return self.record(role, graph, example_inputs, compiler(graph, example_inputs))
@@ -113,18 +114,18 @@ class Recorder:
 
 
 def fake_inputs(gm: fx.GraphModule) -> list[Any]:
-    """The FakeTensor or SymInt of each placeholder of a graph captured by Dynamo."""
+    """Returns the FakeTensor or SymInt of each placeholder of a graph captured by Dynamo."""
     return [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
 
 
 def new_context(example_inputs: Sequence[Any]) -> TracingContext:
-    """What AOTAutograd and the compilers of both halves of one region share."""
+    """Returns the tracing context that AOTAutograd and the compilers of both halves of one region share."""
     return TracingContext(detect_fake_mode(list(example_inputs)))
 
 
 @contextlib.contextmanager
 def aot_settings(context: TracingContext) -> Iterator[None]:
-    """AOTAutograd's configuration for our regions, scoped: both halves at once, no autograd cache."""
+    """Sets AOTAutograd's configuration for regions inside the block: both halves at once, no autograd cache."""
     with (
         aot_autograd.settings(
             force_non_lazy_backward_lowering=True,
@@ -146,7 +147,7 @@ def trace(
     partition_fn: Callable[..., Any],
     decompositions: dict[Any, Any] | None = None,
 ) -> Joint:
-    """Both halves of `gm`, each made by `compiler`. Raises UnsupportedError with the reason."""
+    """Traces `gm` and compiles both halves with `compiler`. Raises: UnsupportedError with the reason."""
     refuse_gradients_of_its_own(gm)
     recorder = Recorder()
     with aot_settings(new_context(example_inputs)):
@@ -163,8 +164,9 @@ def trace(
 
 
 def refuse_gradients_of_its_own(gm: fx.GraphModule) -> None:
-    """AOTAutograd's code records no graph where a region switches gradients on that its caller has off, or makes a
-    tensor require grad. Raises UnsupportedError for such a region. The last switch sets what the caller has."""
+    """Raises: UnsupportedError if a region enables gradients that its caller has disabled, or makes a tensor require
+    grad. AOTAutograd's code would record no autograd graph there. The last switch in the graph restores the caller's
+    mode."""
     switches = [node.args[0] for node in grad_switches(gm)]
     switches_on = True in switches and switches[-1] is False
     if switches_on or gm.graph.find_nodes(op="call_method", target="requires_grad_"):
@@ -172,7 +174,7 @@ def refuse_gradients_of_its_own(gm: fx.GraphModule) -> None:
 
 
 def finish(recorder: Recorder, callable_from_aot: Callable[..., Sequence[Any]], example_inputs: Sequence[Any]) -> Joint:
-    """Turns what `recorder` saw during one AOTAutograd run into a Joint. Raises UnsupportedError with the reason."""
+    """Makes a Joint from the recordings of one AOTAutograd run. Raises: UnsupportedError with the reason."""
     forward = recorder.halves.get("forward")
     if forward is None:
         return Joint(None, None, None, callable_from_aot)
@@ -242,7 +244,7 @@ def _refuse_what_the_node_cannot_do(meta: ViewAndMutationMeta, forward: Half, in
 
 
 def _outputs_of_type(meta: ViewAndMutationMeta, kind: OutputType) -> dict[int, int]:
-    """User outputs of this kind and the inputs they come from."""
+    """Returns {user output of this kind: the input from which it comes}."""
     return {
         index: info.base_idx
         for index, info in enumerate(meta.output_info)

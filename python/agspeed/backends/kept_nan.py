@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decompositions of backward operators that keep a NaN, as eager's kernels do.
+"""Decomposes backward operators so that a NaN is kept, as in eager's kernels.
 
-torch decomposes the gradient of hardswish into ``where(x < 3, grad * (x / 3 + 0.5), grad)``, say. Where x is NaN, that
-is grad, a finite number. Eager's vector code on the CPU gives NaN there. Pure; any thread.
+For example, torch decomposes the gradient of hardswish into ``where(x < 3, grad * (x / 3 + 0.5), grad)``. If x is NaN,
+this gives grad, a finite number, whereas eager's vector code on the CPU gives NaN. Pure; any thread.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _VALUES: dict[Any, Callable[..., torch.Tensor]] = {
     _aten.hardswish_backward.default: lambda grad, value: value,
     _aten.smooth_l1_loss_backward.default: lambda grad, value, target, *_: value - target,
 }
-"""By operator, what a NaN is looked for in, from its arguments."""
+"""{operator: computes, from its arguments, the value whose NaNs must be kept}."""
 ACTIVATIONS = (_aten.elu_backward.default, _aten.hardswish_backward.default)
 LOSSES = (_aten.smooth_l1_loss_backward.default,)
 
 
 def keeping_nan(operators: Sequence[Any]) -> dict[Any, Callable[..., Any]]:
-    """The decompositions, by operator. operators: of `ACTIVATIONS` and `LOSSES`."""
+    """Returns {operator: decomposition}. operators: a selection from `ACTIVATIONS` and `LOSSES`."""
     return {op: functools.partial(_kept, op, theirs) for op, theirs in get_decompositions(operators).items()}
 
 
 def _kept(op: Any, theirs: Callable[..., torch.Tensor], *args: Any) -> torch.Tensor:
     result, value = theirs(*args), _VALUES[op](*args)
-    if op in ACTIVATIONS and value.device.type != "cpu":  # CUDA's kernels of these lose it as torch's forms do
+    if op in ACTIVATIONS and value.device.type != "cpu":  # here CUDA's kernels lose NaN like torch's decompositions
         return result
     return torch.where(torch.isnan(value), value.to(result.dtype), result)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`native`: our own compiler. Fused kernels for element-wise chains and reductions, ATen else; on the CPU or one GPU.
+"""`native`: agspeed's own compiler, for the CPU or one GPU. It makes fused kernels for element-wise chains and
+reductions, and calls ATen for all other operators.
 
-AOTAutograd traces and partitions the graph; both halves travel as GraphSpec to the C++ compiler, which returns one
-Executable with two entries. A C++ autograd node runs it: no Python inside a direction. Random operators run as ATen
-instructions in eager's order and draw from torch's default generator, so their numbers are eager's.
+AOTAutograd traces and partitions the graph. The C++ compiler receives both halves as GraphSpec and returns one
+Executable with two entries. A C++ autograd node runs it, without Python inside a direction. Random operators run as
+ATen calls in eager's order and draw from torch's default generator, so they draw the same numbers as eager.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _DECOMPOSED = (
     _aten.native_group_norm_backward,
     _aten.smooth_l1_loss,
 )
-"""Operators taken apart before import because their parts fuse with their neighbours."""
+"""Operators that are decomposed before compilation, because their parts fuse with neighbouring operators."""
 
 
 class Native(Candidate):
-    """MLIR/LLVM kernels with ATen calls in one Program per direction."""
+    """Runs MLIR/LLVM kernels and ATen calls in one Program per direction."""
 
     name = "native"
     in_process = True
@@ -92,18 +93,18 @@ class Native(Candidate):
 
 
 class _Failures:
-    """Passes failures of an Executable on to whoever listens. Any thread."""
+    """Passes failures of an Executable to the listener, if there is one. Any thread."""
 
     def __init__(self) -> None:
         self.listener: Callable[[Exception], None] | None = None
 
     def tell(self, reason: str) -> None:
         if self.listener is not None:
-            self.listener(RuntimeError(reason.partition("\n")[0]))  # kernels in Python append their stack
+            self.listener(RuntimeError(reason.partition("\n")[0]))  # Python kernels append their stack to the reason
 
 
 class _NativeRunner:
-    """A native region as a Runner. `direct` is the C++ callable itself: it falls back to eager without help."""
+    """A native region as a Runner. `direct` is the C++ callable itself, which falls back to eager on its own."""
 
     def __init__(self, region: Any, executable: Any, failures: _Failures, num_stages: int) -> None:
         self.direct, self._failures, self.num_stages = region, failures, num_stages
@@ -116,8 +117,8 @@ class _NativeRunner:
         return self.direct(*args)  # type: ignore[no-any-return]
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
-        """`on_failure` is told, on the thread that runs it, of forwards that eager computed instead, because the code
-        failed, and of backwards whose exception passes."""
+        """Calls `on_failure`, on the thread that runs the region, for forwards that failed and that eager computed
+        instead, and for backwards whose exception reaches the user."""
         self._failures.listener = on_failure
 
 
@@ -142,19 +143,20 @@ def _compile(
 
 
 def _constants(spec: GraphSpec, graph: fx.GraphModule) -> list[torch.Tensor]:
-    """The tensors of the inputs that `spec` has beyond the graph's own."""
+    """Returns the tensors for the inputs that `spec` has in addition to the graph's own."""
     num_own = len(graph.graph.find_nodes(op="placeholder"))
     return [spec.tensors[node["target"]] for node in spec.inputs[num_own:]]
 
 
 def _home(graphs: dict[str, fx.GraphModule]) -> torch.device:
-    """Where all directions work."""
+    """Returns the device on which all directions compute."""
     nodes = [node for graph in graphs.values() for node in graph.graph.nodes]
     return home_of(tensors_in([node.meta.get("val") for node in nodes]))
 
 
 def _refuse_misdeclared(graph: fx.GraphModule) -> None:
-    """Batch norm in 16 bits returns its statistics in 16 bits on CPU, but declares them as float32 when traced."""
+    """Raises: UnsupportedError for 16-bit batch norm on the CPU. It returns 16-bit statistics, but tracing shows
+    float32."""
     for node in graph.graph.nodes:
         if "batch_norm_legit" not in str(node.target):
             continue

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a `Joint` as one differentiable function, behind the C++ autograd node (`agspeed._native.Region`).
 
-Stock AOTAutograd refuses double backward only after the forward ran, refuses to keep a graph whose saved tensors it
-donates and costs several wrappers a call. The C++ node copies what the code would overwrite, and checks whether a graph
-of the gradients is wanted; if so the captured graph is replayed eagerly on the saved inputs (with the random state of
-the forward) and differentiated by autograd itself.
+AOTAutograd's own wrappers refuse a double backward only after the forward has run. They cannot retain a graph whose
+saved tensors are donated, and they cost several Python calls. The C++ node copies saved tensors that the code would
+overwrite. If a graph of the gradients is requested, it replays the captured graph eagerly on the saved inputs, with the
+forward's random state, and autograd differentiates the replay.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 def make_runner(
     joint: Joint, gm: fx.GraphModule, stages: Stages | None = None, runs: Sequence[BoxedRunner] = ()
 ) -> PairRunner:
-    """A differentiable callable over the flat arguments of `gm`, made of both compiled halves.
+    """Returns a differentiable callable that takes the flat arguments of `gm` and runs both compiled halves.
 
     Args:
         joint: both compiled halves, or only AOTAutograd's callable.
-        gm: the captured graph, replayed eagerly when a double backward is asked for. Not changed.
-        stages: how the backward is cut, with one of `runs` for each part; None: it is one.
+        gm: the captured graph, which is replayed eagerly for a double backward. Not changed.
+        stages: how the backward is cut, with one of `runs` for each part; None: it is not cut.
     """
     if joint.inference is not None:
         return PairRunner(joint.inference)
@@ -61,9 +61,9 @@ def make_runner(
 
 
 class PairRunner:
-    """A pair of compiled halves as a Runner. `code_digest` tells equal generated code of two candidates, `twins` names
-    candidates known to generate the same code, `num_stages` counts the stages of the backward, `generated` is the code
-    where it is at hand.
+    """A pair of compiled halves as a Runner. Two candidates with the same `code_digest` have generated the same code.
+    `twins` names candidates that are known to generate the same code. `num_stages` counts the stages of the backward.
+    `generated` is the generated code, or "" if it is not available.
     """
 
     def __init__(self, region: Runner, failures: BackwardFailures | None = None, num_stages: int = 1) -> None:
@@ -76,7 +76,7 @@ class PairRunner:
         return self._region(*args)
 
     def keep_within(self, bounds: Sequence[Bound], eager: Runner) -> None:
-        """Calls whose indices are out of `bounds` go to `eager`, which raises unless it accepts them."""
+        """Runs calls whose indices violate `bounds` with `eager`, which raises unless it accepts them."""
         region = self._region
 
         def run(*args: Any) -> Sequence[Any]:
@@ -93,15 +93,15 @@ class PairRunner:
             self._region = run
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
-        """`on_failure` is told, on the thread that runs it, of each exception that the compiled backward raises."""
+        """Calls `on_failure`, on the thread that runs the region, for each exception of the compiled backward."""
         if self._failures is not None:
             self._failures.on_failure = on_failure
 
 
 class BackwardFailures:
-    """Tells of the exceptions of a compiled backward. The autograd node then lets eager stand in where that can.
+    """Reports exceptions of a compiled backward. The autograd node then runs eager instead, if that is possible.
 
-    While nobody listens, in the gate and in the child, and where `on_failure` raises, the exception passes.
+    The exception propagates if `on_failure` is not set (in the gate and in the child) or if `on_failure` raises.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class BackwardFailures:
         self._is_final = False
 
     def guarded(self, run: BoxedRunner) -> BoxedRunner:
-        """`run`, whose exceptions are told."""
+        """Returns `run` with its exceptions reported."""
 
         def guarded(inputs: list[Any]) -> Sequence[Any]:
             try:
@@ -124,7 +124,7 @@ class BackwardFailures:
                     "now on"
                 )
                 self._tell(error)
-                self._is_final |= is_sticky(error)  # nothing can stand in where the GPU is lost
+                self._is_final |= is_sticky(error)  # eager cannot run either if the GPU is lost
                 raise
 
         return guarded
@@ -136,7 +136,7 @@ class BackwardFailures:
             self._is_final = False
 
     def take_final(self) -> bool:
-        """True once after an exception that shall pass."""
+        """Returns True once after an exception that must propagate."""
         was, self._is_final = self._is_final, False
         return was
 
@@ -153,16 +153,16 @@ def make_region(
     is_final: Callable[[], bool] = lambda: False,
     on_failure: Callable[[str], None] | None = None,
 ) -> Runner:
-    """A `_native.Region`.
+    """Makes a `_native.Region`.
 
     Args:
         code: an Executable with both entries, or a boxed callable and a tuple of them, one for each backward stage.
-        joint: its signature, and the forward graph that tells whether random numbers are drawn.
-        gm: what falls back to eager and is replayed. Not changed.
+        joint: provides the signature, and the forward graph, which shows whether random numbers are drawn.
+        gm: the captured graph, for the fallback to eager and for replays. Not changed.
         tangent_layouts, gradient_stages, saved_stages: as in runtime/autograd/region_signature.h.
         overwrites_saved: the backward may write into donated saved tensors.
-        is_final: whether the exception that the backward has just raised shall pass, not be replaced by a replay.
-        on_failure: as in python/csrc/region_dict.h; told, too, when eager finds the GPU lost in a forward's place.
+        is_final: returns whether the backward's latest exception must propagate instead of causing a replay.
+        on_failure: as in python/csrc/region_dict.h; also called if the eager fallback of a forward finds the GPU lost.
     """
     module = native.load()
     if module is None:
@@ -175,7 +175,7 @@ def make_region(
         try:
             return gm.forward(*inputs)  # type: ignore[no-any-return]
         except Exception as error:
-            if on_failure is not None and is_sticky(error):  # of the code that eager stands in for
+            if on_failure is not None and is_sticky(error):  # the compiled code has lost the GPU
                 on_failure(str(error))
             raise
 
@@ -211,7 +211,7 @@ def make_region(
 
 
 def _draws_random_numbers(graph: fx.GraphModule) -> bool:
-    """True when an ATen graph contains an operator that draws from a generator."""
+    """Returns whether an ATen graph contains an operator that draws random numbers."""
     return any(
         node.target is run_and_save_rng_state or _RANDOM_TAG in getattr(node.target, "tags", ())
         for node in graph.graph.nodes
@@ -219,7 +219,7 @@ def _draws_random_numbers(graph: fx.GraphModule) -> bool:
 
 
 def _dims_by_stride(tensor: Any) -> list[int]:
-    """The dimensions from the outermost in memory to the innermost; e.g. channels-last NCHW gives [0, 2, 3, 1]."""
+    """Returns the dimensions from the outermost in memory to the innermost: [0, 2, 3, 1] for channels-last NCHW."""
     strides = [_hint(stride) for stride in tensor.stride()]
     return sorted(range(len(strides)), key=lambda dim: (-strides[dim], dim))
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds candidates: every module of this package that defines one, then entry points of ``agspeed.backends``.
+"""Finds candidates: first in the modules of this package, then in the entry points of ``agspeed.backends``.
 
-Order matters where no timing decides (``mode="deterministic"``): built-in candidates by `_ORDER`, then others by name.
-A third-party candidate that fails to load is reported once and left out; it can never replace a built-in one.
+The order matters if no timing decides (``mode="deterministic"``): built-in candidates by `_ORDER`, then others by name.
+A third-party candidate that fails to load is reported once and left out. It can never replace a built-in one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ORDER = (
 
 @functools.cache
 def candidates() -> dict[str, Candidate]:
-    """All candidates by name, in order of preference. Loaded once per process."""
+    """Returns all candidates by name, in order of preference. Loads them once per process."""
     found = _built_in()
     for name, loaded in _third_party().items():
         if name in found:
@@ -44,12 +44,12 @@ def candidates() -> dict[str, Candidate]:
 
 
 def candidate_names() -> list[str]:
-    """Names accepted by ``backends=``; "eager" is always among them."""
+    """Returns the names that ``backends=`` accepts, including "eager"."""
     return ["eager", *candidates()]
 
 
 def candidate(name: str) -> Candidate:
-    """The candidate of that name. Raises UserError naming the known ones."""
+    """Returns the candidate of that name. Raises: UserError that names the known candidates."""
     try:
         return candidates()[name]
     except KeyError:
@@ -75,7 +75,7 @@ def _third_party() -> dict[str, Candidate]:
             if not _is_candidate_class(loaded):
                 raise TypeError(f"{entry.value} is not a subclass of agspeed.backends.Candidate")
             found[entry.name] = loaded()
-        except Exception as error:  # a broken plug-in must not take the product with it
+        except Exception as error:  # a broken plug-in must not break agspeed
             warn_once(f"backend-{entry.name}", f"backend plug-in {entry.name!r} could not be loaded: {error}")
     return found
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of a backward graph: where gradients may leave while the rest is still to be computed.
+"""Cuts a backward graph into stages, so that gradients can leave while later stages still compute.
 
-A gradient may leave after the last operator that touches its memory, or memory of the parameter that it belongs to:
-whoever gets it may change both, as an optimizer that steps in a hook does. Gradients that are ready are held until they
-are as large as a stage shall be. Each stage is an ATen graph of its own:
+A gradient may leave after the last operator that touches its memory or its parameter's memory, because the receiver may
+change both. For example, an optimizer may step in a hook. Gradients that are ready are held until they fill a stage.
+Each stage is a separate ATen graph:
 
-    stage 0:  saved integers, its saved tensors, tangents        -> its gradients, what later stages need
-    stage k:  what stages before have left, its saved tensors    -> its gradients, what later stages need
+    stage 0:  saved integers, its saved tensors, tangents        -> its gradients, values for later stages
+    stage k:  values from earlier stages, its saved tensors      -> its gradients, values for later stages
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _UNDECLARED_VIEWS = (
     _aten.unsafe_split.Tensor,
     _aten.unsafe_split_with_sizes.default,
 )
-"""Operators whose results are memory of their input, though their schema does not say so."""
+"""Operators whose results share memory with their input, although their schema does not say so."""
 MAX_STAGES = 64
-"""A stage costs microseconds; more of them than this gain nothing."""
+"""The most stages: each costs microseconds, and more stages gain nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,15 @@ class Stage:
 
     graph: fx.GraphModule
     inputs: tuple[str, ...]
-    """The values of the whole graph that are its inputs, by name."""
+    """The names of the whole graph's values that are this stage's inputs."""
     num_gradients: int
-    """The first outputs of the graph; the others are for later stages:"""
+    """The number of leading outputs that are gradients. The other outputs are `carried` to later stages, by name."""
     carried: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Stages:
-    """A backward graph in parts. Lists are as in runtime/autograd/region_signature.h."""
+    """A backward graph in parts. The lists are as in runtime/autograd/region_signature.h."""
 
     parts: tuple[Stage, ...]
     gradient_stages: list[int]
@@ -59,9 +59,8 @@ class Stages:
 
 
 def cut(joint: Joint, stage_bytes: int, most: int = MAX_STAGES) -> Stages | None:
-    """The backward graph of `joint` in stages, `most` or a few more, whose gradients take `stage_bytes` at least.
-
-    None where that is one stage.
+    """Returns the backward graph of `joint` in about `most` stages or fewer, each with at least `stage_bytes` of
+    gradients. None if that gives only one stage.
     """
     assert joint.backward is not None and joint.signature is not None
     graph = joint.backward.graph
@@ -71,7 +70,7 @@ def cut(joint: Joint, stage_bytes: int, most: int = MAX_STAGES) -> Stages | None
 
 
 def inputs_in_memory_of(joint: Joint) -> list[list[int]]:
-    """By forward input: the backward inputs that may share its memory, because they are saved views of it."""
+    """Returns, for each forward input, the backward inputs that may share its memory because they are saved views."""
     assert joint.forward is not None and joint.signature is not None
     graph, signature = joint.forward.graph.graph, joint.signature
     memory = alias_classes(graph)
@@ -86,7 +85,7 @@ def inputs_in_memory_of(joint: Joint) -> list[list[int]]:
 
 
 def alias_classes(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """By node: one that stands for all that may share memory with it."""
+    """Returns {node: representative of its alias class}. Nodes that may share memory have the same representative."""
     parent: dict[fx.Node, fx.Node] = {}
 
     def find(node: fx.Node) -> fx.Node:
@@ -102,7 +101,7 @@ def alias_classes(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 
 def _may_share(node: fx.Node) -> Sequence[fx.Node]:
-    """The inputs whose memory a node's results may be."""
+    """Returns the inputs with which a node's results may share memory."""
     if node.op != "call_function":
         return ()
     if node.target is operator.getitem:
@@ -124,8 +123,8 @@ def _may_share(node: fx.Node) -> Sequence[fx.Node]:
 
 
 def _ready_positions(graph: fx.Graph, in_memory_of: list[list[int]]) -> dict[fx.Node, int]:
-    """By gradient: the position of the last node that touches its memory or its parameter's. Gradients that share
-    memory leave together.
+    """Returns {gradient: position of the last node that touches its memory or its parameter's}. Gradients that share
+    memory leave together and get the same position.
     """
     memory = alias_classes(graph)
     last_touch: dict[fx.Node, int] = {}
@@ -147,7 +146,7 @@ def _ready_positions(graph: fx.Graph, in_memory_of: list[list[int]]) -> dict[fx.
 
 
 def _borders(ready: dict[fx.Node, int], stage_bytes: int, most: int) -> list[int]:
-    """The positions after which gradients leave, but for the end."""
+    """Returns the positions after which gradients leave, without the end of the graph."""
     bytes_at: dict[int, int] = {}
     for gradient, position in ready.items():
         bytes_at[position] = bytes_at.get(position, 0) + _num_bytes(gradient)
@@ -168,7 +167,7 @@ def _num_bytes(gradient: fx.Node) -> int:
 
 
 class _Cutter:
-    """Takes one backward graph apart."""
+    """Cuts one backward graph into its stages."""
 
     def __init__(
         self, graph: fx.GraphModule, signature: RegionSignature, ready: dict[fx.Node, int], borders: list[int]
@@ -200,7 +199,7 @@ class _Cutter:
         return Stages(tuple(parts), leaving, list(taken_in.values()))
 
     def _needed_in(self, node: fx.Node) -> list[int]:
-        """The stages that read a node or hand it over."""
+        """Returns the stages that read a node or return it as a gradient."""
         stages = [self._stage_of[user] for user in node.users if user.op != "output"]
         return [*stages, self._leaves_in[node]] if node in self._leaves_in else stages
 

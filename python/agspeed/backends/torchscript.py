@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`torchscript`: the captured graph traced into TorchScript.
+"""`torchscript`: traces the captured graph into TorchScript.
 
-A legacy candidate: TorchScript is deprecated since torch 2.11 and CPU wheels have no LLVM, so its fuser does nothing on
-CPU. It runs only when named in ``backends=``.
+A legacy candidate: TorchScript is deprecated since torch 2.11. CPU wheels have no LLVM, so its fuser does nothing on
+the CPU. It runs only if ``backends=`` names it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agspeed.torch_compat.shapes import unset_fake_temporarily
 
 
 class TorchScript(Candidate):
-    """``torch.jit.trace`` of the graph on random inputs of the captured shapes."""
+    """Runs ``torch.jit.trace`` on the graph, with zeros of the captured shapes as inputs."""
 
     name = "torchscript"
     default = False
@@ -28,7 +28,7 @@ class TorchScript(Candidate):
     def compile(self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions) -> Runner:
         if not all(isinstance(value, torch.Tensor) for value in example_inputs):
             raise UnsupportedError("TorchScript's tracer takes tensors only; this region has integer inputs")
-        inputs = tuple(_random_like(value) for value in example_inputs)
+        inputs = tuple(_zeros_like(value) for value in example_inputs)
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             traced = torch.jit.trace(gm, inputs, check_trace=False)  # type: ignore[no-untyped-call]
@@ -40,7 +40,7 @@ class TorchScript(Candidate):
         return run
 
 
-def _random_like(fake: torch.Tensor) -> torch.Tensor:
+def _zeros_like(fake: torch.Tensor) -> torch.Tensor:
     with unset_fake_temporarily():
         size = [int(n) for n in fake.size()]
         stride = [int(n) for n in fake.stride()]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which vector instructions Inductor may use: asked once for the compile child and the training process.
+"""Finds out once, for the compile child and the training process, which vector instructions Inductor may use.
 
-Inductor asks before its first compile in a process, for each set of instructions that the processor has: does a file
-compile and load with them? Each question starts a process that imports torch, some seconds during which training would
-stand still. Here torch's libraries are loaded without Python's part of it, and a file that does with wide vectors is
-not tried with narrower ones. The child answers, the training process adopts that.
+Before its first compile in a process, Inductor tests for each instruction set of the processor whether a file compiles
+and loads with it. Each test starts a process that imports torch, which takes seconds during which training would stand
+still. This module makes the test load torch's libraries without its Python part. If a file works with wide vectors, it
+skips the test with narrower ones. The compile child runs the tests, and the training process adopts the answers.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _LIBRARIES = ("libc10.so", "libtorch_cpu.so")
 
 
 def found() -> dict[str, bool]:
-    """The answers of this process, for another one on the same machine with the same compiler."""
+    """Returns this process's answers, for another process on the same machine with the same compiler."""
     return dict(_answers)
 
 
 def adopt(answers: Mapping[str, bool]) -> None:
-    """Takes over what another process has `found`."""
+    """Adopts the answers that another process has `found`."""
     _answers.update(answers)
 
 
 @contextlib.contextmanager
 def remembering() -> Iterator[None]:
-    """Inside, Inductor asks each question once per machine."""
+    """Makes Inductor use known answers inside the block, and records new ones."""
     ask = inductor.VecISA.check_build
     widest: dict[str, int] = {}
 

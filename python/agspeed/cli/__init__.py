@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line `agspeed`. Works without torch and without the native extension; says what is missing.
+"""The command line `agspeed`. It works without torch and without the native extension, and says what is missing.
 
-One file per subcommand: doctor.py, report.py, cache.py, config.py, bench.py, version.py. To add one: a module with
-`add(commands)` that registers a parser whose `run` default is a function from parsed arguments to an exit code, and
-one entry in main.py.
+Each subcommand has one file, for example doctor.py, report.py, cache.py, config.py, bench.py and version.py. To add a
+subcommand, write a module with `add(commands)` and add an entry to main.py. `add` registers a parser whose default
+`run` is a function from parsed arguments to an exit code.
 """
 
 from agspeed.cli.main import main

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed bench ...`: hands its arguments to benchmarks/run.py of the source checkout."""
+"""`agspeed bench ...`: passes its arguments to benchmarks/run.py of the source checkout."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _RUNNER = Path("benchmarks") / "run.py"
 
 
 def add(commands: Any) -> None:
-    """Only for the list of commands: `main` calls `run` with everything that follows the word."""
+    """Registers the command for the list of commands alone: `main` calls `run` with all arguments after "bench"."""
     commands.add_parser("bench", help="run the benchmarks of a source checkout (agspeed bench --help)", add_help=False)
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """Becomes the runner: signals and the exit code are its own."""
+    """Replaces this process by the runner, so that signals and the exit code are the runner's."""
     root = _checkout()
     path = os.pathsep.join([str(root / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, str(root / _RUNNER), *(arguments or ["run"])]
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
 
 
 def _checkout() -> Path:
-    """The checkout that this package runs from, or the one around the working directory."""
+    """Returns the checkout from which this package runs, or the one that contains the working directory."""
     here = Path.cwd()
     for folder in (Path(agspeed.__file__).resolve().parents[2], here, *here.parents):
         if (folder / _RUNNER).is_file() and (folder / "python" / "agspeed" / "__init__.py").is_file():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed cache ls|prune|export|import|verify`: looks after decisions and compiled kernels."""
+"""`agspeed cache ls|prune|export|import|verify`: manages stored decisions and compiled kernels."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add(commands: Any) -> None:
         "torch's compiler keeps for agspeed (inductor/).",
     )
     parser.add_argument("--cache-dir", type=Path, help="the directory (default: the setting cache_dir)")
-    shared = argparse.ArgumentParser(add_help=False)  # also understood behind the action
+    shared = argparse.ArgumentParser(add_help=False)  # the option is also valid after the action
     shared.add_argument("--cache-dir", type=Path, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     listing = actions.add_parser("ls", help="list decisions and kernels", parents=[shared])
@@ -165,7 +165,8 @@ def _compiler_files(count: int) -> str:
 
 
 def _of_graph(decisions: list[files.Decision], graph: str) -> list[str]:
-    """Keys of the decisions about the graph whose name begins so. Raises: UserError where there is none."""
+    """Returns the keys of the decisions about graphs whose name begins with `graph`. Raises: UserError if there are
+    none."""
     named = [decision.key for decision in decisions if str(decision.parsed()[0]["graph"]).startswith(graph)]
     if not graph or not named:
         raise UserError(f"--graph {graph}: no stored decision is about it; `agspeed cache ls` lists those there are.")
@@ -173,10 +174,10 @@ def _of_graph(decisions: list[files.Decision], graph: str) -> list[str]:
 
 
 def _old_files(folder: Path, oldest: float, max_size: int | None) -> Iterator[tuple[Path, int]]:
-    """Kernels and files of torch's compiler last used before `oldest`, then the least recently used until the rest fits
-    `max_size`."""
+    """Yields kernels and files of torch's compiler that were last used before `oldest`, then the least recently used
+    ones until the rest fits `max_size`."""
     found = [(path.stat().st_mtime, path.stat().st_size, path) for path in files.kernel_paths(folder)]
-    for path in files.compiler_files(folder):  # which marks no use
+    for path in files.compiler_files(folder):  # torch's compiler does not mark a file as used
         info = path.stat()
         found.append((max(info.st_mtime, info.st_atime), info.st_size, path))
     remaining = sum(size for _, size, _ in found)

@@ -3,12 +3,12 @@
 
     manifest.json       {"format": "agspeed-cache", "version": 1, "files": {name: sha256}}
     decisions.jsonl     the export of runtime/tune/store/database_format.md
-    kernels/<hash>.agk  kernel files as they are
+    kernels/<hash>.agk  kernel files, unchanged
 
-Reading trusts nothing: only these names are looked at (so no entry can point outside), sizes are limited before
-anything is unpacked, every file must match its checksum in the manifest and the check of its own format, and an archive
-with one bad entry is refused as a whole. Checksums find damage, not malice: kernels are machine code, so import only
-archives from people whose programs you would run.
+The reader does not trust an archive. It accepts only these names, so no entry can point outside. It checks sizes before
+it unpacks anything. Every file must match its checksum in the manifest and pass the check of its own format. One bad
+entry makes it refuse the whole archive. Checksums detect damage but not malice: kernels are machine code, so import
+only archives from people whose programs you would run.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _MAX_TOTAL_BYTES = 4 << 30
 
 
 class Contents(NamedTuple):
-    """A checked archive: rows for the database and kernel files by name."""
+    """A checked archive: rows for the database, and kernel files by name."""
 
     decisions: list[files.Decision]
     kernels: dict[str, bytes]
 
 
 def export(cache_dir: Path, target: Path) -> Contents:
-    """Writes everything in the cache that checks out; what does not, and unfinished tuning, is left behind. Returns
-    what was written."""
+    """Writes all valid content of the cache to an archive. Omits invalid content and unfinished tuning. Returns the
+    written content."""
     intact = [decision for decision, problem in files.read_decisions(cache_dir) if problem is None]
     decisions = [decision for decision in intact if not decision.is_unfinished]
     loaded = (
@@ -62,7 +62,7 @@ def export(cache_dir: Path, target: Path) -> Contents:
 
 
 def read(source: Path) -> Contents:
-    """Reads and checks a whole archive. Raises UserError for the first thing that is wrong; nothing is written."""
+    """Reads and checks a whole archive. Writes nothing. Raises: UserError for the first error."""
     try:
         with zipfile.ZipFile(source) as archive:
             return _read(archive, source)

@@ -3,10 +3,10 @@
 
     <cache_dir>/tuning.sqlite          decisions; format in runtime/tune/store/database_format.md
     <cache_dir>/kernels/<hash>.agk     compiled kernels; format in runtime/kernel_cache.md
-    <cache_dir>/inductor/...           what torch's compiler keeps there; never read here
+    <cache_dir>/inductor/...           files of torch's compiler; never read here
 
-Nothing here is unpickled or executed. Every row and file is checked before anything is believed about it; what does not
-check out is reported as a `Problem` and never repaired or imported.
+Nothing here is unpickled or executed. Every row and file is checked before it is used. Invalid ones are reported as a
+`Problem` and never repaired or imported.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FNV_START, _FNV_PRIME, _MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
 class Problem(NamedTuple):
-    """Something in a cache that is not as it should be."""
+    """An error in a cache: its place, and what is wrong."""
 
     where: str
     what: str
@@ -87,11 +87,11 @@ class Decision:
 
     @property
     def is_unfinished(self) -> bool:
-        """A tuning that has not decided yet. Requires: `check_decision` found nothing."""
+        """Whether this is a tuning that has not decided yet. Requires: `check_decision` found no error."""
         return bool(self.parsed()[1]["arm"] == "")
 
     def parsed(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The key and the record. Requires: `check_decision` found nothing."""
+        """Returns the key and the record. Requires: `check_decision` found no error."""
         return bounded_json.loads(self.key), bounded_json.loads(self.record)
 
     @property
@@ -100,7 +100,7 @@ class Decision:
 
 
 def check_decision(decision: Decision) -> str | None:
-    """Why the row cannot be believed, or None."""
+    """Returns why the row is invalid, or None."""
     if len(decision.key.encode()) > _MAX_KEY_BYTES or len(decision.record.encode()) > _MAX_RECORD_BYTES:
         return "is larger than the format allows"
     try:
@@ -120,7 +120,7 @@ def check_decision(decision: Decision) -> str | None:
 
 
 def open_database(cache_dir: Path) -> sqlite3.Connection | None:
-    """The database, read-only, or None where there is none. Raises UserError when the file is not one of ours."""
+    """Opens the database read-only; returns None if there is none. Raises: UserError if it is not a tuning database."""
     path = cache_dir / DATABASE
     if not path.is_file():
         return None
@@ -137,7 +137,7 @@ def open_database(cache_dir: Path) -> sqlite3.Connection | None:
 
 
 def read_decisions(cache_dir: Path) -> Iterator[tuple[Decision, str | None]]:
-    """Every row with the reason not to believe it, or None."""
+    """Yields every row with the reason why it is invalid, or None."""
     connection = open_database(cache_dir)
     if connection is None:
         return
@@ -165,8 +165,8 @@ def _checked_row(fields: list[Any], crc32: Any) -> tuple[Decision, str | None]:
 
 
 def write_decisions(cache_dir: Path, decisions: list[Decision]) -> int:
-    """Merges rows that were checked; per key the newer one stays. A row of a time to come is one of now, so that it
-    keeps no later one out. Returns how many rows were written."""
+    """Merges checked rows into the database; for equal keys the newer row stays. A time in the future is replaced by
+    now, so that it cannot block later rows. Returns the number of written rows."""
     now = int(time.time())
     decisions = [replace(d, created=min(d.created, now), used=min(d.used, now)) for d in decisions]
     path = cache_dir / DATABASE
@@ -192,7 +192,7 @@ def write_decisions(cache_dir: Path, decisions: list[Decision]) -> int:
 
 
 def kernel_paths(cache_dir: Path) -> list[Path]:
-    """The kernel files, sorted by name; links and other things are left out."""
+    """Returns the kernel files, sorted by name, without links and other kinds of files."""
     folder = cache_dir / KERNELS
     if not folder.is_dir():
         return []
@@ -200,19 +200,19 @@ def kernel_paths(cache_dir: Path) -> list[Path]:
 
 
 def compiler_files(cache_dir: Path) -> list[Path]:
-    """The files of torch's compiler, without links."""
+    """Returns the files of torch's compiler, without links."""
     found = (Path(folder) / name for folder, _, names in os.walk(cache_dir / COMPILER) for name in names)
     return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
 def read_kernel(path: Path) -> bytes:
-    """The content of a kernel file, cut where it is longer than one may be. Raises: OSError."""
+    """Returns the content of a kernel file, cut just above the size limit. Raises: OSError."""
     with path.open("rb") as file:
         return file.read(_MAX_KERNEL_BYTES + 1)
 
 
 def check_kernel(name: str, data: bytes) -> str | None:
-    """Why a kernel file of this name and content cannot be believed, or None."""
+    """Returns why a kernel file with this name and content is invalid, or None."""
     if len(data) < _KERNEL_HEADER.size:
         return "is truncated"
     if len(data) > _MAX_KERNEL_BYTES:
@@ -231,7 +231,7 @@ def check_kernel(name: str, data: bytes) -> str | None:
 
 
 def kernel_name(key: bytes) -> str:
-    """The file name under which the compiler looks for `key`."""
+    """Returns the file name under which the compiler looks for `key`."""
     first = _fnv(key, _FNV_START)
     return f"{first:016x}{_fnv(key, first ^ len(key)):016x}{KERNEL_SUFFIX}"
 
@@ -243,7 +243,8 @@ def _fnv(data: bytes, state: int) -> int:
 
 
 def distrust(path: Path) -> str | None:
-    """Why agspeed would not use this file or directory, or None: only its owner may have been able to write it."""
+    """Returns why agspeed would not use this file or directory, or None. It uses only files that the user owns and that
+    no other user can write."""
     try:
         info = path.lstat()
     except OSError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of `agspeed doctor`. Each is a function without arguments that yields `Check`s.
 
-To add one: a function here and one entry in `CHECKS`. A check that fails names its remedy as a command where there is
+To add a check, write a function here and add it to `CHECKS`. A failed check names its remedy, as a command if there is
 one. Checks leave nothing behind and never raise.
 """
 
@@ -55,7 +55,7 @@ print("CANARY", agspeed.status(model))
 
 
 class Check(NamedTuple):
-    """One line of the doctor. `status` is ok, warn (works, worse) or fail (does not work)."""
+    """One line of the doctor. `status` is ok, warn (works, but not well) or fail (does not work)."""
 
     name: str
     status: str
@@ -87,9 +87,9 @@ def torch() -> Iterator[Check]:
 
 
 def torch_parts() -> Iterator[Check]:
-    """Whether the private parts of torch that agspeed uses are as it expects them."""
+    """Checks that the private parts of torch that agspeed uses are as it expects."""
     if "torch" not in probe():
-        return  # `torch` has said why
+        return  # the check `torch` reports the reason
     parts: dict[str, str] = probe().get("torch_parts", {})
     for sentence in filter(None, parts.values()):
         yield Check("parts of torch", "warn", sentence, probe().get("torch_remedy", _INSTALL_TORCH))
@@ -98,7 +98,7 @@ def torch_parts() -> Iterator[Check]:
 
 
 def native() -> Iterator[Check]:
-    """Whether the extension is there, was built for this Python and this torch, and which LLVM it carries."""
+    """Checks that the extension exists and fits this Python and this torch; shows the LLVM inside it."""
     found = native_files()
     if not extensions():
         built = f"built for another Python ({', '.join(found)})" if found else "not built"
@@ -146,14 +146,14 @@ def memory() -> Iterator[Check]:
 
 
 def settings() -> Iterator[Check]:
-    """What is wrong with the settings; else all of them, each with the place it came from."""
+    """Reports errors in the settings; without errors, lists all settings, each with its origin."""
     try:
         effective = config.resolve()
         config.check_paths(effective)
     except UserError as error:
         yield Check("settings", "fail", str(error), _CORRECT)
         return
-    if "settings_error" in probe() and "torch" in probe():  # names of backends and plans: it takes the whole package
+    if "settings_error" in probe() and "torch" in probe():  # checking backend and plan names needs the whole package
         yield Check("settings", "fail", probe()["settings_error"], _CORRECT)
         return
     for name, entry in effective.to_dict().items():
@@ -170,7 +170,7 @@ def settings() -> Iterator[Check]:
 
 
 def user() -> Iterator[Check]:
-    """Parts of torch name folders after the user."""
+    """Checks that the user has a name: parts of torch name folders after the user."""
     try:
         name = getpass.getuser()
     except (ImportError, KeyError, OSError):
@@ -193,7 +193,8 @@ def home() -> Iterator[Check]:
 
 
 def temporary_files() -> Iterator[Check]:
-    """Where compilers work; Python goes to another folder where it can be written, others do not."""
+    """Checks the temporary folder that compilers use. Python would switch to another folder if this one cannot be
+    written; compilers do not."""
     folder = Path(next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp"))
     remedy = "make room there, or set TMPDIR to a folder with room"
     if (problem := _write_problem(folder)) is not None:
@@ -206,7 +207,7 @@ def cache() -> Iterator[Check]:
     try:
         folder = config.resolve().cache_dir
     except UserError:
-        return  # `settings` has said why
+        return  # the check `settings` reports the reason
     name = "cache directory"
     existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if (problem := config.why_not_writable(folder) or _write_problem(existing)) is not None:
@@ -268,7 +269,7 @@ CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
 
 
 def _write_problem(folder: Path) -> str | None:
-    """Why files cannot be written in a folder, or None. What is written to find out has no name."""
+    """Returns why files cannot be written in a folder, or None. Tries it with a file without a name."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(_TRIED_BYTES))
@@ -278,7 +279,7 @@ def _write_problem(folder: Path) -> str | None:
 
 
 def _judged_by_room(name: str, folder: Path, text: str, remedy: str) -> Check:
-    """A warning where little can be written in the folder."""
+    """Returns a check that warns if the folder has little free space."""
     free = shutil.disk_usage(folder).free
     if free < _LOW_ROOM:
         return Check(name, "warn", f"{text}: {fmt.size(free)} free", remedy)
@@ -295,7 +296,7 @@ def _available_memory() -> int:
 
 
 def _filesystem(path: Path) -> str:
-    """Type of the file system that `path` is on, or an empty string."""
+    """Returns the type of the file system that holds `path`, or ""."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
     except OSError:

@@ -92,7 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _request(arguments: argparse.Namespace) -> Request:
-    """What is to be timed. Raises: UserError for what cannot be."""
+    """Returns the request for the benchmark. Raises: UserError for arguments that cannot be measured."""
     import torch
     from torch import distributed
 
@@ -184,7 +184,7 @@ def _finish(arguments: argparse.Namespace, document: dict[str, Any]) -> None:
 
 
 class _Printer:
-    """Prints rows as they come, under one line of titles."""
+    """Prints rows as they arrive, below one line of titles."""
 
     _FORMAT = "{:<15} {:<14} {:>10} {:>12} {:>12} {:>12}"
 
@@ -206,7 +206,7 @@ class _Printer:
         print(line + ("" if row["is_correct"] else "  WRONG RESULT"), flush=True)
 
     def print_rails(self, row: dict[str, Any], links: Sequence[float]) -> None:
-        """Which rails of this rank had what part in a row; nothing where it says nothing of rails."""
+        """Prints each rail's share of a row's traffic at this rank; nothing if the row has no rails."""
         if not row["rails"]:
             return
         print(f"Rails of rank 0, {row['collective']} of {fmt.size(row['bytes'])}:")
@@ -221,11 +221,11 @@ class _Printer:
 
 
 def _carries(interface: str, index: int, num_rails: int, links: Sequence[float]) -> float | None:
-    """Bytes per second that the rail can carry, as far as somebody says."""
+    """Returns the bytes per second that the rail can carry, by --link-rate or its driver; None if unknown."""
     if links:
         return links[index] if len(links) == num_rails else sum(links) / num_rails
     folder = Path("/sys/class/net") / interface
-    if not (folder / "device").exists():  # virtual ones name some number
+    if not (folder / "device").exists():  # virtual interfaces report an arbitrary speed
         return None
     with contextlib.suppress(OSError, ValueError):
         mbits = int((folder / "speed").read_text(encoding="ascii"))
@@ -237,7 +237,7 @@ def _carries(interface: str, index: int, num_rails: int, links: Sequence[float])
 
 
 def _start_ranks(arguments: argparse.Namespace) -> int:
-    """Runs this command once per rank; the first one prints. Returns 0 if all of them did."""
+    """Runs this command once per rank; the first rank prints. Returns 0 if all ranks ended with 0."""
     count = arguments.ranks
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -255,7 +255,7 @@ def _start_ranks(arguments: argparse.Namespace) -> int:
 
 
 def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
-    """The command line of a single rank that does what `arguments` ask for."""
+    """Returns the command line of a single rank for `arguments`."""
     names = ("collectives", "sizes", "algorithms", "dtype", "backend", "against", "seconds", "link_rate", "html")
     given = [(name, getattr(arguments, name)) for name in names]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]

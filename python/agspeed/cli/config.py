@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed config`: the effective settings, where each one comes from, and what each one means."""
+"""`agspeed config`: shows the effective settings, the origin of each one, and its meaning."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _table(*columns: str) -> Table:
 
 
 def shown(value: Any) -> str:
-    """A value of `Settings.to_dict` for people."""
+    """Formats a value of `Settings.to_dict` for people."""
     if value is None:
         return "unset"
     if isinstance(value, bool):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streams that every subcommand prints to, whatever they are: a terminal, a pipe whose reader may leave, a file of
-a small character set, none at all."""
+"""Prepares the streams to which every subcommand prints: a terminal, a pipe whose reader may close it, a file with a
+small character set, or a closed stream."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _STRICT = ("backslashreplace", "strict", "surrogateescape")
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # to `main`; rich would end the process with 1
+        raise BrokenPipeError  # for `main`; rich would end the process with code 1
 
 
 def make_console() -> Console:
-    """Standard output: as wide as the terminal, or 120 columns in a pipe or file, which have no width."""
+    """Returns a console for standard output: as wide as the terminal, or 120 columns in a pipe or file."""
     return _Console() if sys.stdout.isatty() else _Console(width=_PIPED_WIDTH, soft_wrap=False)
 
 
 def prepare_streams() -> None:
-    """To be called first. Gives the process the standard streams that its caller has closed: what goes there is
-    dropped, and no file gets their number. Characters that a stream lacks are replaced."""
+    """Call this first. Reopens standard streams that the caller has closed, on /dev/null: their output is dropped, and
+    no other file gets their descriptors. Makes streams replace characters that they lack."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest free descriptor, this one
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(descriptor, "r" if descriptor == 0 else "w"))
@@ -46,7 +46,8 @@ def prepare_streams() -> None:
 
 
 def finish_streams() -> None:
-    """To be called last. What a stream does not take is dropped: Python would try again at exit, and complain."""
+    """Call this last. Flushes the streams and drops output that a stream does not accept: otherwise Python would try
+    again at exit and print an error."""
     streams: tuple[Any, ...] = (sys.stdout, sys.stderr)
     for stream in streams:
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed doctor`: is everything here that agspeed needs? Every failed line comes with its remedy."""
+"""`agspeed doctor`: checks that this machine has everything that agspeed needs. Every failed line names its remedy."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ def _examine(
     look: Callable[[], Survey] | None,
     of_others: Callable[[], Iterable[checks.Check]] = tuple,
 ) -> int:
-    """Prints all checks of this host, then what `look` finds between hosts and what `of_others` adds."""
+    """Prints all checks of this host, then the results of `look` between hosts and the checks of `of_others`. Returns:
+    the exit code."""
     is_net = arguments.net or look is not None
     found: list[checks.Check] = []
     console = make_console()

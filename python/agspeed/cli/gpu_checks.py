@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of `agspeed doctor` on GPUs: driver, devices, and what turns PTX into machine code."""
+"""The checks of `agspeed doctor` for GPUs: driver, devices, and the tool that assembles PTX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OLDEST = (7, 5)
 
 
 def gpus() -> Iterator[Check]:
-    """One line for each GPU, the driver and the PTX tools; a single one where there is no GPU, with the reason."""
+    """Yields one line for each GPU, for the driver and for the PTX tools; without a GPU, one line with the reason."""
     found = driver.look()
     if not found.gpus:
         yield Check("gpu", "ok", f"none ({found.why_none}): models train on the CPU")
@@ -48,7 +48,7 @@ def _judged(name: str, detail: str, gpu: driver.Gpu) -> Check:
 
 
 def _ptxas() -> str | None:
-    """The path of an assembler: on PATH, or inside Triton's wheel."""
+    """Returns the path of an assembler, on PATH or in Triton's wheel; None without one."""
     if (found := shutil.which("ptxas")) is not None:
         return found
     triton = importlib.util.find_spec("triton")

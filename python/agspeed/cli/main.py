@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses the command line, runs one subcommand, and turns what went wrong into a sentence and an exit code."""
+"""Parses the command line, runs one subcommand, and turns errors into a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        return EXIT_OK  # the reader (`head`, a pager) has seen enough
+        return EXIT_OK  # the reader (`head`, a pager) has closed the pipe
     except UserError as error:
         return _failed(error, EXIT_BAD_INPUT)
     except (AgspeedError, OSError) as error:
@@ -48,13 +48,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    # `bench` hands its arguments on unread, options included, which argparse cannot express.
+    # `bench` passes all its arguments, including options, to another program. argparse cannot express that.
     if arguments[:1] == ["bench"]:
         return bench.run(arguments[1:])
     parser = _parser()
     try:
         parsed = parser.parse_args(arguments)
-    except SystemExit as ended:  # after --help, or what is wrong with the arguments
+    except SystemExit as ended:  # after --help, or after an error in the arguments
         return int(ended.code or 0)
     if parsed.version:
         return version.run(parsed.verbose)

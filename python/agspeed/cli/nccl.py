@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed nccl env`: the variables that make NCCL load agspeed's network plug-in, for a shell."""
+"""`agspeed nccl env`: prints, for a shell, the variables that make NCCL load agspeed's network plug-in."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of `agspeed doctor --nccl`: which NCCL there is, whether agspeed's plug-in works here, and whether NCCL
+"""The checks of `agspeed doctor --nccl`: the installed NCCL, whether agspeed's plug-in works here, and whether NCCL
 would load it.
 
-Same rules as in checks.py: functions without arguments that yield `Check`s, change nothing and never raise. A child
-process loads the plug-in as NCCL does and passes a message to itself (nccl_probe.py).
+The rules of checks.py apply: functions without arguments that yield `Check`s, change nothing and never raise. A child
+process loads the plug-in as NCCL does and sends a message to itself (nccl_probe.py).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TIMEOUT_S = 60
 _ASK_NET = "agspeed doctor --net says which interfaces are usable, and why"
 _REINSTALL = "install the wheel, or build the target ag_nccl_net in a checkout"
 _ENABLE = 'eval "$(agspeed nccl env)"'
-# From which minor version of NCCL 2 on it takes which table, newest first.
+# (Minor version of NCCL 2, the table that it takes from this version on), newest first.
 _TABLES = ((30, 12), (28, 11), (26, 10), (24, 9), (20, 8), (19, 7), (13, 6))
 _SCRIPT = """
 import json
@@ -34,7 +34,8 @@ print("PROBE" + json.dumps(probe(*ARGUMENTS)))
 
 
 def table_of(version: int) -> int | None:
-    """The newest table that NCCL of that version (22809 is 2.28.9) asks a plug-in for, of those that ours has."""
+    """Returns the newest table of agspeed's plug-in that this version of NCCL supports; None for older versions.
+    version: 22809 for 2.28.9."""
     minor = version // 100 % 100
     if version < 20000:
         return None
@@ -53,7 +54,7 @@ def _probe() -> dict[str, Any]:
 
 
 def check_nccl() -> Iterator[Check]:
-    """Which NCCL, the plug-in, and the choice between them."""
+    """Checks NCCL, the plug-in, and whether NCCL would choose it."""
     found = _probe()
     yield _version(found)
     yield _plugin(found)
@@ -91,7 +92,7 @@ def _plugin(found: dict[str, Any]) -> Check:
 
 
 def _message(found: dict[str, Any]) -> Check:
-    """Between two connections of one process: what it shows are sockets and firewalls of this host, no cables."""
+    """Reports a message between two connections of one process. It tests sockets and the firewall, but not cables."""
     if not found["arrived"]:
         return Check("nccl message", "fail", f"none of this process to itself arrives: {found['why']}", _ASK_NET)
     return Check("nccl message", "ok", f"{MESSAGE_BYTES} bytes to itself; {'; '.join(found['traffic'])}")

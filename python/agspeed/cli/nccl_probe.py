@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads NCCL and the network plug-in as NCCL does, calls the plug-in's table v11 and passes a message from this process
-to itself. For a child process: what it loads stays, and may crash.
+"""Loads NCCL and the network plug-in as NCCL does, calls the plug-in's table v11 and sends a message from this process
+to itself. It runs in a child process, because the loaded libraries stay loaded and may crash.
 
 Layout of the table: comm/nccl_net/abi/net.h. No torch.
 """
@@ -18,12 +18,12 @@ __all__ = ["MESSAGE_BYTES", "probe"]
 MESSAGE_BYTES, _LIMIT_S = 4 << 20, 20.0
 _HANDLE_BYTES, _FUNCTIONS = 128, 22
 _INIT, _DEVICES, _LISTEN, _CONNECT, _ACCEPT, _SEND, _RECEIVE, _TEST, _FINALIZE = 1, 2, 4, 5, 6, 10, 11, 13, 20
-# Of a logged line ctypes sees the format and its first argument, our sentence.
+# ctypes passes a log line's format and its first argument, which is the plug-in's sentence.
 _Logger = ctypes.CFUNCTYPE(None, c_int, c_ulong, ctypes.c_char_p, c_int, ctypes.c_char_p, ctypes.c_char_p)
 
 
 class _FailedError(Exception):
-    """A function of the table returned something else than Ok."""
+    """A function of the table returned an error."""
 
 
 class _Table:
@@ -31,15 +31,17 @@ class _Table:
         self._functions = (c_void_p * _FUNCTIONS).in_dll(library, "ncclNetPlugin_v11")
 
     def call(self, at: int, *arguments: Any) -> None:
-        """Pointers, `bytes` and ctypes values; an int is C's. `_FailedError` with the function's result."""
+        """Calls a function of the table. arguments: pointers, `bytes`, ctypes values, and ints, which are passed as C
+        ints. Raises: _FailedError with the function's result."""
         given = [c_int(each) if isinstance(each, int) else each for each in arguments]
         if result := ctypes.CFUNCTYPE(c_int)(self._functions[at] or 0)(*given):
             raise _FailedError(f"function {at} of the table returned {result}")
 
 
 def probe(nccl: str, plugin: str) -> dict[str, Any]:
-    """What was found: the version of NCCL or `nccl_error`; the result of `init` and what the plug-in said, whether the
-    message `arrived`, else why not, and each interface's traffic, or `plugin_error`.
+    """Returns the findings. They contain the version of NCCL, or `nccl_error`. They also contain the result of `init`,
+    the plug-in's message (`said`), whether the message `arrived` (else `why` not) and each interface's traffic, or
+    `plugin_error`.
     """
     found: dict[str, Any] = {}
     try:

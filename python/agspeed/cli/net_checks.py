@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks of `agspeed doctor --net`: which interfaces carry a job and why, and what on this host slows them down.
 
-Same rules as in checks.py: functions without arguments that yield `Check`s, change nothing and never raise. Which
-interfaces are selected comes from the native extension, so it is what a job would do in this environment.
+The rules of checks.py apply: functions without arguments that yield `Check`s, change nothing and never raise. The
+native extension selects the interfaces, so the selection is the same as for a job in this environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAKE_A_KEY = (
 )
 _FAST_MBITS = 10_000
 _JUMBO = 9000
-_CONTAINER_BRIDGES = ("docker", "virbr")  # as comm/topology/interface_selector.cpp has it
+_CONTAINER_BRIDGES = ("docker", "virbr")  # same as in comm/topology/interface_selector.cpp
 _STRICT = 1
 
 
@@ -57,7 +57,7 @@ class Interface(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether a job could use it if it was told to."""
+        """Whether a job could use it if a setting selected it."""
         is_local = self.is_loopback or ipaddress.ip_address(self.address).is_link_local
         return self.is_up and not is_local and not self.name.startswith(_CONTAINER_BRIDGES)
 
@@ -67,12 +67,12 @@ class Interface(NamedTuple):
 
     @property
     def mbits(self) -> int:
-        """0 where the driver does not say, as most virtual ones."""
+        """The speed in Mbit/s; 0 if the driver does not report it, as for most virtual interfaces."""
         return max(_number(_SYSTEM / self.name / "speed"), 0)
 
 
 def interfaces() -> Iterator[Check]:
-    """A line per interface, and a verdict on the selection."""
+    """Yields a line per interface, and a verdict on the selection."""
     found = probe().get("network")
     if found is None:
         reason = str(probe().get("network_error") or probe().get("native_error", "unknown"))
@@ -95,7 +95,7 @@ def interfaces() -> Iterator[Check]:
 
 
 def transport() -> Iterator[Check]:
-    """Whether a rank could listen here, with everything that the environment asks for. Without interfaces, no word."""
+    """Checks that a rank could listen here with the settings of the environment. Yields nothing without interfaces."""
     if "transport" in probe():
         yield Check("transport", "ok", str(probe()["transport"]))
     elif "transport_error" in probe() and selected():
@@ -104,7 +104,7 @@ def transport() -> Iterator[Check]:
 
 
 def packets() -> Iterator[Check]:
-    """Sizes of packets: equal ones, and large ones where the link is fast."""
+    """Checks that packet sizes are equal, and large on fast links."""
     chosen = [each for each in selected() if not each.is_loopback and each.mtu > 0]
     if not chosen:
         return
@@ -125,7 +125,7 @@ def packets() -> Iterator[Check]:
 
 
 def one_network() -> Iterator[Check]:
-    """Several rails in one IPv4 network: the kernel's defaults mix them up."""
+    """Checks for several rails in one IPv4 network, between which the kernel's defaults do not distinguish."""
     chosen = [each for each in selected() if not each.is_loopback and ":" not in each.address]
     pairs = [pair for pair in itertools.combinations(chosen, 2) if pair[0].network.overlaps(pair[1].network)]
     if not pairs:
@@ -170,7 +170,7 @@ def job_key() -> Iterator[Check]:
     try:
         settings = config.resolve()
     except UserError:
-        return  # `settings` of checks.py has said why
+        return  # the check `settings` in checks.py reports the reason
     if settings.job_key is not None:
         yield Check("job key", "ok", f"set by {settings.origins['job_key'].name}: ranks authenticate each other")
         return
@@ -203,18 +203,18 @@ NET_CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
 
 
 def all_interfaces() -> list[Interface]:
-    """Every address of every interface, in the kernel's order; none where the extension cannot tell."""
+    """Returns every address of every interface, in the kernel's order; [] if the extension cannot list them."""
     rows = (probe().get("network") or {}).get("interfaces", [])
     return [Interface(**{field: row[field] for field in Interface._fields}) for row in rows]
 
 
 def selected() -> list[Interface]:
-    """Those that carry a job of this environment: its rails."""
+    """Returns the interfaces that carry a job in this environment (its rails)."""
     return [each for each in all_interfaces() if each.is_selected]
 
 
 def _use_others() -> str:
-    """What to do where the selection leaves nothing to reach other hosts by."""
+    """Returns the remedy for a selection that reaches no other host."""
     usable = list(dict.fromkeys(each.name for each in all_interfaces() if each.is_usable))
     if usable:
         return f"export AGSPEED_SOCKET_IFNAME={','.join(usable)}" + (", or some of these" if len(usable) > 1 else "")
@@ -236,7 +236,7 @@ def _described(each: Interface) -> str:
 
 
 def _setting(name: str, setting: str) -> int:
-    """The effective value: the kernel takes the larger of the interface's and that of all."""
+    """Returns the effective value: the kernel uses the larger one of the interface's value and the value of "all"."""
     return max(_number(_SETTINGS / where / setting, 0) for where in ("all", name))
 
 

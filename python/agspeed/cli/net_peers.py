@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed doctor --listen` and `--peer HOST[,HOST]`: this host as others see it, and what is between hosts."""
+"""`agspeed doctor --listen` and `--peer HOST[,HOST]`: examine the paths between hosts, and serve such examinations."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ DEFAULT_PORT = 29650
 _IDLE_S = 1800.0
 _POLL_S = 0.5
 _SAY_AGAIN_S = 60.0
-_MOST_ROWS = 30  # of pairs without problems
+_MOST_ROWS = 30  # with more pairs of hosts, only pairs with problems are shown
 
 
 def listen(ports: list[int]) -> int:
-    """Serves doctors on other hosts until Ctrl-C, or until nobody has come for half an hour. Returns 0."""
+    """Serves doctors on other hosts until Ctrl-C, or until half an hour has passed without a visit. Returns 0."""
     key = job_key()
     visits = _Visits()
     with Listener(this_host(), key, ports, visits.note) as listener:
@@ -45,7 +45,7 @@ def listen(ports: list[int]) -> int:
 
 
 def examine(peers: list[str], port: int) -> Survey:
-    """Looks at all paths between this host and the peers. Raises: UserError, AgspeedError where it cannot begin."""
+    """Examines all paths between this host and the peers. Raises: UserError, AgspeedError if it cannot begin."""
     return survey_peers(peers, this_host(), job_key(), port)
 
 
@@ -55,7 +55,7 @@ def check_survey(survey: Survey) -> Iterator[Check]:
 
 
 def this_host() -> HostRecord:
-    """With the rails that a job here would have. Raises: AgspeedError where there are none."""
+    """Returns this host's record, with the rails that a job would use here. Raises: AgspeedError if there are none."""
     chosen = net_checks.selected()
     if not chosen:
         raise AgspeedError("this host has no interface for jobs; `agspeed doctor --net` says why")
@@ -66,7 +66,7 @@ def this_host() -> HostRecord:
 
 
 def parse_ports(text: str) -> list[int]:
-    """Raises: UserError."""
+    """Parses "29650" or "29650,29500". Raises: UserError."""
     words = text.split(",")
     if not all(word.isdecimal() and 1 <= int(word) <= 65535 for word in words):
         raise UserError(f"--port {text}: write a port from 1 to 65535, or several like {DEFAULT_PORT},29500")
@@ -74,7 +74,8 @@ def parse_ports(text: str) -> list[int]:
 
 
 def matrix(survey: Survey) -> Iterator[Table | Text]:
-    """A row for each pair of hosts, a column for each rail; of very many pairs those with problems only."""
+    """Yields a table with a row for each pair of hosts and a column for each rail. If there are very many pairs, it
+    shows only pairs with problems."""
     rails = list(dict.fromkeys(rail.name for host in survey.hosts for rail in host.rails))
     rows: dict[tuple[str, str], dict[str, Path]] = {(path.source, path.destination): {} for path in survey.paths}
     for path in survey.paths:
@@ -108,7 +109,7 @@ def _cell(path: Path | None) -> Text:
 
 
 def _fault(path: Path) -> str:
-    """In a word or two; the sentence is among the findings."""
+    """Returns a path's fault in a word or two, or "". The findings have the full sentence."""
     if not path.is_open:
         return "no way"
     blocked = [str(state.port) for state in path.ports if state.problem]
@@ -123,7 +124,7 @@ def _fault(path: Path) -> str:
 
 
 class _Visits:
-    """Says who comes, each about once a minute. Called from threads of the listener."""
+    """Prints each visitor about once a minute. Called from the listener's threads."""
 
     def __init__(self) -> None:
         self.last = time.monotonic()
@@ -138,5 +139,5 @@ class _Visits:
             if now - self._said.get((address, problem), -_SAY_AGAIN_S) < _SAY_AGAIN_S:
                 return
             self._said[address, problem] = now
-        sys.stdout.write(f"{address} {problem or 'looks at this host'}.\n")  # one write: visits come at once
+        sys.stdout.write(f"{address} {problem or 'looks at this host'}.\n")  # one write, as visits may be concurrent
         sys.stdout.flush()

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed doctor --net` under torchrun: one rank of every host looks at all other hosts, rank 0 tells.
+"""`agspeed doctor --net` under torchrun: one rank of every host examines all other hosts, and rank 0 prints the result.
 
-Hosts find each other by torch's store at MASTER_ADDR:MASTER_PORT, as the ranks of a job do:
+Hosts find each other through torch's store at MASTER_ADDR:MASTER_PORT, as the ranks of a job do:
 
-    host i sets    doctor/host/i     its record, and what its own checks found wrong
-    host 0 sets    doctor/hosts      who has come in time: these look at each other, all at once
-    host i sets    doctor/looked/i   when it has; then rates are measured in rounds, host i to host i + round
-    host i sets    doctor/paths/i    what it saw
-    host 0 sets    doctor/verdict    the exit code of all
+    host i sets    doctor/host/i     its record, and the problems that its own checks found
+    host 0 sets    doctor/hosts      the hosts that have come in time: all of them examine each other at once
+    host i sets    doctor/looked/i   when it has finished; then rounds measure rates, from host i to host i + round
+    host i sets    doctor/paths/i    its results
+    host 0 sets    doctor/verdict    the exit code of all hosts
 
-Every wait has an end; whoever is missing then is named. What hosts write is shown, and hosts are looked at where they
-say they are; it carries no proof of the job key, so that hosts of different keys are found (`netprobe/keys.py`).
+Every wait has a limit; the output names hosts that are missing then. Records are shown as the hosts wrote them, and
+each host is examined at the addresses in its record. The store's entries carry no proof of the job key, so that hosts
+with different keys are found (`netprobe/keys.py`).
 """
 
 from __future__ import annotations
@@ -37,22 +38,22 @@ from agspeed.netprobe.probe import Prober
 __all__ = ["Meeting", "Place", "meet", "place"]
 
 _STORE_S = 10.0
-_COME_S = 10.0  # from the first host's coming
+_COME_S = 10.0  # how long the first host waits for the others
 _POLL_S = 0.02
 _ROUND_S = STREAM_S + 0.4
-_LATE_S = 5.0  # by which hosts of one job may be apart
-_MOST_BYTES = 1 << 22  # of what a host writes
+_LATE_S = 5.0  # how much later than another host a host may be
+_MOST_BYTES = 1 << 22  # the largest entry of a host
 _MOST_ROWS = 1 << 12
 _MOST_LETTERS = 2000
 _MOST_CODE = 255
-_FIRST_S = 60.0  # the first host looks at itself as well, and may be busy
+_FIRST_S = 60.0  # the first host also checks itself and may be busy for this long
 _START_ALL = (
     "start this command on all hosts within a minute, each with its own --node-rank, and see what it printed there"
 )
 
 
 class Place(NamedTuple):
-    """Which host of how many this one is; one rank of each looks."""
+    """This host's number, the number of hosts, and whether this rank is its host's first, which examines the others."""
 
     host: int
     num_hosts: int
@@ -60,7 +61,7 @@ class Place(NamedTuple):
 
 
 def place(env: Mapping[str, str] = os.environ) -> Place | None:
-    """What the launcher says; None where there is none."""
+    """Returns this rank's place according to the launcher; None without a launcher. Raises: UserError."""
     if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= env.keys():
         return None
     try:
@@ -77,14 +78,14 @@ def place(env: Mapping[str, str] = os.environ) -> Place | None:
 
 @contextlib.contextmanager
 def meet(where: Place) -> Iterator[Meeting]:
-    """Opens this host's listener and the way to the store. Raises: AgspeedError where either is not possible."""
+    """Opens this host's listener and the connection to the store. Raises: AgspeedError if either is impossible."""
     store = _open_store(where)
     with Listener(net_peers.this_host(), net_peers.job_key()) as listener:
         yield Meeting(where, store, listener)
 
 
 class Meeting:
-    """This host's part. The first rank of host 0 calls `survey`, `checks` and `end`, all others `follow`."""
+    """This host's part. The first rank of host 0 calls `survey`, `checks` and `end`; other hosts call `follow`."""
 
     def __init__(self, where: Place, store: Any, listener: Listener) -> None:
         self._where = where
@@ -93,7 +94,7 @@ class Meeting:
         self._wrong: dict[str, list[Check]] = {}
 
     def survey(self) -> Survey:
-        """All paths between all hosts that have come."""
+        """Returns all paths between all hosts that have come."""
         self._publish()
         records = self._gather("host", range(self._where.num_hosts), _COME_S)
         self._set("hosts", sorted(records))
@@ -113,7 +114,7 @@ class Meeting:
         return survey
 
     def checks(self) -> Iterator[Check]:
-        """What the other hosts' own checks found wrong, once where several found the same."""
+        """Yields the problems that the other hosts' own checks found. A problem of several hosts appears once."""
         hosts: dict[Check, list[str]] = {}
         for name, found in self._wrong.items():
             for check in found:
@@ -122,15 +123,15 @@ class Meeting:
             yield check._replace(detail=f"{', '.join(names)}: {check.detail}")
 
     def end(self, code: int) -> int:
-        """Tells all others the exit code and leaves them the time to read it. What was printed is out before: torchrun
-        ends this process when another one of the job has ended with 1."""
+        """Publishes the exit code and leaves the other hosts time to read it. Flushes standard output first, because
+        torchrun ends this process when another one of the job has ended with 1."""
         sys.stdout.flush()
         self._set("verdict", code)
         self._gather("done", range(1, self._where.num_hosts), 1.0)
         return code
 
     def follow(self) -> int:
-        """Looks at the others and waits for the verdict. Returns: the exit code."""
+        """Examines the other hosts and waits for the verdict. Returns: the exit code."""
         self._publish()
         with _understanding():
             found = self._get("hosts", _COME_S + _FIRST_S) or []
@@ -151,7 +152,7 @@ class Meeting:
         self._set(f"host/{self._where.host}", {"record": self._listener.record.to_json(), "wrong": wrong})
 
     def _hosts(self, found: Mapping[int, Any]) -> dict[int, HostRecord]:
-        """By index, each with a name of its own."""
+        """Returns {index: host record}, with unique names."""
         with _understanding():
             records = {index: HostRecord.from_json(row["record"]) for index, row in sorted(found.items())}
             wrong = {index: list(map(_check, found[index]["wrong"][:_MOST_ROWS])) for index in records}
@@ -186,11 +187,11 @@ class Meeting:
         _talking(lambda: self._store.set(f"doctor/{name}", json.dumps(value)))
 
     def _get(self, name: str, seconds: float) -> Any:
-        """None where nobody has set it in that time."""
+        """Returns an entry of the store; None if it has not been set in time."""
         return self._gather_keys({0: name}, seconds).get(0)
 
     def _gather(self, name: str, indices: Any, seconds: float) -> dict[int, Any]:
-        """What hosts have set in that time."""
+        """Returns {index: entry} for the entries that have been set in time."""
         return self._gather_keys({index: f"{name}/{index}" for index in indices}, seconds)
 
     def _gather_keys(self, names: Mapping[int, str], seconds: float) -> dict[int, Any]:
@@ -208,7 +209,7 @@ class Meeting:
 
 
 def _open_store(where: Place) -> Any:
-    """Torchrun's, or one that rank 0 serves."""
+    """Opens torchrun's store, or one that rank 0 serves. Raises: AgspeedError."""
     from torch import distributed
 
     from agspeed.torch_compat import job_store
@@ -235,7 +236,7 @@ def _parsed(message: bytes) -> Any:
 
 
 def _check(row: Any) -> Check:
-    """Raises: ValueError for anything that is none."""
+    """Returns the check in a row of another host. Raises: ValueError if it is not a check."""
     if not isinstance(row, list) or len(row) != len(Check._fields) or not all(isinstance(text, str) for text in row):
         raise ValueError("no check")
     return Check(*(plain(text, _MOST_LETTERS) for text in row))
@@ -243,7 +244,7 @@ def _check(row: Any) -> Check:
 
 @contextlib.contextmanager
 def _understanding() -> Iterator[None]:
-    """Reading what other hosts wrote. Raises: AgspeedError where it is nothing that this version writes."""
+    """For code that reads other hosts' entries. Raises: AgspeedError if they do not have this version's format."""
     try:
         yield
     except (KeyError, TypeError, ValueError) as error:
@@ -254,7 +255,7 @@ def _understanding() -> Iterator[None]:
 
 
 def _talking(call: Callable[[], Any]) -> Any:
-    """Calls the store. Raises: AgspeedError where it has gone."""
+    """Calls the store. Raises: AgspeedError if the store has gone."""
     try:
         return call()
     except RuntimeError as error:

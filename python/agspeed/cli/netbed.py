@@ -137,7 +137,7 @@ def _host_rate(text: str) -> tuple[int, str | list[str] | None]:
 
 
 def _show_line(host: int, line: str) -> None:
-    """One write for the whole line: hosts are read by threads of their own."""
+    """Prints a line with a single write, because each host's output has its own thread."""
     sys.stdout.write(f"[{host}] {line}\n")
     sys.stdout.flush()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of `agspeed netbed` as people write them: when, where, what. Injected by a thread while the command runs."""
+"""Parses the faults of `agspeed netbed` (when, where, what). A thread injects them while the command runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ faults: SECONDS:HOST:RAIL:KIND, where KIND is
   heal                        ends drop, drop-port and corrupt
 or SECONDS:HOST:KIND, where KIND is kill, stop or resume, for what runs on the host"""
 
-# Kind -> what it does, given the text behind "=".
+# {kind: its effect, given the text after "="}.
 _ON_RAILS: dict[str, Callable[[Rail, str], None]] = {
     # keep-sorted
     "corrupt-in": lambda rail, n: rail.corrupt("in", int(n)),
@@ -47,7 +47,7 @@ _ON_HOSTS: dict[str, Callable[[Job, int], None]] = {"kill": Job.kill, "resume": 
 
 
 class Fault(NamedTuple):
-    """`rail` is None for what happens to the process on the host."""
+    """A fault of a rail, or of the process on a host if `rail` is None."""
 
     seconds: float
     host: int
@@ -57,7 +57,7 @@ class Fault(NamedTuple):
 
 
 def parse(text: str, hosts: int, rails: int) -> Fault:
-    """One fault of the command line; UserError if it cannot happen in a bed of that many hosts and rails."""
+    """Parses one fault of the command line. Raises: UserError if a bed of that many hosts and rails cannot have it."""
     try:
         seconds, host, *rail, kind = text.split(":")
         name, _, value = kind.partition("=")
@@ -83,7 +83,7 @@ def parse(text: str, hosts: int, rails: int) -> Fault:
 
 @contextmanager
 def injecting(bed: Netbed, job: Job, faults: Sequence[Fault]) -> Iterator[None]:
-    """Carries the faults out at their times while the body runs, and reports each on standard error."""
+    """Injects the faults at their times while the body runs, and reports each on standard error."""
     done = threading.Event()
 
     def inject() -> None:

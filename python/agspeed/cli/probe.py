@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a child process what torch and the native extension say about themselves.
+"""Collects facts about torch and the native extension in a child process.
 
-A child, because loading either may fail in ways that end a process, and because the command line itself must stay
-quick and work without them.
+A child is used because loading either of them may end a process, and because the command line itself must be fast and
+work without them.
 """
 
 from __future__ import annotations
@@ -63,9 +63,8 @@ print("PROBE" + json.dumps(found))
 
 @functools.cache
 def probe() -> Mapping[str, Any]:
-    """What the child found: torch, threads, cuda, gpu_free_bytes, native, network, transport; in place of what is
-    missing x_error with why. Also settings_error; torch_parts (by part of torch what does not fit, or "") and
-    torch_remedy."""
+    """Returns the child's findings: torch, threads, cuda, gpu_free_bytes, native, network, transport. If x is missing,
+    x_error says why. Also settings_error, torch_remedy and torch_parts ({part of torch: what does not fit, or ""})."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:
@@ -95,7 +94,7 @@ def run_child(script: str, timeout_s: float) -> tuple[int, str]:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed distribution, without importing it."""
+    """Returns the version of an installed distribution without importing it; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -103,5 +102,5 @@ def installed_version(package: str) -> str | None:
 
 
 def native_files() -> list[str]:
-    """File names of native extensions beside the package, whichever Python they were built for."""
+    """Returns the file names of native extensions in the package's folder, for any version of Python."""
     return sorted(path.name for path in Path(__file__).resolve().parents[1].glob("_native*.so"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed report show|html|compare`: looks at report.json files."""
+"""`agspeed report show|html|compare`: shows, converts and compares report.json files."""
 
 from __future__ import annotations
 

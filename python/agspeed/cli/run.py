@@ -55,7 +55,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _as_horovod(command: Any) -> list[str]:
-    """`python train.py` as `python -m agspeed.horovod train.py`; a script by itself is run by this Python."""
+    """Turns `python train.py` into `python -m agspeed.horovod train.py`. This Python runs a script without `python`."""
     words = list(command)
     is_python = words[0].rsplit("/", 1)[-1].startswith("python")
     return [words[0] if is_python else sys.executable, "-m", "agspeed.horovod", *(words[1:] if is_python else words)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed --version [--verbose]`: the version, and what the build was made for."""
+"""`agspeed --version [--verbose]`: prints the version and, if asked, the properties of the build."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: one table, four places a value may come from, and a record of which place won.
+"""Settings: one table, four sources of a value, and a record of the source that was used.
 
     keyword argument  >  environment variable  >  agspeed.toml  >  default
 
-The only list of settings is runtime/base/settings.toml; `table.py` is generated from it, and names, types, defaults,
-variables, keys, checks and documentation all come from there. agspeed.toml is looked for in the working directory and
-its parents (the nearest one counts), then as ~/.config/agspeed/agspeed.toml; a key in the nearer file wins. A file
-counts only where no other user can have written it (`paths.py`), and some settings only in the user's own (`own_file`).
+The only list of settings is runtime/base/settings.toml. `table.py` is generated from it, and defines names, types,
+defaults, variables, keys, checks and documentation. Two agspeed.toml files are read: the nearest one in the working
+directory and its parents, and ~/.config/agspeed/agspeed.toml. A key in the nearer file wins. A file is used only if no
+other user can have written it (`paths.py`). Some settings are allowed only in the user's own file (`own_file`).
 
-To add a setting: one row in runtime/base/settings.toml, then `make format`.
+To add a setting, add a row to runtime/base/settings.toml and run `make format`.
 """
 
 from agspeed.config.kinds import Secret, Setting

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of settings: how text becomes a value, what a value must be, and how it is shown.
+"""The kinds of settings: they parse text into values, check values, and format them.
 
-A row of the table (`table.py`) is a `Setting`; its `kind` names one of the kinds here. Nothing here knows where a value
-came from: what is wrong is a ValueError or, for a wrong type, a TypeError, and `resolve.py` makes the sentence. Imports
-nothing of agspeed: the generator of the table loads this file alone.
+A row of the table (`table.py`) is a `Setting`; its `kind` names one of the kinds here. This module does not know a
+value's source: an error is a ValueError or, for a wrong type, a TypeError, and `resolve.py` makes the sentence. It
+imports nothing of agspeed, because the generator of the table loads this file alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REPORT_SUFFIXES = (".json", ".html")
 
 
 class Secret:
-    """A text that no log, report or `repr` shows; `reveal` is the only way to it."""
+    """A text that no log, report or `repr` shows. Only `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -66,17 +66,17 @@ class Setting:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that set it, in the order in which they are asked."""
+        """The environment variables that set it, in order of precedence."""
         return (self.env, *self.env_aliases)
 
     @property
     def goes_to_cpp(self) -> bool:
-        """Whether Python hands the value to C++: one for the whole process that C++ reads."""
+        """Whether Python passes the value to C++. It does so for process-wide settings that C++ reads."""
         return self.reader != "python" and not self.keyword
 
     @property
     def expects(self) -> str:
-        """Ends the sentence "<name> must be ..."."""
+        """The end of the sentence "<name> must be ..."."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.secret:
@@ -86,11 +86,11 @@ class Setting:
         return _KINDS[self.kind].expects
 
     def parse(self, text: str) -> Any:
-        """The value that `text` of an environment variable means. Raises: ValueError."""
+        """Parses the text of an environment variable. Raises: ValueError."""
         return self.check(_KINDS[self.kind].parse(text))
 
     def check(self, value: Any) -> Any:
-        """`value` in the form in which it is used. Raises: ValueError, or TypeError for one of a wrong type."""
+        """Checks `value` and returns it in its final form. Raises: ValueError, or TypeError for a wrong type."""
         value = _KINDS[self.kind].convert(value)
         if self.choices and value not in self.choices:
             raise ValueError
@@ -105,7 +105,7 @@ class Setting:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` as JSON has it; a secret only as "set"."""
+    """Returns `value` in a form for JSON; a secret becomes "set"."""
     if isinstance(value, (Path, Secret)):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
@@ -143,7 +143,7 @@ def _parse_names(text: str) -> tuple[str, ...]:
 
 
 def _of_type(value: Any, *types: type) -> Any:
-    """`value`, which must be of one of the types; True and False are no numbers."""
+    """Returns `value` if it has one of the types. True and False do not count as numbers. Raises: TypeError."""
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise TypeError
     return value
@@ -194,7 +194,7 @@ def _path(value: Any) -> Path:
         raise ValueError
     try:
         return Path(value).expanduser().absolute()
-    except (OSError, RuntimeError):  # the working directory has been deleted, or there is no home of that name
+    except (OSError, RuntimeError):  # the working directory was deleted, or "~name" has no home folder
         raise ValueError from None
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where settings and caches live: the agspeed.toml files in force, the user's folders, and whether one can be used.
+"""Finds the agspeed.toml files in force and the user's folders, and checks whether a folder can be used.
 
-A file counts where only this user or root can have written it: they own it and its folder, and no other user may write
-to either. Any other is ignored, with a sentence. Reads only; keeps no state.
+A file is used only if no one but this user or root can have written it: they own it and its folder, and no other user
+may write to either. Other files are ignored, with a sentence that says why. Only reads; keeps no state.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ROOT = 0
 
 
 class Files(NamedTuple):
-    """The agspeed.toml files in force; `ignored` has a sentence for each that is there and does not count."""
+    """The agspeed.toml files in force; `ignored` has a sentence for each existing file that is not used."""
 
     nearest: Path | None
-    """In the working directory, or in the nearest folder above it that has one."""
+    """The file in the working directory, or in the nearest folder above it that has one."""
     own: Path | None
-    """The user's own, in ~/.config/agspeed."""
+    """The user's own file, in ~/.config/agspeed."""
     ignored: list[str]
 
 
@@ -40,13 +40,13 @@ def find_files(environ: Mapping[str, str] | None = None, cwd: str | os.PathLike[
 
 
 def own_file(env: Mapping[str, str]) -> Path | None:
-    """Where the user's own agspeed.toml is looked for; None for a user without a home."""
+    """Returns the path of the user's own agspeed.toml, which may not exist; None for a user without a home folder."""
     folder = _home_folder(env, "XDG_CONFIG_HOME", ".config")
     return None if folder is None else folder / FILE_NAME
 
 
 def default_cache_dir(env: Mapping[str, str]) -> Path:
-    """The folder for the cache where no setting names one; for a user without a home, one among temporary files."""
+    """Returns the cache folder if no setting names one. For a user without a home folder it is a temporary folder."""
     folder = _home_folder(env, "XDG_CACHE_HOME", ".cache")
     if folder is not None:
         return folder
@@ -55,10 +55,10 @@ def default_cache_dir(env: Mapping[str, str]) -> Path:
 
 
 def home(env: Mapping[str, str]) -> Path | None:
-    """The user's home, by HOME or else by the system's list of users; None where neither has one."""
+    """Returns the user's home folder, from HOME or else from the system's list of users; None if neither has one."""
     folder = env.get("HOME", "")
     if not folder:
-        import pwd  # where needed: this module is loaded with torch
+        import pwd  # imported only if needed: this module is loaded together with torch
 
         try:
             folder = pwd.getpwuid(os.getuid()).pw_dir
@@ -68,9 +68,9 @@ def home(env: Mapping[str, str]) -> Path | None:
 
 
 def why_not_writable(folder: Path) -> str | None:
-    """What is wrong with `folder`, as the end of a sentence; None where files can be made in it.
+    """Returns why files cannot be created in `folder`, as the end of a sentence; None if they can.
 
-    It may not exist yet: then its nearest existing parent must allow creating it.
+    If the folder does not exist yet, its nearest existing parent must allow creating it.
     """
     existing = folder
     while not os.path.lexists(existing) and existing != existing.parent:
@@ -83,7 +83,7 @@ def why_not_writable(folder: Path) -> str | None:
 
 
 def _candidates(cwd: str | os.PathLike[str] | None) -> Iterator[Path]:
-    """From the working directory up; none where that has been deleted."""
+    """Yields paths from the working directory upwards; nothing if that directory has been deleted."""
     try:
         start = Path(cwd or os.getcwd()).absolute()
     except FileNotFoundError:
@@ -101,14 +101,14 @@ def _home_folder(env: Mapping[str, str], variable: str, fallback: str) -> Path |
 
 
 def _counts(path: Path, ignored: list[str]) -> bool:
-    """Whether there is a file that counts; where there is one that does not, `ignored` gets the sentence."""
+    """Returns whether a file exists and may be used. If it exists and may not, adds a sentence to `ignored`."""
     try:
         link, info = path.lstat(), path.stat()
         if not stat.S_ISREG(info.st_mode):
             return False
         target = path.resolve()
         folders = {folder: folder.stat() for folder in (path.parent, target.parent)}
-    except (OSError, RuntimeError):  # none that can be looked at; links in a circle
+    except (OSError, RuntimeError):  # no accessible file, or a cycle of links
         return False
     places = [("it", link), *((str(each), has) for each, has in {target: info, **folders}.items() if each != path)]
     foreign = (f"{name} belongs to user {has.st_uid}" for name, has in places if _is_foreign(has))
@@ -127,15 +127,16 @@ def _is_foreign(info: os.stat_result) -> bool:
 
 
 def is_open(info: os.stat_result) -> bool:
-    """Whether users other than this one and root may write to a file or folder."""
+    """Returns whether users other than this one and root may write to a file or folder."""
     if stat.S_ISLNK(info.st_mode):
-        return False  # a link has no mode of its own
+        return False  # the mode of a link has no effect
     is_open_to_group = bool(info.st_mode & stat.S_IWGRP) and not _is_private(info.st_gid)
     return is_open_to_group or bool(info.st_mode & stat.S_IWOTH)
 
 
 def _is_private(group: int) -> bool:
-    """Whether a group is root's, or has no member but this user, as the one that many systems make with a user."""
+    """Returns whether a group is root's or has only this user as a member, like the group that many systems create with
+    a user."""
     if group == _ROOT:
         return True
     import grp
@@ -149,5 +150,5 @@ def _is_private(group: int) -> bool:
 
 
 def _is_kernel_filesystem(path: Path) -> bool:
-    """/proc and /sys say they are writable to root, yet nothing can be created there."""
+    """Returns True for /proc and /sys: they look writable to root, but nothing can be created there."""
     return path.parts[1:2] in (("proc",), ("sys",))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The value of every setting, and which of four places it came from.
+"""Determines the value of every setting, and which of four sources it came from.
 
     keyword argument  >  environment variable  >  agspeed.toml  >  default
 
-Every mistake raises one `UserError` that names the place (keyword, variable, file and line) before anything changes. A
-secret comes from the environment only; no message shows one. Thread-safety: `resolve` reads only the process's
-environment and files; it keeps no state.
+Every mistake raises one `UserError` that names the source (keyword, variable, file and line) before anything changes.
+Secrets come only from the environment, and no message shows one. Thread-safety: `resolve` reads the process's
+environment and files and keeps no state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 
 
 class _Unset:
-    """Marks a keyword that was not given, where None would be a value of its own."""
+    """Marks a keyword that was not given, for keywords that accept None as a value."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -51,7 +51,7 @@ UNSET: Final = _Unset()
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a value came from: `source` is keyword, environment, file or default; `name` the variable or file:line."""
+    """The source of a value: `source` is keyword, environment, file or default; `name` is the variable or file:line."""
 
     source: str
     name: str = ""
@@ -68,10 +68,10 @@ class Settings(Values):
 
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    """One sentence for each variable that looks like a setting and is none, and for each file that does not count."""
+    """One sentence for each variable that looks like a setting but is not, and for each file that is ignored."""
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """`{name: {"value": ..., "origin": ...}}` with JSON values, in table order; a secret is "set" or None."""
+        """Returns `{name: {"value": ..., "origin": ...}}` with JSON values, in table order. Secrets: "set" or None."""
         return {
             setting.name: {"value": jsonable(getattr(self, setting.name)), "origin": str(self.origins[setting.name])}
             for setting in SETTINGS
@@ -87,8 +87,8 @@ def resolve(
     """Combines keywords, environment and files into `Settings`.
 
     A keyword of None or `UNSET` counts as not given. `environ` and `cwd` replace the process's own (for tests).
-    Raises: UserError for the first invalid value, unknown name or unreadable file, and, where `strict` holds, for an
-    unknown variable with our prefix; nothing else has happened then.
+    Raises: UserError for the first invalid value, unknown name or unreadable file and, if `strict` is set, for an
+    unknown variable with the prefix AGSPEED_. Nothing has been changed then.
     """
     env = os.environ if environ is None else environ
     layers, ignored = _process_layers(env, cwd)
@@ -105,7 +105,8 @@ def resolve(
 def for_cpp(
     environ: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None
 ) -> tuple[dict[str, bool | int | bytes], dict[str, str]]:
-    """What `_native.configure` takes: the values that C++ reads, and the origins of those not at their defaults.
+    """Returns the arguments of `_native.configure`: the values that C++ reads, and the origins of values that are not
+    defaults.
 
     Raises: as `resolve`, for these settings only.
     """
@@ -117,9 +118,9 @@ def for_cpp(
 
 
 def check_paths(settings: Settings) -> None:
-    """Raises UserError when a cache, report or plan path that somebody asked for cannot be used.
+    """Raises: UserError if a cache, report or plan path from the settings cannot be used.
 
-    The default cache directory is not checked: where it cannot be written, the cache is simply off.
+    The default cache directory is not checked: if it cannot be written, the cache is off.
     """
     if settings.origins["cache_dir"].source != "default":
         _check_writable(settings.cache_dir, "cache_dir", settings.origins["cache_dir"], "directory")
@@ -138,7 +139,7 @@ def check_paths(settings: Settings) -> None:
 
 
 def check_names(what: str, names: Iterable[str], known: Iterable[str], origin: Origin | str = "keyword") -> None:
-    """Raises UserError for the first of `names` that is not `known`, e.g. `check_names("backend", ...)`."""
+    """Raises: UserError for the first of `names` that is not in `known`, as in `check_names("backend", ...)`."""
     options = sorted(known)
     for name in names:
         if name not in options:
@@ -148,24 +149,24 @@ def check_names(what: str, names: Iterable[str], known: Iterable[str], origin: O
 
 
 def suggestion(word: object, options: Iterable[str], likeness: float = 0.6) -> str:
-    """`" (did you mean 'max'?)"`, or an empty string where nothing is near."""
+    """Returns `" (did you mean 'max'?)"`, or "" if no option is similar."""
     close = difflib.get_close_matches(str(word).lower(), list(options), n=1, cutoff=likeness)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def choices_of(name: str) -> tuple[str, ...]:
-    """The words that the setting may be."""
+    """Returns the allowed words of a setting."""
     return next(setting.choices for setting in SETTINGS if setting.name == name)
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables but for those of secrets, for processes that need none."""
+    """Returns the variables without secrets, for processes that need none."""
     secrets = {variable for setting in SETTINGS if setting.secret for variable in setting.variables}
     return {name: text for name, text in environ.items() if name not in secrets}
 
 
 def shown_variables() -> dict[str, str]:
-    """The variables of this process that set settings, as a report may show them: no secrets, none that is unknown."""
+    """Returns the variables of this process that set settings, for a report: without secrets and unknown variables."""
     known = {variable for setting in SETTINGS for variable in setting.variables}
     return {name: text for name, text in without_secrets(os.environ).items() if name in known}
 
@@ -177,7 +178,7 @@ _Layer = dict[str, tuple[Any, Origin, bool]]
 
 
 def _process_layers(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) -> tuple[list[_Layer], list[str]]:
-    """The layers, and a sentence for each file that is none."""
+    """Returns the layers, and a sentence for each ignored file."""
     files = find_files(env, cwd)
     layers = [_environment_layer(env)]
     if files.nearest is not None:
@@ -189,7 +190,8 @@ def _process_layers(env: Mapping[str, str], cwd: str | os.PathLike[str] | None) 
 
 
 def _check_may_set(layer: _Layer, own: Path | None) -> None:
-    """A file beside a program may have come with it: it chooses no file to write, no cache, no key, no protection."""
+    """Raises: UserError if a file in the working directory or above sets a protected setting. Such a file may come with
+    a program, so it must not choose files to write, the cache, the job key or the protection of connections."""
     for setting in SETTINGS:
         if setting.own_file and setting.name in layer:
             remedy = f"set {setting.env}" if own is None else f"set {setting.env}, or write it to {own}"
@@ -249,14 +251,14 @@ def _refuse_secret(name: str, where: str) -> None:
 
 
 def _unknown_variables(env: Mapping[str, str]) -> tuple[str, ...]:
-    """A sentence for each variable with our prefix that is none of ours; never its value, which may be a secret."""
+    """Returns a sentence for each unknown variable with the prefix AGSPEED_, without the value: it may be a secret."""
     known = {name for setting in SETTINGS for name in setting.variables}.union(INTERNAL_VARIABLES)
     unknown = sorted(name for name in env if name.startswith("AGSPEED_") and name not in known)
     return tuple(f"{name} is not a setting{_nearest(name, known)}" for name in unknown)
 
 
 def _nearest(variable: str, known: Iterable[str]) -> str:
-    """Compared without the prefix, which would make all of them alike."""
+    """Returns a suggestion for an unknown variable. Compares names without the prefix, which would make all similar."""
     names = [name.removeprefix("AGSPEED_").lower() for name in known if name.startswith("AGSPEED_")]
     close = difflib.get_close_matches(variable.removeprefix("AGSPEED_").lower(), names, n=1)
     return f" (did you mean AGSPEED_{close[0].upper()}?)" if close else " (`agspeed config --explain` lists all)"
@@ -300,7 +302,7 @@ def _shown(value: Any) -> str:
 
 
 def _line_of(key: str, text: str) -> int:
-    """The line on which a top-level `key` or table of that name starts; tomllib reports no positions."""
+    """Returns the line on which a top-level `key` or table starts, because tomllib reports no positions."""
     name = re.escape(key)
     pattern = re.compile(rf"""^\s*(\[+\s*)?["']?{name}["']?\s*[=.\]]""")
     return next((number for number, line in enumerate(text.splitlines(), 1) if pattern.match(line)), 1)

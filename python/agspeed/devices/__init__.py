@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Devices that training runs on: where tensors live, and time, memory and identity of a GPU."""
+"""The devices that training runs on: the placement of tensors, and the time, memory and identity of a GPU."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator: what a session asks of the GPU that its target trains on, through torch's device-generic calls.
+"""Accelerator: a session's access to the GPU on which its target trains, through torch's device-generic calls.
 
-Nothing here links to a CUDA library or touches torch's peak statistics: they are the user's. Sizes are bytes. Calls are
-for the training thread; none waits for the device but `synchronize`.
+Nothing here links to a CUDA library. Nothing resets torch's peak statistics, because they belong to the user. Sizes are
+bytes. Only the training thread calls this. Only `synchronize` waits for the device.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agspeed.devices.clock import Event
 from agspeed.torch_compat import memory
 
 CHILD_BYTES = 1 << 30
-"""What a second process on a GPU takes before it computes: its context and the libraries' workspaces."""
+"""The memory that a second process needs on a GPU before it computes: its context and the libraries' workspaces."""
 
 
 class Accelerator:
@@ -29,19 +29,21 @@ class Accelerator:
         self._is_capturing = getattr(self._module, "is_current_stream_capturing", None)
 
     def event(self) -> Event:
-        """A timing event, not recorded yet."""
+        """Returns a timing event that is not recorded yet."""
         return cast(Event, torch.Event(self.device, enable_timing=True))
 
     def is_capturing(self) -> bool:
-        """Somebody records the calling thread's stream into a graph: nothing may be timed, allocated or waited for."""
+        """Returns whether the calling thread's stream is being captured into a graph. During a capture nothing may be
+        timed, allocated or waited for."""
         return self._is_capturing is not None and bool(self._is_capturing())
 
     def synchronize(self) -> None:
-        """Waits until the device has done what it was given."""
+        """Waits until the device has finished all submitted work."""
         torch.accelerator.synchronize(self.device)
 
     def free_bytes(self) -> int | None:
-        """What may still be allocated: free on the device, or cached by torch's allocator. None where unknown."""
+        """Returns the bytes that can still be allocated: free on the device, or cached by torch's allocator. None if
+        unknown."""
         try:
             free, _ = torch.accelerator.get_memory_info(self.device)
             cached = torch.accelerator.memory_reserved(self.device) - torch.accelerator.memory_allocated(self.device)
@@ -50,19 +52,19 @@ class Accelerator:
         return int(free) + max(0, int(cached))
 
     def allocated_bytes(self) -> tuple[int, int]:
-        """(allocated now, the most since somebody last reset torch's peak), of tensors and of graphs' private pools."""
+        """Returns (bytes allocated now, torch's peak since its last reset), with the private pools of graphs."""
         try:
             found = memory.device_stats(self.device.index or 0)["allocated_bytes"]["all"]
-        except RuntimeError:  # its allocator counts nothing
+        except RuntimeError:  # the device's allocator has no statistics
             return 0, 0
         return int(found["current"]), int(found["peak"])
 
     def identity(self) -> dict[str, str]:
-        """What code for this device, and its speed, depend on; part of the tuning database's key."""
+        """Returns the properties on which code for this device and its speed depend: a part of the database's key."""
         return {**_identity(self.device), **{name: str(value) for name, value in numerics_flags().items()}}
 
     def why_no_child(self, needed_bytes: int) -> str | None:
-        """Why another process cannot use the device beside this one, with `needed_bytes` of tensors; None: it can."""
+        """Returns why a second process with `needed_bytes` of tensors cannot use the device; None if it can."""
         if driver.compute_mode(self.device.index or 0) in driver.EXCLUSIVE_MODES:
             return f"the compute mode of {self.device} admits one process only (nvidia-smi -c 0 changes that)"
         free, wanted = self.free_bytes(), CHILD_BYTES + needed_bytes
@@ -75,7 +77,7 @@ class Accelerator:
 
 
 def accelerator_of(device: torch.device) -> Accelerator | None:
-    """The accelerator that `device` is; None for the CPU."""
+    """Returns the accelerator for `device`; None for the CPU."""
     return _make(device) if device.type != "cpu" else None
 
 
@@ -85,9 +87,9 @@ def _make(device: torch.device) -> Accelerator:
 
 
 def numerics_flags() -> dict[str, Any]:
-    """The process-wide flags that decide what a CUDA operator computes, by name; {} where CUDA is not in use.
+    """Returns the process-wide flags that change the results of CUDA operators, by name; {} if CUDA is not in use.
 
-    A flag that torch refuses to read, as where its older and newer names were mixed, is None.
+    A flag is None if torch refuses to read it, for example because its older and newer names were mixed.
     """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return {}
@@ -103,11 +105,11 @@ NUMERICS_FLAGS = (
     "cudnn.benchmark",
     "cudnn.deterministic",
 )
-"""Below torch.backends."""
+"""Attributes below torch.backends."""
 
 
 def set_numerics_flags(flags: dict[str, Any]) -> None:
-    """Puts flags that `numerics_flags` gave in force."""
+    """Sets the flags that `numerics_flags` returned."""
     for name, value in flags.items():
         if value is not None and _flag(name) != value:
             home, _, attribute = f"torch.backends.{name}".rpartition(".")

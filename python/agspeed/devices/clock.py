@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""StepTimer and LateSteps: how long training steps take on a device that computes behind the host's back.
+"""StepTimer and LateSteps: time training steps on a device that computes asynchronously.
 
-At the borders that the host knows (step, forward, optimizer) an event is recorded on the current stream. From begin to
-end on one stream an event pair measures the device where it is behind and the host where it is not: what a step costs.
-Events are read once they are done, never by waiting, so the time of a step is known some steps later. No more than
-`MAX_PENDING` steps are open at once: while they are, and while somebody captures the stream into a graph, a step goes
-untimed. Events are used again; a timer that nobody tells of borders costs nothing.
+An event is recorded on the current stream at each border of a step, forward or optimizer step. A pair of events on one
+stream measures the device's time if the device lags behind the host, and the host's time otherwise. Both are the real
+cost of the step. Events are read after they are done, without waiting, so the time of a step is known some steps later.
+At most `MAX_PENDING` steps are open at once. While that many are open, and while the stream is being captured into a
+graph, steps are not timed. Events are reused. An unused timer costs nothing.
 
 Threads: the training thread.
 """
@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 MAX_PENDING = 8
-"""Steps whose times are not known yet."""
+"""The most steps whose times are not known yet."""
 _MAX_FORWARDS = 8
-"""Forwards of one step that are timed each; further ones count as the rest of the step."""
+"""The most forwards of one step that are timed individually; further ones count as the rest of the step."""
 
 
 class Event(Protocol):
-    """A point in a stream's work, as torch.Event is one."""
+    """A point in a stream's work, like torch.Event."""
 
     def record(self) -> None: ...
     def query(self) -> bool: ...
@@ -33,14 +33,14 @@ class Event(Protocol):
 
 
 class EventSource(Protocol):
-    """Where events come from: an `Accelerator`, or a fake of it."""
+    """A source of events: an `Accelerator`, or a fake in tests."""
 
     def event(self) -> Event: ...
     def is_capturing(self) -> bool: ...
 
 
 class DeviceTimes(NamedTuple):
-    """One step on the device, in seconds. `busy` includes the others, each 0 where it was not seen."""
+    """One step on the device, in seconds. `busy` includes the others, which are 0 if not measured."""
 
     busy: float
     forward: float
@@ -49,12 +49,12 @@ class DeviceTimes(NamedTuple):
 
 @dataclass
 class TimedStep:
-    """The events of one step; its times once it is done."""
+    """The events of one step, and its times once it is done."""
 
     begin: Event
     end: Event | None = None
     forwards: list[Event] = field(default_factory=list)
-    """Begin and end by turns."""
+    """Begin and end of each forward, alternating."""
     optimizer: Event | None = None
 
     def is_done(self) -> bool:
@@ -65,7 +65,7 @@ class TimedStep:
         self.end.synchronize()
 
     def times(self) -> DeviceTimes:
-        """Requires: is_done()."""
+        """Returns the step's times. Requires: is_done()."""
         assert self.end is not None
         pairs = zip(self.forwards[::2], self.forwards[1::2], strict=False)
         forward = sum(begin.elapsed_time(end) for begin, end in pairs)
@@ -78,7 +78,7 @@ class TimedStep:
 
 
 class StepTimer:
-    """See the module's text. One per session whose target trains on a device."""
+    """The timer of one session whose target trains on a device."""
 
     def __init__(self, source: EventSource) -> None:
         self._source = source
@@ -108,7 +108,8 @@ class StepTimer:
             self._open.optimizer = self._record()
 
     def step_ends(self) -> TimedStep | None:
-        """The step that began last, to be given back with `release` once it was read; None where it goes untimed."""
+        """Ends the step that began last. Returns the step, which the caller must `release` after reading it; None if
+        the step is not timed."""
         step, self._open = self._open, None
         if step is None:
             return None
@@ -121,12 +122,12 @@ class StepTimer:
         return step
 
     def release(self, step: TimedStep) -> None:
-        """`step` has been read or is of no use: its events are used again."""
+        """Returns the events of `step` for reuse. Call it when the step has been read or is not needed."""
         self._num_pending -= 1
         self._spare.extend(step.events())
 
     def forget(self) -> None:
-        """The step that began is not to be timed."""
+        """Drops the open step without timing it."""
         if self._open is not None:
             self._spare.extend(self._open.events())
             self._open = None
@@ -137,22 +138,22 @@ class StepTimer:
         return event
 
     def _drop_odd(self, step: TimedStep) -> None:
-        """A forward that raised has no end."""
+        """Drops the begin event of a forward that has no end because it raised."""
         if len(step.forwards) % 2 == 1:
             self._spare.append(step.forwards.pop())
 
 
 def _nothing() -> None:
-    """Of timers that nobody listens to."""
+    """The default of `on_forward_end`."""
 
 
 StepT = TypeVar("StepT")
 
 
 class LateSteps(Generic[StepT]):
-    """Steps on their way to whoever learns from them, each with what its owner noted at its end.
+    """A queue of steps whose times are not known yet, each with its owner's record.
 
-    They come in the order in which they ran, once their events are done. Nothing here waits but `drain`.
+    Steps leave in the order in which they ran, after their events are done. Only `drain` waits.
     """
 
     def __init__(self, timer: StepTimer) -> None:
@@ -163,14 +164,14 @@ class LateSteps(Generic[StepT]):
         return len(self._pending)
 
     def add(self, step: StepT) -> bool:
-        """The step that has just ended. Returns False where it goes untimed."""
+        """Adds the step that has just ended. Returns False if it is not timed."""
         timed = self.timer.step_ends()
         if timed is not None:
             self._pending.append((timed, step))
         return timed is not None
 
     def finished(self) -> Iterator[tuple[StepT, DeviceTimes]]:
-        """Takes the steps whose times are known by now."""
+        """Removes and yields the steps whose times are known by now."""
         while self._pending and self._pending[0][0].is_done():
             timed, step = self._pending.popleft()
             times = timed.times()
@@ -178,7 +179,7 @@ class LateSteps(Generic[StepT]):
             yield step, times
 
     def drain(self) -> Iterator[tuple[StepT, DeviceTimes]]:
-        """Waits for all steps and takes them."""
+        """Waits for all steps, then removes and yields them."""
         if self._pending:
             self._pending[-1][0].wait()
         yield from self.finished()

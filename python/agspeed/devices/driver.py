@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's driver says of the GPUs, asked through libcuda without torch. Makes no context and never raises.
+"""Queries NVIDIA's driver about the GPUs through libcuda, without torch. Creates no context and never raises.
 
 API: CUDA Driver API, "Initialization", "Device Management" and "Version Management".
 """
@@ -20,7 +20,7 @@ _NAME_BYTES = 256
 
 
 class Gpu(NamedTuple):
-    """One device of the driver. capability: as (9, 0). memory_bytes: of the whole device."""
+    """One device of the driver. capability: for example (9, 0). memory_bytes: the device's total memory."""
 
     name: str
     capability: tuple[int, int]
@@ -29,7 +29,7 @@ class Gpu(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """What is there: devices, the CUDA version that the driver serves, as "13.0", and why there are none."""
+    """The driver's devices, the CUDA version that it supports (such as "13.0"), and why there are no devices."""
 
     gpus: tuple[Gpu, ...]
     cuda: str
@@ -37,14 +37,14 @@ class Driver(NamedTuple):
 
 
 def compute_mode(index: int) -> str:
-    """The compute mode of a visible device; "unknown" without a driver."""
+    """Returns the compute mode of a visible device; "unknown" without a driver."""
     gpus = look().gpus
     return gpus[index].compute_mode if index < len(gpus) else "unknown"
 
 
 @functools.cache
 def look(name: str = _LIBRARY) -> Driver:
-    """Asks the driver in the shared library `name`, once per process."""
+    """Queries the driver in the shared library `name`, once per process."""
     try:
         library = ctypes.CDLL(name)
     except OSError:
@@ -56,7 +56,7 @@ def look(name: str = _LIBRARY) -> Driver:
 
 
 def kernel_driver() -> str:
-    """The version of NVIDIA's kernel driver, as 570.86.15; empty where none is loaded."""
+    """Returns the version of NVIDIA's kernel driver, such as "570.86.15"; "" if none is loaded."""
     try:
         first = _KERNEL_DRIVER.read_text(encoding="ascii", errors="replace").splitlines()[0]
     except (OSError, IndexError):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exceptions at which nothing falls back to eager: a CUDA device is lost, or a signal handler of the user's raised."""
+"""Recognises exceptions after which agspeed does not fall back to eager: the CUDA device is lost, or the user's own
+signal handler has raised."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _STICKY = (
 
 
 def is_sticky(error: BaseException) -> bool:
-    """True for an error that leaves the device's context unusable. Out of memory is none."""
+    """Returns True for an error that makes the device's context unusable. Out of memory does not."""
     if isinstance(error, torch.OutOfMemoryError) or not isinstance(error, RuntimeError):
         return False
     text = str(error)
@@ -34,7 +35,7 @@ def is_sticky(error: BaseException) -> bool:
 
 
 def is_from_signal_handler(error: BaseException) -> bool:
-    """Whether a handler of a signal raised `error`, whatever code it interrupted."""
+    """Returns whether a signal handler raised `error`, in any interrupted code."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
     codes = {_code_of(handler) for handler in handlers if callable(handler)}
     trace = error.__traceback__

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeviceMeter: the memory that training steps take on a device, read from torch's allocator without resetting a peak.
+"""DeviceMeter: measures the memory of training steps on a device from torch's allocator, without resetting its peak.
 
-`torch.cuda.max_memory_allocated()` belongs to the user, so its peak is only read. Where it rises within a step, or was
-reset, it is that step's peak. Where it does not, the step stayed below it, and what is live at the end of a forward and
-at the end of the step stands for it: activations are counted exactly, what lives within a backward alone is not. Memory
-that captured graphs keep for their own use, which the allocator counts as free while nobody replays them, is added for
-the graphs that the step replayed (`GRAPHS`).
+`torch.cuda.max_memory_allocated()` belongs to the user, so its peak is only read. If the peak rises within a step, or
+was reset, it is that step's peak. Otherwise the step stayed below it, and its peak is estimated by the memory that is
+allocated at the end of a forward and at the end of the step. This counts activations exactly and omits memory that
+lives only within a backward. The allocator counts the pools of captured graphs as free between replays. So the meter
+adds them for the graphs that the step replayed (`GRAPHS`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Protocol
 
 
 class Allocator(Protocol):
-    """What is read, as an `Accelerator` gives it."""
+    """The allocator's statistics, as an `Accelerator` provides them."""
 
     def allocated_bytes(self) -> tuple[int, int]: ...
 
 
 class GraphMemory:
-    """Bytes that captured graphs hold beyond what the allocator counts, for those that ran since somebody asked."""
+    """The bytes that captured graphs hold beyond the allocator's count, for graphs that ran since the last query."""
 
     def __init__(self) -> None:
         self._used: dict[int, int] = {}
@@ -29,7 +29,7 @@ class GraphMemory:
         self._used[id(graph)] = held_bytes
 
     def take(self) -> int:
-        """Of all graphs that ran since the last call."""
+        """Returns the sum for all graphs that ran since the last call."""
         held = sum(self._used.values())
         self._used.clear()
         return held
@@ -39,7 +39,8 @@ GRAPHS = GraphMemory()
 
 
 class DeviceMeter:
-    """One per session on a device, on its training thread. Users are the session's own: they need not be told apart."""
+    """The meter of one session on a device, on its training thread. All users belong to the session, so the meter does
+    not distinguish them."""
 
     def __init__(self, allocator: Allocator) -> None:
         self._allocator = allocator
@@ -54,12 +55,12 @@ class DeviceMeter:
         self._is_running = False
 
     def sample(self) -> None:
-        """A forward has ended: what its backward will need is live."""
+        """Samples the allocated memory at the end of a forward, while the activations for its backward are live."""
         if self._is_running:
             self._most = max(self._most, self._allocator.allocated_bytes()[0])
 
     def take_peak(self, user: object) -> int:
-        """Bytes of the step since the last call, see the module's text; 0 while the meter does not run."""
+        """Returns the peak bytes since the last call, see the module docstring; 0 while the meter does not run."""
         if not self._is_running:
             return 0
         now, peak = self._allocator.allocated_bytes()

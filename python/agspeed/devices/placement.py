@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a target's tensors live: on the CPU, on one CUDA device, or somewhere that agspeed leaves to eager.
+"""Finds the device of a target's tensors: the CPU, one CUDA device, or a placement that agspeed leaves to eager.
 
-A session has one *home*, asked once: the device of its target's parameters or first inputs. Whatever is somewhere else
-makes it stay eager, with the sentence of `why_eager`. Numbers (tensors without dimensions) may be on the CPU, where
-torch's own operators take them.
+A session has one *home*: the device of its target's parameters or first inputs. If any tensor is on another device, the
+session stays eager, with the reason from `why_eager`. Tensors without dimensions may be on the CPU, because torch's own
+operators accept them there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import fx
 
 CPU = torch.device("cpu")
 TIMED_DEVICES = {"cpu", "cuda"}
-"""Types of devices whose steps can be timed and metered."""
+"""The types of devices on which steps can be timed and metered."""
 
 _SHARDED = (
     "its parameters are sharded (DTensor), by fully_shard or a tensor-parallel plan; "
@@ -26,13 +26,13 @@ _SHARDED = (
 
 
 def home_of(tensors: Iterable[torch.Tensor]) -> torch.device:
-    """The device of the first of `tensors` that is no number; the CPU where there is none."""
+    """Returns the device of the first tensor that has dimensions; the CPU if there is none."""
     return next((tensor.device for tensor in tensors if tensor.ndim > 0), CPU)
 
 
 def why_eager(tensors: Iterable[torch.Tensor], home: torch.device = CPU) -> str | None:
-    """Why a target at `home` that works on `tensors` stays eager, for the first of which that holds; None: it need
-    not.
+    """Returns why a target at `home` stays eager because of the first unsuitable one of `tensors`; None if all are
+    suitable.
     """
     for tensor in tensors:
         if is_sharded(tensor):
@@ -44,7 +44,7 @@ def why_eager(tensors: Iterable[torch.Tensor], home: torch.device = CPU) -> str 
 
 
 def naming(reason: str | None, module: torch.nn.Module | None) -> str | None:
-    """A reason of `why_eager`, with the first part of `module` that is sharded where that is the reason."""
+    """Returns a reason of `why_eager`. If the reason is sharding, it also names the first sharded part of `module`."""
     if reason != _SHARDED or module is None:
         return reason
     for name, part in module.named_modules():
@@ -68,29 +68,29 @@ def _why_elsewhere(tensor: torch.Tensor, home: torch.device) -> str | None:
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
-    """This process has a part of it."""
-    home = sys.modules.get("torch.distributed.tensor")  # where nobody has loaded it, there are none
+    """Returns whether a tensor is a DTensor, of which this process holds a part."""
+    home = sys.modules.get("torch.distributed.tensor")  # if this module is not loaded, there are no DTensors
     return home is not None and isinstance(tensor, home.DTensor)
 
 
 def graph_tensors(gm: fx.GraphModule) -> Iterable[torch.Tensor]:
-    """The inputs and intermediate results of a graph captured by Dynamo, as fake tensors."""
+    """Returns the inputs and intermediate results of a graph captured by Dynamo, as fake tensors."""
     return tensors_in([node.meta.get("example_value") for node in gm.graph.nodes])
 
 
 def module_tensors(module: torch.nn.Module) -> Iterable[torch.Tensor]:
-    """Parameters and buffers."""
+    """Yields a module's parameters and buffers."""
     yield from module.parameters()
     yield from module.buffers()
 
 
 def call_tensors(args: Any, kwargs: Any) -> Iterable[torch.Tensor]:
-    """The tensors among a call's arguments."""
+    """Returns the tensors among a call's arguments."""
     return tensors_in((args, kwargs))
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
-    """The tensors in a nest of lists, tuples and dicts."""
+    """Yields the tensors in nested lists, tuples and dicts."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

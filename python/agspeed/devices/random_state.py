@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States of torch's default generators, the streams that random operators draw from."""
+"""Saves and restores the states of torch's default random generators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class RandomState:
-    """States of the CPU's generator and of those of `devices`, as they are now."""
+    """The present states of the CPU's generator and of the generators of `devices`."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._cpu = torch.get_rng_state()
@@ -31,7 +31,7 @@ class RandomState:
 
 
 def devices_of(values: Iterable[Any]) -> list[torch.device]:
-    """The devices of the tensors among `values`, each once, in a fixed order."""
+    """Returns the devices of the tensors among `values`, each once, in a fixed order."""
     return sorted({value.device for value in values if isinstance(value, torch.Tensor)}, key=str)
 
 

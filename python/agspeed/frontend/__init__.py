@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Capture and control: from the user's module or step function to regions, plans and decisions."""
+"""Captures the user's module or step function as regions, and runs them by the tuner's plans and decisions."""
 
-from agspeed.frontend import startup as startup  # first: it times what is imported after it
+from agspeed.frontend import startup as startup  # must be imported first: it times the imports after it

@@ -28,11 +28,11 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _DECORATES: Any = object()
 """The default of `model`: the call returns a decorator."""
 _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-"""Why targets that were handed to `optimize` have no session."""
+"""{target passed to `optimize`: why it has no session}."""
 
 
 class Status(str):
-    """ "tuning", "tuned" or "eager"; `reason` says why, and printing it says both."""
+    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both."""
 
     reason: str
 
@@ -67,26 +67,28 @@ def optimize(
 
     Args:
         model: an ``nn.Module`` on its device, before or after a DDP wrap, after `fully_shard`; or a step function.
-        optimizer: the module's optimizer; then ``(model, optimizer)`` is returned and its step may be fused as well,
-            where no other ranks train.
+        optimizer: the module's optimizer. Then the call returns ``(model, optimizer)``, and the optimizer's step may be
+            fused too, unless other ranks train with this one.
         mode: "auto" tunes within an earned budget; "max" tunes everything on the first steps; "fast-start" uses earlier
-            decisions and what compiles within about a second; "deterministic" takes no timing; "off" does nothing.
+            decisions and candidates that compile within about a second; "deterministic" does not measure times; "off"
+            does nothing.
         backends: names of the candidates to consider, in order of preference; None means all.
-        dynamic: as for ``torch.compile``: None decides by itself whether sizes vary.
-        numerics: "standard" gates candidates against eager's own error, "exact" admits bit-equal ones only, "off" none.
-        budget_s: most seconds that tuning may add to training.
-        plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing; asks for "deterministic".
+        dynamic: as for ``torch.compile``: None decides automatically whether sizes vary.
+        numerics: "standard" compares candidates with eager's own error; "exact" accepts only bit-equal candidates;
+            "off" checks nothing.
+        budget_s: the most seconds that tuning may add to training.
+        plan: a decision saved by ``agspeed.report(x).save``, to be replayed without timing; needs "deterministic".
         cache_dir: folder for decisions and compiled code.
-        report: path of a report (.json or .html) written when tuning ends and at exit.
-        strict: raise, at the end of the step, where a candidate fails or is refused, or a frame is left to eager, and
-            in a backward where replicas differ; candidates that are not bit-equal are no fault under numerics="exact".
+        report: path of a report (.json or .html) that is written when tuning ends and at exit.
+        strict: raise at the end of the step if a candidate fails or is refused, or if a frame is left to eager. Raise
+            in a backward if replicas differ. Under numerics="exact", a candidate that is not bit-equal is no error.
 
-    A keyword left out is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
-    A module that is optimized already is tuned anew where a keyword says something else than before.
+    A missing keyword is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
+    If the module is already optimized and a keyword has a new value, it is tuned again.
 
-    Raises: UserError for wrong types, values, names or paths, and for another setting of a step function that is
-    optimized already; UnsupportedError where `strict` is set and this torch, or what was built for it, does not fit.
-    Nothing has been changed then.
+    Raises: UserError for wrong types, values, names or paths, and for a new setting of a step function that is already
+    optimized. UnsupportedError if `strict` is set and this torch, or the extension built for it, does not fit. In both
+    cases nothing has been changed.
     """
     keywords: dict[str, Any] = {
         "mode": mode,
@@ -106,7 +108,7 @@ def optimize(
     mistakes.check_target(model)
     mistakes.check_optimizer(optimizer, _unwrapped(model))
     mistakes.check_settings(settings)
-    if settings.debug != "warn":  # the application's own level stands unless another one was asked for
+    if settings.debug != "warn":  # keep the application's own level unless a setting changes it
         set_level(settings.debug)
     changed = _changed_keywords(model, settings, keywords)
     optimized = (
@@ -117,7 +119,7 @@ def optimize(
     if optimizer is None:
         return optimized
     if session_of(_unwrapped(optimized)) is None and startup.why_not_loaded() is not None:
-        return optimized, optimizer  # what tunes the optimizer is else loaded by the model's session
+        return optimized, optimizer  # the model's session would load the code that tunes optimizers
     if mistakes.switched_off(settings) is None and optimizer_session(optimizer) is None:
         tuned = OptimizerSession(optimizer, settings)
         if (session := session_of(_unwrapped(optimized))) is not None:
@@ -126,10 +128,10 @@ def optimize(
 
 
 def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> ModuleT:
-    """Undoes `optimize`; a model that was never optimized is returned as it is. Returns the user's own object.
+    """Undoes `optimize` and returns the user's own object. Returns a model that was never optimized as it is.
 
     Args:
-        optimizer: an optimizer that was handed to `optimize` with a model that it left as it was; the optimizer of an
+        optimizer: an optimizer that was passed to `optimize` with a model that stayed eager. The optimizer of an
             optimized model gets its own step back in any case.
     """
     if optimizer is not None and (tuned := optimizer_session(optimizer)) is not None:
@@ -144,7 +146,7 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
 
 
 def status(model: object) -> Status:
-    """Whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
+    """Returns whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
     session = _session_of(model)
     if session is None:
         return Status("eager", _reason_of(_unwrapped(model)) or "not optimized")
@@ -152,7 +154,7 @@ def status(model: object) -> Status:
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:
-    """Waits for compiles in the background; trials need training steps and are not waited for. Returns the status."""
+    """Waits for background compiles and returns the status. Does not wait for trials, which need training steps."""
     session = _session_of(model)
     if session is not None:
         session.wait(timeout_s)
@@ -160,11 +162,11 @@ def wait(model: object, timeout_s: float | None = None) -> Status:
 
 
 def report(model: object) -> Any:
-    """The autotune report of `model` as it stands: ``.to_dict()``, ``.save(path)``, ``str()``.
+    """Returns the current autotune report of `model`: ``.to_dict()``, ``.save(path)``, ``str()``.
 
-    Of a module under ``torch.compile(backend="agspeed")``: of all graphs compiled with the same options.
+    For a module under ``torch.compile(backend="agspeed")`` it covers all graphs compiled with the same options.
 
-    Raises: UserError where `model` was never handed to `optimize`.
+    Raises: UserError if `model` was never passed to `optimize`.
     """
     from agspeed.frontend.session_report import make_idle_report, make_report
 
@@ -178,7 +180,7 @@ def report(model: object) -> Any:
 
 
 def _session_of(model: object) -> Session | None:
-    """The session that `model` was handed to `optimize` for, or that torch.compile's backend made for it."""
+    """Returns the session that `optimize` or torch.compile's backend opened for `model`, or None."""
     inner = _unwrapped(model)
     session = session_of(inner)
     if session is not None or not isinstance(inner, nn.Module) or not _is_torch_compiled(inner):
@@ -194,7 +196,7 @@ def paused() -> AbstractContextManager[None]:
 
 
 def _changed_keywords(model: Any, settings: config.Settings, keywords: dict[str, Any]) -> list[str]:
-    """Which of the keywords that were passed differ from what `model` is optimized with already."""
+    """Returns the passed keywords whose values differ from the settings with which `model` is already optimized."""
     session = session_of(_unwrapped(model))
     passed = [name for name, value in keywords.items() if value is not None]
     if session is None:
@@ -229,7 +231,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
         target = target_of(inner)
         home = placement.home_of(target.tensors())
         reason = placement.naming(placement.why_eager(target.tensors(), home), inner)
-    except AttributeError as error:  # private parts of torch's fully_shard, which may change
+    except AttributeError as error:  # private parts of torch's fully_shard may have changed
         reason = f"what this torch's fully_shard keeps is not known here: {error}"
     if reason is not None:
         _stays_eager(inner, reason)
@@ -260,7 +262,7 @@ def _optimize_function(
 
 
 def _open_session(target: Target, settings: config.Settings, device: str) -> None:
-    """Raises: UnsupportedError where `strict` is set and this torch does not fit some candidates."""
+    """Opens a session. Raises: UnsupportedError if `strict` is set and this torch does not fit some candidates."""
     if lost := misfits.of_candidates(settings.backends, device):
         misfits.tell(target.name, lost, strict=settings.strict, plan="tuned without them")
     live_sessions.open_session(target, settings).history.lost = lost
@@ -275,14 +277,14 @@ def _why_not_sharded(module: nn.Module) -> str | None:
 
 
 def _left_by_torch(target: Any, reason: str, settings: config.Settings, returned: Any) -> Any:
-    """`returned`, left as it is because of this torch. Raises: UnsupportedError where `strict` is set."""
+    """Returns `returned` unchanged, because this torch does not fit. Raises: UnsupportedError if `strict` is set."""
     misfits.tell(getattr(target, "__name__", type(target).__name__), reason, strict=settings.strict)
     _stays_eager(target, reason)
     return returned
 
 
 def _stays_eager(target: Any, reason: str) -> None:
-    with suppress(TypeError):  # objects without a hash or weak references: their status gives no reason
+    with suppress(TypeError):  # the object has no hash or no weak references: its status has no reason
         _why_eager[target] = reason
 
 
@@ -294,7 +296,7 @@ def _reason_of(target: Any) -> str | None:
 
 
 def _unwrapped(model: Any) -> Any:
-    """The module inside DistributedDataParallel or DataParallel; anything else as it is."""
+    """Returns the module inside DistributedDataParallel or DataParallel; any other object as it is."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     return model.module if isinstance(model, wrappers) else model
 

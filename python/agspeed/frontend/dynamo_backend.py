@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torch.compile(model, backend="agspeed", mode=..., options=...)``: the same machinery behind torch's own entry.
+"""Implements ``torch.compile(model, backend="agspeed", mode=..., options=...)`` with the same tuning as `optimize`.
 
-torch.compile owns capture here, so there is no untouched eager plan: the tuner's arm 0 is the captured graph run
-operator by operator. All graphs compiled with equal options belong to one session, whose steps are bounded as
-everywhere else.
+torch.compile owns capture here, so there is no plan that runs the original module: the tuner's arm 0 runs the captured
+graph operator by operator. All graphs compiled with equal options belong to one session. It finds the limits of
+training steps in the same way as other sessions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _sessions: dict[str, Session] = {}
 def agspeed_backend(
     gm: fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """The Dynamo backend. `options` takes the keywords of `agspeed.optimize`, and raises for what that would refuse."""
+    """The Dynamo backend. `options` takes the keywords of `agspeed.optimize`. Raises: as `agspeed.optimize`."""
     keywords = {**({"mode": mode} if mode else {}), **(options or {})}
     settings = config.resolve(keywords)
     check_settings(settings)
@@ -40,7 +40,7 @@ def agspeed_backend(
 
 
 def session_of_torch_compiled(module: nn.Module) -> Session | None:
-    """The session whose graphs have run with a parameter of `module`, or None."""
+    """Returns the session whose graphs have run with a parameter of `module`, or None."""
     own = set(map(id, module.parameters()))
     found = (s for s in _sessions.values() if any(id(parameter) in own for parameter in s.target.parameters()))
     return next(found, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EarnedStart: whether training has paid for loading what tunes, or an earlier decision calls for it at once."""
+"""EarnedStart: decides when to load the tuner: after enough training, or at once if an earlier decision needs it."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from agspeed.tuning.stored_decision import chose_compiled
 
 
 class EarnedStart:
-    """Takes a controller's place until there is one. One per session, on its training thread."""
+    """Replaces a session's controller until that is loaded. One per session, on its training thread."""
 
     def __init__(self, target: Callable[..., Any], cache_dir: Path) -> None:
         self.num_steps, self.seconds = 0, 0.0
-        """What was trained so far."""
+        """Training steps so far, and their time."""
         self.meetings: Meetings | None = None
-        """Of ranks that begin together, once it is due at the first of them."""
+        """The meetings of ranks that begin to tune together, as soon as tuning is due at one of them."""
         self._target, self._cache_dir = target, cache_dir
 
     def is_due(self) -> bool:
-        """Tuning may begin: it need not be earned, or has been."""
+        """Returns whether tuning may begin: training has paid for loading it, or it need not be paid for."""
         if startup.has_machinery() or self.seconds >= startup.PAYS_AFTER_S:
             return True
         return self.num_steps == 0 and chose_compiled(self._target, self._cache_dir)
 
     def ran(self) -> None:
-        """A step has ended, of which nothing but its time matters."""
+        """Called at the end of a step. Does nothing: only the step's time matters here."""
 
     def after_step(self, seconds: float, shape: str, ran: RanStep | None) -> int:
-        """A training step ended after `seconds`. Returns: how many more it takes, of which nobody need know."""
+        """Reports a training step of `seconds`. Returns: how many next steps need not be reported one by one."""
         self.steps_unseen(1, seconds)
         return int((startup.PAYS_AFTER_S - self.seconds) * self.num_steps / self.seconds)
 
     def steps_unseen(self, count: int, seconds: float) -> None:
-        """`count` steps ran, `seconds` in all."""
+        """Reports `count` steps that took `seconds` in all."""
         self.num_steps += count
         self.seconds += seconds
 
     @property
     def activity(self) -> str:
-        """What is going on, as a sentence."""
+        """The session's present activity, as a sentence."""
         if self.num_steps == 0:
             return "waiting for the first training step"
         if self.meetings is not None:

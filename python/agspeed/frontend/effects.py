@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a region's graph does besides returning values: it may draw random numbers and change inputs in place.
+"""Records the side effects of a region's graph: random numbers that it draws and inputs that it changes in place.
 
-Observed once, on an eager run: a captured graph has no branches, so every run has the same effects. Known effects let
-a run that failed half-way be repeated eagerly as if it had never begun, or be refused where that is impossible.
-Regions without effects pay nothing. A changed input is noticed by its version counter: compiled graphs apply their
-changes last, by counted copies. Values are immutable; used on whichever thread runs the region.
+The effects are observed once, in an eager run: a captured graph has no branches, so every run has the same effects.
+They allow a run that failed half-way to be repeated eagerly as if it had never begun, or show that this is impossible.
+Regions without effects pay nothing. The version counter of an input shows a change: compiled graphs write their changes
+last, with copies that increment it. Values are immutable and used on the thread that runs the region.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agspeed.torch_compat.modules import version_of
 
 @dataclass(frozen=True)
 class Before:
-    """The state just before a run."""
+    """The generators' state and the inputs' versions just before a run."""
 
     random_state: torch.Tensor | RandomState | None
     versions: tuple[int, ...]
@@ -29,31 +29,31 @@ class Before:
 
 @dataclass(frozen=True)
 class Effects:
-    """See the module's text."""
+    """The side effects of one graph."""
 
     draws_random_numbers: bool = False
     mutated_inputs: tuple[int, ...] = ()
     devices: tuple[torch.device, ...] = ()
-    """Others than the CPU whose generators may be drawn from."""
+    """Devices other than the CPU whose generators the graph may use."""
 
     @property
     def any(self) -> bool:
         return self.draws_random_numbers or bool(self.mutated_inputs)
 
     def before(self, args: Sequence[Any]) -> Before:
-        """To be taken before a run with `args`. Costs microseconds where numbers are drawn, else next to nothing."""
+        """Returns the state before a run with `args`. Takes microseconds if the graph draws random numbers."""
         state = _random_state(self.devices) if self.draws_random_numbers else None
         return Before(state, tuple(version_of(args[index]) for index in self.mutated_inputs))
 
     def rewind(self, before: Before) -> None:
-        """The random stream is where it was."""
+        """Restores the random generators' state."""
         if isinstance(before.random_state, RandomState):
             before.random_state.restore()
         elif before.random_state is not None:
             torch.set_rng_state(before.random_state)
 
     def first_changed_input(self, before: Before, args: Sequence[Any]) -> int | None:
-        """An input that has been changed since, or None."""
+        """Returns the index of an input that has been changed since `before`, or None."""
         pairs = zip(self.mutated_inputs, before.versions, strict=True)
         return next((index for index, version in pairs if version_of(args[index]) != version), None)
 
@@ -61,9 +61,9 @@ class Effects:
 def observe(
     run: Callable[..., Sequence[Any]], args: Sequence[Any], copies: Sequence[Any] | None
 ) -> tuple[Sequence[Any], Effects]:
-    """Runs the graph eagerly on `args`, of which `copies` were made just before. Returns its outputs and effects.
+    """Runs the graph eagerly on `args` and returns its outputs and effects. copies: copies of `args` from just before.
 
-    Copies are needed because some operators, batch norm among them, change an input without counting a version.
+    Copies are needed because some operators, such as batch norm, change an input without a new version number.
     """
     devices = devices_of(args)
     state, versions = RandomState(devices), [_version(arg) for arg in args]

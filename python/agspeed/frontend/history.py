@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened during a session, in bounded memory: step times, capture events, fallbacks. Source of the report."""
+"""Records a session's step times, capture events and fallbacks in bounded memory. The report is made from it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from agspeed.tuning.outcome import Outcome
 
 _RECENT_STEPS = 128
-"""Steps whose parts are averaged for "where time goes"."""
+"""The number of recent steps that are averaged for "where time goes"."""
 
 
 @dataclass
 class History:
-    """Record of one session; events are counted per place and reason."""
+    """The record of one session. Events are counted per place and reason."""
 
     started: float = field(default_factory=time.time)
     timeline: TimelineRecorder = field(default_factory=TimelineRecorder)
@@ -31,11 +31,11 @@ class History:
     recent: deque[StepTimes] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
     recent_plan: str = "eager"
     start_up_seconds: float = 0.0
-    """Before the first step: loading agspeed, setting up the session, looking up earlier decisions."""
+    """Time before the first step: loading agspeed, setting up the session, finding earlier decisions."""
     capture_seconds: float = 0.0
     phase: str = "eager"
     lost: str = ""
-    """A sentence on the candidates that this torch does not fit; "" where it fits all."""
+    """A sentence about the candidates that this torch does not support; "" if it supports all."""
 
     def add_step(self, plan: str, times: StepTimes) -> None:
         candidate = None if plan == "eager" else plan
@@ -46,17 +46,18 @@ class History:
         self.recent.append(times)
 
     def stood_still(self, kind: str, seconds: float, candidate: str | None = None) -> None:
-        """Training waited until now for a "start-up", a "capture" or a "compile"."""
+        """Records that training has just waited for a "start-up", a "capture" or a "compile"."""
         self.timeline.pause(kind, seconds, candidate)
 
     def compiled(self, candidate: str, outcome: Outcome | None, seconds: float) -> None:
-        """Training waited until now for a part of a compile, and for the check where that is its `outcome`."""
+        """Records that training has just waited for a part of a compile. outcome: given after the last part; its gate
+        time is shown as a check."""
         checking = min(outcome.gate_seconds, seconds) if outcome is not None else 0.0
         self.timeline.pause("compile", seconds - checking, candidate, before_s=checking)
         self.timeline.pause("gate", checking, candidate)
 
     def typical_step_seconds(self) -> float:
-        """Median of the recent steps with the plan in force. Requires: there was one."""
+        """Returns the median time of recent steps with the plan in force. Requires: there was such a step."""
         return statistics.median(times.busy for times in self.recent)
 
     def add_capture_event(self, kind: str, reason: str, where: str) -> None:
@@ -67,5 +68,5 @@ class History:
         self.fallbacks[(where, reason)] += 1
 
     def enter_phase(self, name: str) -> None:
-        """What the next steps are spent on: "eager", "capture", "compile", "gate", "trial" or "steady"."""
+        """Sets the purpose of the next steps: "eager", "capture", "compile", "gate", "trial" or "steady"."""
         self.phase = name

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Home: the device that a session works on, and its steps there.
+"""Home: the device context of a session, with the times of its steps there.
 
-Asked once: of the target's own tensors, or of the first call's where the target shows none. A model may move until
-tuning begins; after that, whatever is elsewhere ends it (`agspeed.devices.placement`).
+The device is that of the target's own tensors, or of the first call's tensors if the target has none. A model may move
+until tuning begins. After that, a tensor on another device makes it run eagerly (`agspeed.devices.placement`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class EndedStep(NamedTuple):
-    """A step at its end. plan: what ran it. ran: what its learner noted. times: the host's, until they are known."""
+    """A step at its end. plan: the plan that ran it. ran: the controller's record. times: the host's times, until the
+    device's are known."""
 
     plan: str
     times: StepTimes
@@ -36,21 +37,21 @@ class EndedStep(NamedTuple):
 
 
 class Home:
-    """One per session, on its training thread."""
+    """The device context of one session, on its training thread."""
 
     def __init__(self, target: Target, clock: StepClock) -> None:
         self._target, self._clock = target, clock
         self.device = CPU
         self._may_move = True
         self.meter: DeviceMeter | None = None
-        """Of a device's memory; None on the CPU."""
+        """Measures the device's memory; None on the CPU."""
         self.accelerator: Accelerator | None = None
         self.late: LateSteps[EndedStep] | None = None
-        """The steps whose times are not known yet; None on the CPU, where they are known at once."""
+        """Steps whose times are not known yet; None on the CPU, which knows them at once."""
         self._move(placement.home_of(target.tensors()))
 
     def why_eager(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> str | None:
-        """Why the session leaves `tensors` to eager, or None."""
+        """Returns why the session runs eagerly with `tensors`, or None."""
         reason = placement.naming(placement.why_eager(tensors(), self.device), getattr(self._target, "module", None))
         if reason is None or not self._may_move:
             return reason
@@ -62,7 +63,7 @@ class Home:
         return placement.why_eager(tensors(), self.device)
 
     def why_not_wrapped(self, wrapper: Wrapper | None) -> str | None:
-        """Why a target that `wrapper` is around, or that other ranks run as well, stays eager, or None."""
+        """Returns why a target inside `wrapper`, or one that other ranks train too, stays eager, or None."""
         if isinstance(self._target, FunctionTarget) and (ranks := num_ranks()) > 1:
             return (
                 f"{ranks} ranks train, and a step function also computes what must have the same bits at all of them, "
@@ -74,18 +75,19 @@ class Home:
 
     @property
     def max_late(self) -> int:
-        """Steps that may run after one before that one's time is known."""
+        """How many more steps may run before the time of a step is known."""
         return MAX_PENDING if self.late is not None else 0
 
     def is_capturing(self) -> bool:
-        """The user records the stream into a graph of their own: nothing is timed or tuned meanwhile."""
+        """Returns whether the user is capturing the stream into a CUDA graph. Nothing is timed or tuned meanwhile."""
         return self.accelerator is not None and self.accelerator.is_capturing()
 
     def known_steps(self, step: EndedStep, skip: Callable[[int, float], None]) -> Sequence[EndedStep]:
-        """`step` has just ended. Takes the steps whose times are known by now, in order, this one included on the CPU.
+        """Adds `step`, which has just ended, and returns the steps whose times are known by now, in order. On the CPU
+        that is `step` itself.
 
-        Where the host was at work for `step` (a capture), its time is the host's, and the device is waited for first.
-        skip: told of (1, the host's seconds) where `step` goes untimed.
+        If `step` was disturbed (for example by a capture), it gets the host's time, after waiting for the device.
+        skip: called with (1, the host's seconds) if `step` is not timed.
         """
         if self.late is None:
             return (step,)
@@ -97,9 +99,7 @@ class Home:
         return [*self._with_times(self.late.finished())]
 
     def settle_down(self) -> Sequence[EndedStep]:
-        """Tuning begins: the session stays on this device. Waits for the steps whose times are not known, and takes
-        them.
-        """
+        """Fixes the session's device, as tuning begins. Waits for steps whose times are not known and returns them."""
         self._may_move = False
         return [*self._with_times(self.late.drain())] if self.late is not None else ()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sessions of this process: opened here, paused together, and asked for their reports when the process ends.
+"""Opens the sessions of this process, pauses them together, and writes their reports when the process ends.
 
-Sessions are held weakly: each belongs to its target. Threads: sessions are opened and paused on the thread that trains.
+Sessions are held weakly: each belongs to its target. Threads: the training thread opens and pauses sessions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def open_session(target: Target, settings: Settings) -> Session:
 
 
 def live_sessions() -> list[Session]:
-    """Those that were opened and not closed."""
+    """Returns the sessions that were opened and are not closed."""
     return [session for session in _sessions if not session.is_closed]
 
 
@@ -57,7 +57,7 @@ def paused() -> Iterator[None]:
 
 
 def _write_report(session: Session) -> None:
-    """A failure is a warning: training matters more."""
+    """Writes the session's report if the settings name a path. A failure is only a warning."""
     if session.settings.report is None:
         return
     with deferred_signals():

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything a session needs from the moment it captures, imported in one go and as late as possible (`startup.py`).
+"""Imports everything that a session needs for capture and tuning, at once and as late as possible (`startup.py`).
 
-Only `Session` imports this module, inside its functions.
+Sessions and their parts import this module inside their functions.
 """
 
 from agspeed.backends import candidates
@@ -24,4 +24,4 @@ __all__ = [
     "repetitions",
 ]
 
-candidates()  # their modules are the largest part
+candidates()  # loads the candidates' modules, the largest part

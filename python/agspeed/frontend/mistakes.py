@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is handed to `optimize` by mistake, and the call that was meant: asked before anything is changed."""
+"""Checks the arguments of `optimize` before anything is changed, and suggests the call that was probably meant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MODES_OF_TORCH_COMPILE = {
 
 
 def check_target(model: object) -> None:
-    """Raises: UserTypeError where `model` is no module and no function, with the right call where one is likely."""
+    """Raises: UserTypeError if `model` is neither a module nor a function. Suggests the right call if one is likely."""
     if isinstance(model, type):
         raise UserTypeError(
             f"optimize takes a module or a step function, got the class {model.__name__}: pass an instance"
@@ -43,7 +43,7 @@ def check_target(model: object) -> None:
 
 
 def check_optimizer(optimizer: object, model: object) -> None:
-    """Warns of an optimizer of another model. Raises: UserTypeError where `optimizer` is none."""
+    """Warns about an optimizer of another model. Raises: UserTypeError if `optimizer` is not an optimizer."""
     if optimizer is None:
         return
     if not isinstance(optimizer, torch.optim.Optimizer):
@@ -59,7 +59,7 @@ def check_optimizer(optimizer: object, model: object) -> None:
 
 
 def trains_another(optimizer: str, model: str) -> str:
-    """What is said of an optimizer without any parameter of the model that it should train."""
+    """Returns the warning about an optimizer that holds no parameter of the model that it should train."""
     return (
         f"the {optimizer} holds no parameter of this {model}: it trains another model; make it from model.parameters()"
     )
@@ -77,17 +77,17 @@ def check_keywords(unknown: dict[str, Any], mode: object) -> None:
 
 
 def switched_off(settings: config.Settings) -> str | None:
-    """Why nothing is to be optimized, as part of a sentence; None where something is."""
+    """Returns why agspeed is switched off, as part of a sentence; None if it is on."""
     if not settings.disable and settings.mode != "off":
         return None
     return f"agspeed is switched off ({settings.origins['disable' if settings.disable else 'mode']})"
 
 
 def check_settings(settings: config.Settings) -> None:
-    """Warns of unknown variables.
+    """Warns about unknown variables.
 
-    Raises: UserError for unknown backends, paths that cannot be used, plans that cannot be replayed, and settings that
-    the native extension has read already and that are others now.
+    Raises: UserError for unknown backends, unusable paths, plans that cannot be replayed, and changed settings that the
+    native extension has already read.
     """
     if settings.backends is not None:
         _check_backends(settings.backends, settings.origins["backends"])
@@ -100,7 +100,7 @@ def check_settings(settings: config.Settings) -> None:
 
 
 def describe(value: object) -> str:
-    """Type and value of what was passed; the type alone where the value is long."""
+    """Returns the type and value of an argument; the type alone if the value is long."""
     text = repr(value)
     is_short = len(text) <= 60 and "\n" not in text
     return f"{type(value).__name__} {text}" if is_short else type(value).__name__
@@ -123,7 +123,8 @@ def _check_plan(plan: Path, settings: config.Settings) -> None:
 
 
 def _check_backends(names: Iterable[str], where: config.Origin | str) -> None:
-    """Without torch's compiler no backend can be loaded: `optimize` leaves everything eager then, and says why."""
+    """Raises: UserError for unknown names. Skips the check without torch's compiler: no backend can be loaded then, and
+    `optimize` leaves everything eager with a reason."""
     if startup.why_unusable(backends=True) is None:
         config.check_names("backend", names, candidate_names(), where)
 
@@ -146,7 +147,7 @@ def _trains_any(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Ten
 
 
 def leave_to_watchers(name: str) -> bool:
-    """Says once that calls of the target `name` run eagerly under the modes in force. Returns: True."""
+    """Warns once that calls of the target `name` run eagerly under the active torch modes. Returns: True."""
     modes = watchers()
     eagerly = "its own code runs, so that they see its operators; agspeed makes the other calls faster"
     warn_once(("watched", name, modes), f"{name}: under {modes} {eagerly}")

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The optimizer's step: torch's own fused kernels where they are right and faster, chosen like everything else.
+"""Tunes the optimizer's step: uses torch's fused kernels if they are correct and faster.
 
-torch has a single-pass kernel for SGD, Adam, AdamW and Adagrad that runs at memory speed, but uses it only when
-asked. An `OptimizerSession` asks for it: the first step with gradients gates it (same parameters, gradients and state
-through both implementations), then a tuner of its own times ``optimizer.step()`` alone in paired blocks. Only the
-flags ``fused`` and ``foreach`` of the parameter groups change; the optimizer's state keeps its format, so a switch is
-safe between any two steps and ``state_dict`` stays loadable everywhere.
+torch has a single-pass kernel for SGD, Adam, AdamW and Adagrad that runs at memory speed, but uses it only on request.
+An `OptimizerSession` tries it. The first step with gradients gates it, with the same parameters, gradients and state
+through both implementations. A separate tuner then times ``optimizer.step()`` alone in paired blocks. Only the flags
+``fused`` and ``foreach`` of the parameter groups change. The optimizer's state keeps its format, so a switch is safe
+between any two steps, and ``state_dict`` can be loaded everywhere.
 
-The fused step rounds otherwise than the plain one. Where several ranks train, whatever reduces their gradients, each
-would fuse at steps of its own, and parameters that are the same at all ranks would come apart. So the plain step runs
-there, from the first step on that finds other ranks.
+The fused step rounds differently from the plain one. If several ranks train, each would switch at different steps, and
+parameters that are equal at all ranks would diverge. So the plain step runs from the first step that finds other ranks.
 """
 
 from __future__ import annotations
@@ -67,11 +66,11 @@ class OptimizerSession:
 
     @property
     def gate_result(self) -> dict[str, Any] | None:
-        """The report's gate object for the fused step, once it was checked."""
+        """The report's gate object for the fused step; None before the check."""
         return self._verdict.to_dict() if self._verdict is not None else None
 
     def snapshot(self) -> dict[str, Any] | None:
-        """The tuner's state for the report."""
+        """Returns the tuner's state for the report; None before tuning."""
         return self._tuner.snapshot() if self._tuner is not None else None
 
     def close(self) -> None:
@@ -116,7 +115,7 @@ class OptimizerSession:
             self._stop(reason)
 
     def _end_fusing(self, optimizer: torch.optim.Optimizer, reason: str) -> None:
-        """The plain step from this one on, for good."""
+        """Switches to the plain step permanently."""
         if self.chosen == FUSED:
             self._use(optimizer, fused=False)
         self.chosen = "eager"
@@ -124,7 +123,8 @@ class OptimizerSession:
         self._stop(reason)
 
     def _check(self, optimizer: torch.optim.Optimizer) -> None:
-        """optimizer: the one that steps. It may be made of the one that was handed over, and have its hooks."""
+        """Gates the fused step. optimizer: the one that steps. It may be made from the one passed to `optimize` and
+        have its hooks."""
         self._stop_unless_on_cpu(optimizer)
         if not self._is_stopped and (blocker := _why_not(optimizer, self._settings)) is not None:
             self._stop(blocker)
@@ -174,7 +174,7 @@ class OptimizerSession:
         return self._original + [(None, None)] * added
 
     def _stop(self, reason: str) -> None:
-        """Tunes no longer. A fused step is looked after: the hook before it stays."""
+        """Stops tuning. If the fused step was chosen, the hook before the step stays, to notice other ranks."""
         self.reason, self._is_stopped = reason, True
         kept = self._hooks[:1] if self.chosen == FUSED else []
         self._hooks = kept + removed(self._hooks[len(kept) :])
@@ -210,7 +210,7 @@ def _step_on(
     keys: Sequence[Sequence[str]],
     fused: bool,
 ) -> Sequence[torch.Tensor]:
-    """One step of a copy of `original` on copies of its tensors; returns the new parameters."""
+    """Runs one step of a copy of `original` on copies of its tensors. Returns the new parameters."""
     parameters = [torch.nn.Parameter(tensor.clone()) for tensor in tensors[:count]]
     for parameter, gradient in zip(parameters, tensors[count : 2 * count], strict=True):
         parameter.grad = gradient.clone()
@@ -231,7 +231,7 @@ def _step_on(
 
 
 def _why_plain() -> str | None:
-    """Why the plain step is to run whatever else is found, as a sentence, or None."""
+    """Returns why the plain step must run, as a sentence, or None."""
     if (ranks := num_ranks()) == 1:
         return None
     return (
@@ -258,12 +258,12 @@ def _why_not(optimizer: torch.optim.Optimizer, settings: Settings) -> str | None
 
 
 def optimizer_session(optimizer: torch.optim.Optimizer) -> OptimizerSession | None:
-    """The session of an optimizer handed to ``optimize``, or None."""
+    """Returns the session of an optimizer that was passed to ``optimize``, or None."""
     return _sessions.get(optimizer)
 
 
 def pause_optimizers(paused: bool) -> None:
-    """Gives every optimizer its own step while paused, and what was chosen for it afterwards."""
+    """Gives every optimizer its own step while paused, and the chosen step again afterwards."""
     global _is_paused
     _is_paused = paused
     for optimizer, session in list(_sessions.items()):

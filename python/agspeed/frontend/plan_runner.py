@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PlanRunner: a target, the regions captured from it, and which plan its next call runs.
+"""PlanRunner: holds a target and the regions captured from it, and runs the target with the selected plan.
 
-The plan "eager" runs the untouched target. Any other runs the captured target, each region with the plan's candidate
-where that is usable and eagerly where not. Where somebody else owns capture (torch.compile) only the regions switch.
+The plan "eager" runs the untouched target. Any other plan runs the captured target: each region runs with the plan's
+candidate, or eagerly if the candidate is not usable. If torch.compile owns capture, a plan switches only the regions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PlanRunner:
-    """See the module's text. One per session, on its training thread; owns regions and capture."""
+    """The plan runner of one session, on its training thread. Owns regions and captures."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class PlanRunner:
         on_failure: Callable[[Region, str, BaseException], None],
         on_wanted: Callable[[], None],
     ) -> None:
-        """Arguments:
-        on_wanted: the next call is to go through `run`, as a frame is to be captured.
-        on_new_region: told about each region before its first call.
+        """Args:
+        on_wanted: called when the next call must go through `run`, because a frame must be captured.
+        on_new_region: called with each region before its first call.
         on_call, on_failure: see `Region`.
         """
         self.regions: list[Region] = []
         self.current: Callable[..., Any] = target.eager
-        """What a call of the target is to run now."""
+        """The callable that runs a call of the target now."""
         self._target, self._dynamic = target, dynamic
         self._on_capture_event, self._on_new_region = on_capture_event, on_new_region
         self._on_call, self._on_failure = weakly(on_call), weakly(on_failure)
@@ -61,11 +61,11 @@ class PlanRunner:
         self._plan = EAGER
         self._run_beside: RunBeside | None = None
         self.comparison: Comparison | None = None
-        """Of captured graphs with the target's own code; None before the first capture."""
+        """Compares captured graphs with the target's own code; None before the first capture."""
         weakref.finalize(self, _close, self.regions).atexit = False
 
     def run(self, args: Any, kwargs: Any) -> Any:
-        """A training call of the target that may be compared with the target's own code."""
+        """Runs a training call of the target. The call may be compared with the target's own code."""
         if self._plan == EAGER or self.comparison is None:
             return self.current(*args, **kwargs)
         if self.comparison.passes_by():
@@ -74,31 +74,32 @@ class PlanRunner:
 
     @property
     def is_proven(self) -> bool:
-        """Whether calls may go to `current`, past `run`."""
+        """Whether calls may go directly to `current`, without `run`."""
         return self._plan == EAGER or self.comparison is None or self.comparison.is_proven
 
     def step_ended(self) -> str | None:
-        """Returns: why nothing captured may run, where a comparison has found that."""
+        """Ends the comparison's step. Returns: why captured code must not run, if a comparison found a difference."""
         if self.comparison is None:
             return None
         self.comparison.step_ended()
         return self.comparison.finding
 
     def note_steps(self, count: int) -> None:
-        """`count` steps ran unseen."""
+        """Reports `count` steps that ran without a call of `step_ended`."""
         if self.comparison is not None:
             self.comparison.note_steps(count)
 
     def take_disturbed(self) -> bool:
-        """Whether calls since this was last asked ran otherwise than the plan says: compared, or not compared yet."""
+        """Returns whether calls since the last query deviated from the plan: because they were compared, or because
+        the comparison was still due."""
         return self.comparison is not None and self.comparison.take_disturbed()
 
     def comparison_state(self) -> dict[str, Any] | None:
-        """For the report; None before the first capture."""
+        """Returns the comparison's state for the report; None before the first capture."""
         return self.comparison.state() if self.comparison is not None else None
 
     def must_capture_again(self) -> bool:
-        """Whether the capture in the latest step was left half-way."""
+        """Returns whether the capture in the latest step was incomplete."""
         return self._target.has_untouched_eager and (self.comparison is None or self.comparison.was_ended)
 
     def select(self, plan: str, *, observed: bool) -> None:
@@ -112,7 +113,7 @@ class PlanRunner:
                 region.select(candidate_of(plan, region.index), observed=observed)
 
     def add_region(self, gm: fx.GraphModule, part: str | None = None, repeated: Sequence[Repetition] = ()) -> Region:
-        """A graph was captured, by us or by torch.compile. part, repeated: see `Region`."""
+        """Makes a region from a graph that agspeed or torch.compile captured. part, repeated: see `Region`."""
         from agspeed.frontend.machinery import Region
 
         region = Region(len(self.regions), gm, self._on_call, self._on_failure, part=part, repeated=repeated)
@@ -125,7 +126,8 @@ class PlanRunner:
         return region
 
     def compile_part(self, region: Region, plan: str, options: CompileOptions, settings: Settings) -> Outcome | None:
-        """The next part of compiling and gating what `plan` wants for `region`; None while more are left.
+        """Runs the next part of compiling and gating the candidate of `plan` for `region`. Returns None while more
+        parts are left.
 
         Raises: see `Session.compile_part`.
         """
@@ -134,7 +136,7 @@ class PlanRunner:
         name = candidate_of(plan, region.index)
         if name not in region.outcomes:
             parts = region.unfinished.pop(name, None) or build_in_parts(name, region, options)
-            with deferred_signals():  # what a handler of the user's raises is no fault of the candidate
+            with deferred_signals():  # an exception of the user's signal handler must not count against the candidate
                 try:
                     next(parts)
                 except StopIteration as end:
@@ -165,7 +167,7 @@ class PlanRunner:
         return self._run_captured
 
     def why_nothing_was_captured(self) -> str:
-        """A clause in brackets for the end of a sentence; "" where no frame gave a reason."""
+        """Returns a clause in parentheses for the end of a sentence; "" if no frame gave a reason."""
         left = next((capture.left_silently for capture in self._captures if capture.left_silently), None)
         return f" ({left.where}: {left.reason})" if left is not None else ""
 
@@ -175,7 +177,7 @@ class PlanRunner:
         self._on_capture_event(CaptureEvent("skipped", what, self._captures[0].home))
 
     def _shadow(self, run_beside: RunBeside | None) -> None:
-        """Puts regions, also those still to be captured, into a run beside the real one; None: takes them out."""
+        """Switches all regions, including regions captured later, to a run beside the real one; None: switches back."""
         self._run_beside = run_beside
         for region in self.regions:
             region.shadow(run_beside)

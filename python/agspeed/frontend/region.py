@@ -3,7 +3,7 @@
 
 Dynamo's generated code calls the region's dispatcher (in C++ if the native extension is loaded). Selecting a candidate
 swaps the dispatcher's target. A backward pass in flight belongs to its own autograd node and is not affected, so a
-switch is safe at any time. A runner that raises at run time is dropped for good: the region runs eagerly from then
+switch is safe at any time. A runner that raises at run time is dropped permanently: the region runs eagerly from then
 on, with one warning. The failed run is repeated eagerly with the same random numbers, unless it may have begun to
 change its inputs.
 """
@@ -113,7 +113,7 @@ class Region:
         outcome = self.outcomes.get(name)
         runner = outcome.runner if outcome is not None and outcome.usable else None
         self.selected = name if runner is not None else GRAPH_EAGER
-        target = self._eager  # whose functions warn by themselves
+        target = self._eager  # eager's functions issue their own warnings
         if runner is not None:
             self._watch(name, runner)
             target = self._protected(name, runner)
@@ -140,7 +140,7 @@ class Region:
             args = (*args, *lifted)
             given = run_beside.begin(args, self._effects.mutated_inputs if self._effects is not None else None)
             self._note_call(args)
-            with without_warnings(self._warnings):  # the user's module gave them
+            with without_warnings(self._warnings):  # the user's module has already issued them
                 outputs = self._run_observed(self._eager, args, given)
             if self._effects is not None:
                 run_beside.end(args, given, self._effects.mutated_inputs)

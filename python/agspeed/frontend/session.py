@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Session: everything agspeed knows and does about one optimized target.
+"""Session: the state and the control of one optimized target.
 
-A session runs the target by a *plan*: "eager" (the untouched target) or a name made of candidates (`tuning/plan.py`),
-which runs the captured target, each region with its candidate where that is usable and eagerly where not. A
-`Controller` decides which plan the next step runs; the session executes plans, owns capture and regions, and keeps the
+A session runs the target by a *plan*: "eager" (the untouched target) or a name made of candidates (`tuning/plan.py`).
+With the latter the captured target runs, each region with its candidate, or eagerly if the candidate is not usable. A
+`Controller` decides which plan the next step runs. The session executes plans, owns capture and regions, and keeps the
 record for the report.
 
-Training forwards of the thread that called ``optimize`` are managed. Everything else runs the user's code untouched:
-other threads while tuning, forwards without gradients, forwards under tracing or export.
+The session manages training forwards of the thread that called ``optimize``. All other calls run the user's code
+untouched: other threads while tuning, forwards without gradients, forwards under tracing or export.
 
-In mode="auto" the controller, and all it needs, comes when training has paid for loading it (`earned_start.py`).
+In mode="auto" the controller is loaded only after training has paid for loading it (`earned_start.py`).
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """See the module's text. Opened (`live_sessions.py`) on the thread that trains."""
+    """The session of one target. `live_sessions.py` opens it on the thread that trains."""
 
     def __init__(self, target: Target, settings: Settings, write_report: Callable[[Session], None]) -> None:
-        """write_report: writes the session's report where its settings ask for one; does not raise."""
+        """write_report: writes the session's report if its settings ask for one; does not raise."""
         if settings.mode != "auto" or not target.has_untouched_eager:
             startup.load_machinery()
         begun = time.perf_counter()
@@ -79,7 +79,7 @@ class Session:
         self._write_report = write_report
         self._earned = EarnedStart(target.eager, settings.cache_dir)
         self._learner: EarnedStart | Controller = self._earned
-        self._refused: AgspeedError | None = None  # to be raised at the end of the step
+        self._refused: AgspeedError | None = None  # an error to raise at the end of the step
         self.clock = StepClock(target.parameters, self._step_ended)
         self._sampler = StepSampler(self.clock)
         self.runner = PlanRunner(
@@ -102,19 +102,19 @@ class Session:
 
     @property
     def current_reason(self) -> str:
-        """Why the state is what it is, as a sentence; while tuning, what the tuner is doing."""
+        """The reason for the state, as a sentence; while tuning, the tuner's activity."""
         reason = self._learner.activity if self.state == "tuning" else self.reason
         return f"{reason}; {self.history.lost}" if self.history.lost else reason
 
     # --- plans --------------------------------------------------------------------------------------------------------
 
     def run_plan(self, plan: str) -> None:
-        """Runs `plan` from the next forward on; the session stays managed (timed, switchable)."""
+        """Runs `plan` from the next forward on. Calls stay managed (timed, switchable)."""
         self.runner.select(plan, observed=self.state == "tuning")
         self.plan = plan
 
     def settle(self, arm: str, reason: str, level: int = logging.INFO) -> None:
-        """Ends tuning with `arm`, logged at `level`. Eager leaves the target as it was, others keep a light entry."""
+        """Ends tuning with `arm`, logged at `level`. Eager leaves the target as it was; others keep a thin entry."""
         for region in self.regions:
             region.release_sample()
         self.plan, self._is_left = plan_of(arm), arm == EAGER
@@ -134,13 +134,15 @@ class Session:
         self.save_report()
 
     def save_report(self) -> None:
-        """Writes the report where ``report=`` asks for one."""
+        """Writes the report if the setting ``report`` names a path."""
         self._write_report(self)
 
     def compile_part(self, plan: str, region: Region) -> Outcome | None:
-        """The next part of compiling and gating what `plan` wants for `region`, in the foreground; None: more are left.
+        """Runs the next part of compiling and gating the candidate of `plan` for `region`, in the foreground. Returns
+        None while more parts are left.
 
-        Raises: AgspeedError when ``strict=True`` and a candidate failed or, but under numerics="exact", was rejected.
+        Raises: AgspeedError if ``strict=True`` and the candidate failed or was rejected. Under numerics="exact" a
+        rejection does not raise.
         """
         begun = time.perf_counter()
         outcome = self.runner.compile_part(region, plan, self.options, self.settings)
@@ -148,11 +150,11 @@ class Session:
         return outcome
 
     def candidate_for(self, region: Region) -> str:
-        """The candidate that the plan in force runs `region` with."""
+        """Returns the candidate with which the plan in force runs `region`."""
         return candidate_of(self.plan, region.index)
 
     def adopt_region(self, region: Region) -> None:
-        """A region captured after the decision has been compiled, or found impossible to: it joins the plan."""
+        """Adds a region that was captured after the decision to the plan, once its compile has succeeded or failed."""
         region.select(self.candidate_for(region))
         region.release_sample()
 
@@ -163,11 +165,11 @@ class Session:
             self._deferred.wait(timeout_s)
 
     def note_unseen_steps(self) -> None:
-        """Counts the steps that a settled session let pass."""
+        """Counts the steps that the sampler let pass unobserved."""
         self._skip_steps(*self._sampler.take_unseen())
 
     def close(self) -> None:
-        """Undoes everything: the target is as it was before ``optimize``."""
+        """Undoes everything: afterwards the target is as it was before ``optimize``."""
         if self.meetings is not None:
             self.meetings.leave("the model was restored there")
         self._end_background_work()
@@ -179,12 +181,12 @@ class Session:
         self.state, self.reason, self.plan, self.is_closed = "eager", "restored", EAGER, True
 
     def set_paused(self, is_paused: bool) -> None:
-        """Paused, the target runs eagerly, whatever the plan."""
+        """Pauses or resumes the session. While paused, the target runs eagerly with any plan."""
         self._is_paused = is_paused
         self.target.install(self.target.eager_entry() if is_paused else self._entry, self)
 
     def tuner_snapshot(self) -> dict[str, Any]:
-        """What the tuner knows, for the report; {} without one."""
+        """Returns the tuner's state for the report; {} without a tuner."""
         return self._controller.snapshot() if self._controller is not None else {}
 
     def _end_background_work(self) -> None:
@@ -195,7 +197,7 @@ class Session:
     # --- calls of the target ------------------------------------------------------------------------------------------
 
     def _managed_call(self, *args: Any, **kwargs: Any) -> Any:
-        """Entry while tuning."""
+        """Runs a call of the target while tuning."""
         if not self._is_training_call():
             return self.target.eager(*args, **kwargs)
         if self._sampler.forwards_left > 0:
@@ -213,7 +215,7 @@ class Session:
         return self._run_timed(args, kwargs)
 
     def _run_timed(self, args: Any, kwargs: Any) -> Any:
-        """The current plan; the clock has been told that it begins."""
+        """Runs the current plan. Requires: the clock has recorded the beginning of the forward."""
         self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
             output = self.runner.run(args, kwargs)
@@ -226,7 +228,7 @@ class Session:
             self.clock.function_ends()
 
     def _start(self, args: Any, kwargs: Any) -> None:
-        """A training call of a session that is due: the controller may decide what it runs."""
+        """Loads and starts the controller within a training call. The controller may decide what this call runs."""
         if reason := self.home.why_eager(self.target.tensors) or self.home.why_not_wrapped(self.wrapper):
             self._leave_to_eager(reason)
             return
@@ -245,7 +247,7 @@ class Session:
         self.history.stood_still("start-up", self.clock.restart())
 
     def _is_due(self) -> bool:
-        """Within a training call: tuning may begin, in a group of ranks at all of them at once."""
+        """Returns, within a training call, whether tuning may begin. In a group it begins at all ranks at once."""
         self._find_wrapper()
         if self.meetings is not None and self.meetings.refused is not None:
             self._leave_to_eager(self.meetings.refused)
@@ -254,7 +256,7 @@ class Session:
         return self._earned.is_due() if self.meetings is None else self.meetings.may_begin(self._earned.is_due())
 
     def _find_wrapper(self) -> None:
-        """What wraps the target is known only while it is called, or even at the end of its first call."""
+        """Finds the wrapper around the target, which is known only during a call or at the end of the first call."""
         if self.meetings is not None and self.state == "tuning" and (reason := self.meetings.why_replaced()):
             self._leave_to_eager(reason)
         elif self.wrapper is None and self.state == "tuning" and (reason := misfits.of_ranks()):
@@ -265,7 +267,8 @@ class Session:
             self._earned.meetings = self.meetings
 
     def _leave_to_eager(self, reason: str, *, unfit: bool = False) -> None:
-        """The target cannot be tuned, which the user should know, and the other ranks. unfit: because of this torch."""
+        """Leaves a target that cannot be tuned to eager, and informs the user and the other ranks. unfit: because of
+        this torch."""
         if self.meetings is not None and self.meetings.refused is None:
             self.meetings.leave(reason)
         if self.state != "eager":
@@ -278,7 +281,7 @@ class Session:
         return may_train and not (is_watched() and leave_to_watchers(self.target.name))
 
     def _run_seen(self, args: Any, kwargs: Any) -> Any:
-        """A call after the decision that the clock is to see."""
+        """Runs a call after the decision that the clock must time."""
         if self.home.is_capturing() or not self.clock.is_own_thread():
             return self.runner.current(*args, **kwargs)
         self._resume()
@@ -293,7 +296,7 @@ class Session:
     # --- capture ------------------------------------------------------------------------------------------------------
 
     def adopt_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """A graph captured by somebody else (torch.compile) joins this session; returns what is to be called."""
+        """Adds a graph that torch.compile captured to this session. Returns the callable that runs it."""
         assert isinstance(self.target, CompiledFramesTarget)
         self.target.remember(example_inputs)
         region = self.runner.add_region(gm)
@@ -309,12 +312,12 @@ class Session:
         if isinstance(self.target, CompiledFramesTarget) and self.state == "tuning":
             self._frame_called(args)
         if self.state == "tuned" and self.candidate_for(region) not in region.outcomes:
-            assert self._deferred is not None  # the plan that runs was chosen by a controller
+            assert self._deferred is not None  # a controller chose the plan in force
             self._deferred.add(region)
             self._sampler.interrupt()
 
     def _frame_called(self, args: Sequence[Any]) -> None:
-        """A region of a torch.compile session runs: the nearest thing to a call of the target."""
+        """Handles a call of a region in a torch.compile session, which counts as a call of the target."""
         if not self._is_training_call() or self.home.is_capturing():
             return
         assert isinstance(self.target, CompiledFramesTarget)
@@ -341,7 +344,7 @@ class Session:
         if event.kind == "skipped":
             left = f"{event.where} runs eagerly: {event.reason}"
             warn_once(("skipped", event.where), left)
-            if self.settings.strict:  # Dynamo would swallow it here
+            if self.settings.strict:  # raise later: Dynamo would swallow the exception here
                 self._refused = AgspeedError(f"{left} (raised because strict is set)")
                 self._sampler.interrupt()
 
@@ -363,7 +366,7 @@ class Session:
             self._learn(ended)
 
     def _learn(self, step: EndedStep) -> None:
-        """A step has ended, the latest or, on a device, one shortly before it."""
+        """Reports an ended step to the controller: the latest step or, on a GPU, one shortly before it."""
         self.history.add_step(step.plan, step.times)
         num_quiet = self._learner.after_step(step.times.busy, step.shape, step.ran)
         if self.state == "tuned" and self._deferred is not None:
@@ -378,19 +381,19 @@ class Session:
         self._learner.steps_unseen(count, seconds)
 
     def _resume(self) -> None:
-        """A forward is to be seen."""
+        """Resumes observation before a forward that must be observed."""
         if self._sampler.is_skipping and self.clock.is_own_thread():
             self.note_unseen_steps()
             self._sampler.resume()
             self._heed_failures()
 
     def _heed_failures(self) -> None:
-        """Runs something else where a candidate of the plan in force has raised, also in the middle of a step."""
+        """Switches to another plan if a candidate of the plan in force has raised, even in the middle of a step."""
         if self._controller is not None and self.clock.is_own_thread():
             self._controller.heed_failures()
 
 
 def session_of(target: object) -> Session | None:
-    """The session of an optimized module or step function, or None."""
+    """Returns the session of an optimized module or step function, or None."""
     owner = owner_of(target)
     return owner if isinstance(owner, Session) else None

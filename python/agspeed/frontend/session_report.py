@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the report of a session: from the session's and the tuner's state to one document of the report's schema."""
+"""Makes a session's report from its own state and the tuner's, as one document of the report's schema."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def make_report(session: Session) -> model.Report:
-    """The session as it stands, as a validated report."""
+    """Returns the session's present state as a validated report."""
     session.note_unseen_steps()
     tuner = session.tuner_snapshot()
     data = model.empty_report(session.target.name)
@@ -86,7 +86,7 @@ def _group(session: Session) -> Json:
 
 
 def _units(session: Session, target: ShardedTarget) -> list[Json]:
-    """What runs each unit of a sharded module."""
+    """Returns the candidates that run each unit of a sharded module."""
     units = []
     for name, why in target.units.items():
         regions = [region for region in session.regions if region.part == name]
@@ -111,7 +111,7 @@ def _together(meetings: Meetings | None) -> Json | None:
 
 
 def _step(meetings: Meetings) -> Json | None:
-    """When the buckets of one step were full, on their way and done."""
+    """Returns the times at which the buckets of one step were full, sent and reduced."""
     step, cost = meetings.latest_step(), meetings.cost
     if step is None:
         return None
@@ -121,7 +121,7 @@ def _step(meetings: Meetings) -> Json | None:
 
 
 def make_idle_report(name: str, reason: str) -> model.Report:
-    """For a target that was handed to `optimize` and left as it is."""
+    """Returns a report for a target that was passed to `optimize` and left as it is."""
     data = model.empty_report(name)
     described = environment.describe()
     data["header"].update({key: value for key, value in described.items() if key in data["header"]})
@@ -162,7 +162,7 @@ def _fill_decision(data: Json, tuner: Json, session: Session) -> None:
 
 
 def _arm(session: Session, tuner: Json) -> str:
-    """What runs, or while tuning is best so far: the session's plan, with its bucket layout where it has one."""
+    """Returns the arm that runs, or the best so far while tuning: the plan and, if it has one, its bucket layout."""
     if session.state == "tuning":
         return str(tuner.get("incumbent", "eager"))
     decided = str((tuner.get("decision") or {}).get("arm", ""))
@@ -170,7 +170,7 @@ def _arm(session: Session, tuner: Json) -> str:
 
 
 def _taken(session: Session) -> str:
-    """The source of a decision that this process took."""
+    """Returns the source of a decision that this process made."""
     if session.settings.mode != "deterministic":
         return "measured"
     return "fixed-order" if session.settings.plan is None else "plan-file"
@@ -247,14 +247,15 @@ def _candidate(outcome: Outcome, selected: str) -> Json:
 
 
 def _refused_state(outcome: Outcome) -> str:
-    """Wrong is what the gate has found to differ; what it could not compare was not tried."""
+    """Returns the report's state of an unusable outcome: "wrong" if the gate found a difference, "skipped" if the gate
+    could not compare, else its own state."""
     if outcome.state != "rejected":
         return outcome.state
     return "wrong" if outcome.gate.get("verdict") == "rejected" else "skipped"
 
 
 def _worst_gate(outcomes: list[Outcome]) -> Json | None:
-    """The gate result to show for a whole plan: the first that did not pass, else the one with the largest error."""
+    """Returns the gate result to show for a whole plan: the first failed one, else the one with the largest error."""
     gates = [outcome.gate for outcome in outcomes if outcome.gate]
     failed = [gate for gate in gates if gate["verdict"] != "passed"]
     if failed:
@@ -267,7 +268,7 @@ def _size(error: Any) -> float:
 
 
 def _speedup(ratio: Mapping[str, Any] | None) -> Json | None:
-    """The tuner's ratio is step time over eager's; the report shows eager's over its own."""
+    """Inverts the tuner's ratio, which is step time over eager's: the report shows eager's time over the plan's."""
     if not ratio or not ratio["estimate"]:
         return None
     high = 1 / ratio["low"] if ratio["low"] else None
@@ -317,7 +318,7 @@ def _fill_cost(cost: Json, tuner: Json, session: Session) -> None:
 
 
 def _next_run(tuner: Json, session: Session) -> str:
-    """See schema.json."""
+    """Returns `cost.next_run` of the report; see schema.json."""
     if not tuner.get("has_database") or session.settings.mode == "deterministic":
         return "same"
     is_open = tuner["decision"] is None or session.state == "tuning" or tuner.get("is_passing", False)
@@ -325,7 +326,7 @@ def _next_run(tuner: Json, session: Session) -> str:
 
 
 def _cache_stores(tuner: Json, session: Session) -> list[Json]:
-    """What was found in the caches and what was not."""
+    """Returns the hits and misses of each cache."""
     if not tuner.get("has_database"):
         return []
     decision = tuner.get("decision")
@@ -346,7 +347,7 @@ def _fill_memory(memory: Json, tuner: Json, session: Session) -> None:
 
 
 def time_shares(history: History) -> list[Json]:
-    """Parts of the average recent step of the plan that ran last, without the parts that were not seen."""
+    """Returns the parts of an average recent step of the latest plan. Omits parts that were not measured."""
     count = len(history.recent)
     if not count:
         return []
@@ -366,7 +367,7 @@ def time_shares(history: History) -> list[Json]:
 
 
 def _usual_wait(waits: list[float]) -> float:
-    """Mean of the waits that were seen, without the longest twentieth: rare pauses are evaluations, not late input."""
+    """Returns the mean of the measured waits without the longest twentieth: rare long pauses are evaluations."""
     seen = sorted(wait for wait in waits if wait > 0)
     usual = seen[: len(seen) - math.ceil(len(seen) / 20)] if len(seen) > 2 else seen
     return statistics.fmean(usual) if usual else 0.0
@@ -385,6 +386,6 @@ def _signature(region: Region) -> str:
 
 
 def _plan_file(session: Session) -> str | None:
-    """The file that ``plan=`` replays: this report where it was saved, once something was decided."""
+    """Returns the file that ``plan=`` can replay: this report's .json file, if it has one and tuning has ended."""
     path = session.settings.report
     return str(path) if path is not None and session.state != "tuning" and str(path).endswith(".json") else None

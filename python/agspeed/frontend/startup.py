@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loading agspeed costs, torch excepted: a cost of tuning, charged to the process's first session.
+"""Loads agspeed in two halves and measures the time. The time counts as a cost of tuning of the first session.
 
-There are two halves. `optimize` needs a light one; the *machinery* (capture, compilers, gate, tuner) takes more than
-half a second, which mode="auto" spends only once training has lasted long enough to pay for it.
+`optimize` needs only the light half. The *machinery* (capture, compilers, gate, tuner) takes more than half a second to
+load. mode="auto" loads it only after training has lasted long enough to pay for it. The time does not include torch.
 
-Imported before every other module of this package; `loaded` is called when the last one of the light half is there.
+This module is imported before every other module of this package. The last module of the light half calls `loaded`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from agspeed.torch_compat import dynamo, probe
 from agspeed.tuning.interrupted import deferred_signals
 
 PAYS_AFTER_S = 4.0
-"""Seconds of training, a fifth of which pays for the machinery (0.5 to 0.8 s; runtime/tune/ledger.h)."""
+"""After this many seconds of training, a fifth of them pays for the machinery (0.5 to 0.8 s; runtime/tune/ledger.h)."""
 
 _begun = time.perf_counter()
 _unclaimed: list[float] = []
@@ -29,16 +29,16 @@ _failure: str | None = None
 
 
 def loaded() -> None:
-    """The light half is imported."""
+    """Notes that the light half is imported."""
     _unclaimed.append(time.perf_counter() - _begun)
 
 
-@deferred_signals()  # an import that a handler's exception ends half-way could not be repeated
+@deferred_signals()  # if a signal handler's exception ended an import half-way, the import could not be repeated
 def why_unusable(*, backends: bool = False, machinery: bool = False) -> str | None:
-    """Why nothing can be captured here: torch's compiler, the backends or the machinery cannot be loaded, or are not
-    as expected; or None.
+    """Returns why nothing can be captured in this process, or None: torch's compiler, the backends or the machinery
+    cannot be loaded or are not as expected.
 
-    What failed once stays so: a second import of a half-imported module fails for another reason. Raises: UserError
+    A failure is final, because a second import of a half-imported module fails for another reason. Raises: UserError
     for settings that the native extension refuses.
     """
     global _failure
@@ -61,7 +61,7 @@ def why_unusable(*, backends: bool = False, machinery: bool = False) -> str | No
 
 
 def has_machinery() -> bool:
-    """True when loading the machinery costs nothing more."""
+    """Returns whether the machinery is loaded."""
     return "agspeed.frontend.machinery" in sys.modules
 
 
@@ -80,20 +80,20 @@ def why_not_loaded() -> str | None:
 
 
 def load_machinery() -> None:
-    """Imports the machinery; at once where that has been done.
+    """Imports the machinery; returns at once if it is loaded.
 
-    Raises: what the import of torch's internals raises, UnsupportedError where these are not as expected.
+    Raises: what the import of torch's internals raises; UnsupportedError if these are not as expected.
     """
     begun = time.perf_counter()
     _require_what_all_need()
     from agspeed.frontend import machinery as machinery
 
-    _require_what_all_need()  # of what was loaded just now
+    _require_what_all_need()  # check the parts of torch that were just loaded
     _unclaimed.append(time.perf_counter() - begun)
 
 
 def claim() -> float:
-    """Seconds that loading took since somebody last asked."""
+    """Returns the seconds spent on loading since the last call."""
     seconds = sum(_unclaimed)
     _unclaimed.clear()
     return seconds
@@ -104,6 +104,6 @@ def _why_no_extension() -> str | None:
 
 
 def _require_what_all_need() -> None:
-    """Raises: UnsupportedError where a part of this torch that nothing works without is not as expected."""
+    """Raises: UnsupportedError if an indispensable part of this torch is not as expected."""
     if (found := probe.misfit(probe.NEEDED_BY_ALL)) is not None:
         raise UnsupportedError(found)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples steps: most of them run without the clock and the hooks it needs.
+"""Samples steps: most of them run without the clock and its hooks.
 
-A watched step costs some ten microseconds, some sixty while tuning, which a tiny model would feel and which no step's
-time contains. So while the controller has no use for steps, forwards are only counted; that is exact for loops with a
-fixed number of forwards per step and an estimate for others. The step after a skip may have begun before the clock ran
-again, and the wait before it was not seen: it is counted, its time is not recorded.
+An observed step costs about ten microseconds, and about sixty while tuning. No step's time contains this cost, but it
+would slow down a tiny model. So while the controller does not need steps, the session only counts forwards. The number
+of steps is then exact for loops with a fixed number of forwards per step, and an estimate for others. The step after a
+skip may have begun before the clock ran again. It is counted, but its time is not recorded.
 
-Threads: the training thread. Forwards of other threads may shorten a skip, nothing else.
+Threads: the training thread. Forwards of other threads may shorten a skip and have no other effect.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from agspeed.frontend.target import FunctionTarget, Target
 from agspeed.torch_compat.modes import reader
 
 _LONGEST = 240
-"""Steps of one skip: the report's timeline gets points at least that often."""
+"""The most steps of one skip: the report's timeline gets a point at least this often."""
 _TRUSTED = 16
-"""Steps that each recent one may stand for unseen."""
+"""Each recent observed step may represent this many unobserved steps."""
 
 
 class StepSampler:
-    """One per session; sees every step until the first `skip`."""
+    """The sampler of one session. It observes every step until the first `skip`."""
 
     def __init__(self, clock: StepClock) -> None:
         self.forwards_left = 0
-        """Forwards that the session's entry lets pass, counting down, before it calls `resume`."""
+        """How many more forwards the session's entry lets pass before it calls `resume`."""
         self.is_skipping = False
         self._clock = clock
         self._is_first_step = False
@@ -43,8 +43,8 @@ class StepSampler:
         self._begun = 0.0
 
     def entry(self, target: Target, runner: PlanRunner, run_seen: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        """The function that calls of a target go to after the decision. run_seen: takes the calls that the clock is to
-        see."""
+        """Returns the function that handles calls of a target after the decision. run_seen: runs the calls that the
+        clock must time."""
         eager, is_grad_enabled, is_function = target.eager, torch.is_grad_enabled, isinstance(target, FunctionTarget)
         is_read = reader()
 
@@ -59,10 +59,10 @@ class StepSampler:
         return run_decided
 
     def skip(self, num_steps: int, forwards_per_step: int, history: History) -> None:
-        """The next `num_steps` steps need not be seen. Requires: a step has just ended.
+        """Skips the next `num_steps` steps at most. Requires: a step has just ended.
 
         Args:
-            history: has seen steps with the plan in force, few of which stand for few of those to come.
+            history: has the recent steps of the plan in force. The fewer there are, the shorter is the skip.
         """
         num_steps = min(num_steps, _TRUSTED * len(history.recent), _LONGEST)
         if num_steps > 0:
@@ -73,28 +73,28 @@ class StepSampler:
             self._clock.stop()
 
     def interrupt(self) -> None:
-        """The next forward is to be seen."""
+        """Ends the skip before the next forward."""
         self._forwards -= self.forwards_left
         self.forwards_left = 0
 
     def resume(self) -> None:
-        """The clock runs again from the next forward on."""
+        """Starts the clock again, from the next forward on."""
         self.forwards_left = 0
         if self.is_skipping:
             self.is_skipping, self._is_first_step = False, True
             self._clock.start()
 
     def end(self) -> None:
-        """Nothing is skipped any more; the clock stays as it is."""
+        """Ends skipping permanently; the clock stays as it is."""
         self.forwards_left, self.is_skipping, self._is_first_step = 0, False, False
 
     def is_first_step(self) -> bool:
-        """True once after each skip: the step that has just ended is not to be recorded."""
+        """Returns True once after each skip: the step that has just ended must not be recorded."""
         was, self._is_first_step = self._is_first_step, False
         return was
 
     def take_unseen(self) -> tuple[int, float]:
-        """(steps, seconds) that passed unseen since this was last asked. Never more seconds than really passed."""
+        """Returns (steps, seconds) that ran unobserved since the last call. Never more seconds than really passed."""
         passed = self._forwards - self.forwards_left
         steps = passed // self._forwards_per_step
         self._forwards -= steps * self._forwards_per_step

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a training step begins and ends, for one model.
+"""Finds and times the training steps of one model.
 
 A step begins at the model's first forward after the previous step ended. It ends when an optimizer that holds one of
 the model's parameters finishes ``step()`` (a process-wide hook of torch.optim). Loops without such an optimizer are
-measured from forward to forward. The time between the end of a step and the next forward is input wait and is kept
-apart. Inside a step the clock keeps the time of the target's forwards and of the optimizer apart. Its times are the
-host's; for steps on a device it tells the borders to a `StepTimer` as well.
+measured from forward to forward. The time between the end of a step and the next forward is the input wait and is
+recorded separately. Inside a step, the clock records the times of the target's forwards and of the optimizer
+separately. Its times are the host's. For steps on a GPU it also reports each border to a `StepTimer`.
 
-One process-wide pair of hooks serves all clocks; it is removed when no clock is running. A clock rests while others
-train and its own model does not, so that models of the past cost those of the present nothing. Threads: a clock listens
-to the thread that started it and ignores all others.
+One process-wide pair of hooks serves all clocks and is removed when no clock runs. A clock rests while only other
+models train, so that models that no longer train cost nothing. Threads: a clock observes the thread that started it
+and ignores all others.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from torch.utils.hooks import RemovableHandle
 from agspeed.devices.clock import StepTimer
 
 _FORWARDS_WITHOUT_OPTIMIZER = 3
-"""Forwards without any optimizer step after which a loop counts as one without optimizer."""
+"""After this many forwards without any optimizer step, a loop counts as one without an optimizer."""
 
 _PATIENCE = 16
-"""Steps of other models' optimizers in a row after which a clock rests."""
+"""A clock rests after this many consecutive steps of other models' optimizers."""
 
 
 class StepTimes(NamedTuple):
-    """One finished step, in seconds. `busy` includes `forward` and `optimizer`, each 0 where it was not seen."""
+    """One finished step, in seconds. `busy` includes `forward` and `optimizer`, which are 0 if not measured."""
 
     busy: float
     input_wait: float
     forward: float = 0.0
     optimizer: float = 0.0
     forwards: int = 1
-    """How many forwards of the model the step had."""
+    """The number of the model's forwards in the step."""
 
 
 class StepClock:
     """Calls `on_end(times)` after each training step of a model.
 
     Args:
-        parameters: returns the model's parameters now (they may change while training).
+        parameters: returns the model's current parameters (they may change during training).
         on_end: called on the training thread, inside ``optimizer.step()`` or at the next forward.
     """
 
@@ -67,20 +67,21 @@ class StepClock:
         self._has_optimizer = True
         self._foreign_steps, self._is_resting = 0, False
         self.timer: StepTimer | None = None
-        """Told of the same borders where the host's clock does not see the work: on a device."""
+        """Gets the same borders, to time the work on a GPU, which the host's clock cannot see. None on the CPU."""
         self.foreign_optimizer: str | None = None
-        """Class of the last optimizer that stepped after a forward of the model and holds none of its parameters."""
+        """The class of the last optimizer that stepped after a forward of the model and holds none of its parameters.
+        """
 
     @property
     def has_own_optimizer(self) -> bool:
-        """An optimizer of the model has stepped and still exists."""
+        """Whether an optimizer of the model has stepped and still exists."""
         return bool(self._ours)
 
     def is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
     def forward_begins(self) -> None:
-        """To be called before each training forward of the model; other threads than the clock's are ignored."""
+        """Call this before each training forward of the model. Calls from other threads are ignored."""
         if not self.is_own_thread():
             return
         if self._is_resting:
@@ -103,14 +104,14 @@ class StepClock:
         self._forward_begin = time.perf_counter()
 
     def forward_ends(self) -> None:
-        """To be called after a forward that returned, where the forward is not the whole step."""
+        """Call this after a forward has returned, unless the forward is the whole step."""
         if self._begin is not None and self.is_own_thread():
             self._forward += time.perf_counter() - self._forward_begin
             if self.timer is not None:
                 self.timer.forward_ends()
 
     def restart(self) -> float:
-        """The running step begins now. Returns: the seconds before, which do not count."""
+        """Restarts the running step now. Returns: the seconds since its first beginning, which do not count."""
         now = time.perf_counter()
         before = now - self._begin if self._begin is not None else 0.0
         self._begin = self._forward_begin = now
@@ -120,7 +121,7 @@ class StepClock:
         return before
 
     def function_ends(self) -> None:
-        """To be called when a step function returns: its call is the step."""
+        """Call this when a step function returns: its call is the whole step."""
         if self._begin is not None and self.is_own_thread():
             self._finish(time.perf_counter())
 
@@ -147,14 +148,14 @@ class StepClock:
         if not self.is_own_thread():
             return
         if self._begin is None:
-            self._end = None  # others trained since, or ours while paused: the gap is not a wait for input
+            self._end = None  # another model trained, or this one while paused: the gap is not an input wait
             self._foreign_steps += 1
             if self._foreign_steps >= _PATIENCE:
                 self.stop()
                 self._is_resting = True
             return
         ours = self._ours.get(optimizer)
-        if not ours:  # asked again while false: parameter groups may be added later
+        if not ours:  # check again while it is False: parameter groups may be added later
             ours = self._holds_ours(optimizer)
             if ours:
                 self._ours[optimizer] = True
@@ -210,10 +211,10 @@ class _Clocks:
 
 
 def removed(hooks: list[RemovableHandle]) -> list[RemovableHandle]:
-    """Removes `hooks`, also while torch walks through the hooks it calls. Returns those that have to stay for now.
+    """Removes `hooks`, even while torch iterates over the hooks. Returns the hooks that must stay for now.
 
-    Removing anything but the last entry would break torch's loop ("OrderedDict mutated during iteration"), so a hook
-    stays where somebody has registered another one after it.
+    Removing any entry but the last would break torch's loop ("OrderedDict mutated during iteration"). So a hook stays
+    if another one was registered after it.
     """
     left = []
     for hook in hooks:

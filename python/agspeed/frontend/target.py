@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was handed to optimize(): a module that is patched in place, or a step function that is wrapped.
+"""Target: the object passed to `optimize`: a module that is patched in place, or a step function that is wrapped.
 
-A module is switched by its `_compiled_call_impl` slot: free of cost, invisible to ``state_dict``, dropped by pickling
-and ``deepcopy``, and undone by dropping it. Optimizing never touches the module's class, parameters or hooks,
-and the forward of units of `fully_shard` alone.
+A module is switched through its slot `_compiled_call_impl`. The slot costs nothing and is invisible to ``state_dict``;
+pickling and ``deepcopy`` drop it, and deleting it undoes the switch. Optimizing never touches the module's class,
+parameters or hooks. It replaces the forward only in units of `fully_shard`.
 """
 
 from __future__ import annotations
@@ -38,24 +38,24 @@ from agspeed.torch_compat.modules import is_traced
 _MARK = "agspeed_session"
 
 Capturing = Callable[[Callable[..., Any], str | None], Callable[..., Any]]
-"""Called with a function and the name of the part of the target that it belongs to; None: it is the whole target."""
+"""Takes a function and the name of its part of the target (None: the whole target). Returns the captured function."""
 
 
 class Target(ABC):
-    """The user's callable: how to run it untouched and how to put something else in its place."""
+    """The user's callable: runs it untouched, and replaces it."""
 
     name: str
     eager: Callable[..., Any]
     """Runs the user's code exactly as it was."""
     has_untouched_eager = True
-    """False where eager means the captured graphs run operator by operator, because somebody else owns capture."""
+    """False if torch.compile owns capture: eager then means to run the captured graphs operator by operator."""
     runs_once: str | None = None
-    """Why its code cannot run a second time beside itself, as a sentence, or None."""
+    """A sentence that says why the code cannot run a second time beside itself, or None."""
     has_parts = False
-    """Parts of it are captured, and what runs them is to stay the same from a forward to the end of its backward."""
+    """True if parts are captured separately. A part's runner must not change between a forward and its backward."""
 
     def eager_entry(self) -> Callable[..., Any]:
-        """What `install` puts in the place of the user's code to run just that."""
+        """Returns an entry for `install` that runs only the user's code."""
         eager = self.eager
 
         def run_eagerly(*args: Any, **kwargs: Any) -> Any:
@@ -64,15 +64,16 @@ class Target(ABC):
         return run_eagerly
 
     def captured(self, capture: Capturing) -> Callable[..., Any]:
-        """Runs the user's code as captured graphs, after `switch_parts`. capture: makes what does so of a function."""
+        """Returns a callable that runs the user's code as captured graphs, after `switch_parts`. capture: captures one
+        function."""
         return capture(self.eager, None)
 
     def switch_parts(self, *, captured: bool) -> None:  # noqa: B027 - most targets have no parts
-        """From the next call on `captured` is what is called, or `eager`. Between two steps."""
+        """Makes the parts run captured, or eagerly, from the next call on. Call it between two steps."""
 
     @abstractmethod
     def install(self, entry: Callable[..., Any], owner: object) -> None:
-        """Makes calls of the target go to `entry`, on behalf of `owner`: the session (see `owner_of`)."""
+        """Makes calls of the target go to `entry`. owner: the session (see `owner_of`)."""
 
     @abstractmethod
     def uninstall(self) -> None:
@@ -80,14 +81,14 @@ class Target(ABC):
 
     @abstractmethod
     def parameters(self) -> Iterable[torch.Tensor]:
-        """The trainable tensors that belong to the target, as of now."""
+        """Returns the trainable tensors that belong to the target now."""
 
     def tensors(self) -> Iterable[torch.Tensor]:
-        """All tensors that belong to the target, as of now."""
+        """Returns all tensors that belong to the target now."""
         return self.parameters()
 
     def trains_now(self) -> bool:
-        """A call now may be part of a training step."""
+        """Returns whether a call now may be part of a training step."""
         return torch.is_grad_enabled()
 
 
@@ -101,7 +102,7 @@ class ModuleTarget(Target):
         self._is_initialized = False
 
     def trains_now(self) -> bool:
-        if not self._is_initialized:  # a first call gives lazy modules their parameters
+        if not self._is_initialized:  # lazy modules get their parameters in their first call
             self._is_initialized = not any(map(is_lazy, module_tensors(self.module)))
         return self._is_initialized and super().trains_now()
 
@@ -120,13 +121,13 @@ class ModuleTarget(Target):
 
 
 class ShardedTarget(ModuleTarget):
-    """A module with units of `fully_shard`. Each unit that calls no other one is captured on its own: its forward is
-    switched in the instance's dictionary, so that FSDP's hooks stay outside of what is compiled. All other code of the
+    """A module with units of `fully_shard`. Each unit that calls no other unit is captured on its own. Its forward is
+    replaced in the instance's dictionary, so that FSDP's hooks stay outside of the compiled code. All other code of the
     module runs as it is.
 
-    A unit that an activation checkpoint calls again, in the backward, is run as in the forward, whatever was switched
-    in between: what it saves has to match. So what is in a unit's dictionary takes itself out of there, in the first
-    call after it was switched off that is no such one.
+    An activation checkpoint may call a unit again in the backward. The unit then runs as it did in the forward, even if
+    it was switched in between, because the saved tensors must match. So an entry stays in the unit's dictionary after
+    it was switched off, and removes itself at the next call outside of a backward.
     """
 
     has_parts = True
@@ -136,20 +137,20 @@ class ShardedTarget(ModuleTarget):
         super().__init__(module)
         self.sharding = Sharding.of(module, units)
         self.units: dict[str, str | None] = {name: _why_left(unit, units) for name, unit in units.items()}
-        """By name, with the reason where a unit is not to be captured."""
+        """{unit's name: why it must not be captured, or None}."""
         self._captured = {name: units[name] for name, why in self.units.items() if why is None}
-        self._own: dict[str, Any] = {}  # what users have put in the place of a unit's forward
+        self._own: dict[str, Any] = {}  # {unit: the user's own replacement of its forward, or None}
         self._entries: dict[str, Callable[..., Any]] = {}
         self._is_on = False
-        self._thread: int | None = None  # of the calls that run captured units
-        self._ran_captured: dict[str, bool] = {}  # by unit: whether its latest call with gradients did
+        self._thread: int | None = None  # the thread whose calls run captured units
+        self._ran_captured: dict[str, bool] = {}  # {unit: whether its latest call with gradients ran captured}
         self._num_calls = 0
         self._is_recomputed = False
         self._owner: object = None
 
     def install(self, entry: Callable[..., Any], owner: object) -> None:
         super().install(entry, owner)
-        self._owner = owner  # has what units run, which a backward may need after `uninstall`
+        self._owner = owner  # keeps the units' runners alive: a backward may need them after `uninstall`
 
     def eager_entry(self) -> Callable[..., Any]:
         self._thread = None
@@ -181,7 +182,7 @@ class ShardedTarget(ModuleTarget):
     def uninstall(self) -> None:
         super().uninstall()
         self._is_on = False
-        if not self._is_recomputed and self._num_calls != 1:  # whether a backward calls units again is known by then
+        if not self._is_recomputed and self._num_calls != 1:  # after one call it is unknown if backwards call units
             for name, entry in self._entries.items():
                 self._take_out(name, entry)
 
@@ -203,7 +204,7 @@ class ShardedTarget(ModuleTarget):
             if is_traced():
                 return eager(*args, **kwargs)
             runs_captured = self._is_on and self._thread == threading.get_ident() and name in self._entries
-            if current_backward() >= 0:  # within a backward
+            if current_backward() >= 0:  # a recomputation within a backward
                 self._is_recomputed = True
                 runs_captured = self._ran_captured.get(name, runs_captured)
             else:
@@ -222,7 +223,7 @@ class ShardedTarget(ModuleTarget):
 
 
 class UnclearTarget(ModuleTarget):
-    """A module with units of `fully_shard` that is left to eager, whatever of it is whole just now."""
+    """A module with units of `fully_shard` that runs eagerly, whether or not its parameters are gathered at present."""
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module]) -> None:
         super().__init__(module)
@@ -233,7 +234,7 @@ class UnclearTarget(ModuleTarget):
 
 
 class FunctionTarget(Target):
-    """A step function. `wrapper` is what the user gets back."""
+    """A step function. `optimize` returns `wrapper` to the user."""
 
     runs_once = "a step function changes the parameters"
 
@@ -265,7 +266,7 @@ class FunctionTarget(Target):
 
 
 class CompiledFramesTarget(Target):
-    """Graphs that torch.compile captured and calls: nothing to install, parameters are those the graphs take."""
+    """Graphs that torch.compile captured and calls. Nothing is installed. Its parameters are the graphs' inputs."""
 
     name = "torch.compile"
     has_untouched_eager = False
@@ -275,10 +276,10 @@ class CompiledFramesTarget(Target):
         self._parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
     def install(self, entry: Callable[..., Any], owner: object) -> None:
-        """torch.compile's own code calls the regions."""
+        """Does nothing: torch.compile's own code calls the regions."""
 
     def uninstall(self) -> None:
-        """The regions stay as they are until torch.compile drops them."""
+        """Does nothing: the regions stay as they are until torch.compile drops them."""
 
     def remember(self, args: Sequence[Any]) -> None:
         """Notes the parameters among a region's arguments."""
@@ -303,7 +304,7 @@ def _why_left(unit: nn.Module, units: Mapping[str, nn.Module]) -> str | None:
 
 
 def target_of(module: nn.Module) -> ModuleTarget:
-    """The target that a module is."""
+    """Returns the target for a module."""
     units = units_of(module)
     if not units:
         return ModuleTarget(module)
@@ -311,6 +312,6 @@ def target_of(module: nn.Module) -> ModuleTarget:
 
 
 def owner_of(target: object) -> object:
-    """Who has put something in the place of a module or step function, or None."""
+    """Returns the owner of the entry that replaces a module or step function (a session), or None."""
     holder = modules.entry(target) if isinstance(target, nn.Module) else target
     return getattr(holder, _MARK, None)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TrainingWatch: says so, once, where the first calls of a target train nothing.
+"""TrainingWatch: warns once if the first calls of a target train nothing.
 
-Training shows as a step of the target's own optimizer, as a parameter that has changed, or as a gradient. Where none of
-them shows, one warning names what is missing. The watch is over then, or with the first sign; what runs stays the same.
+Signs of training are a step of the target's own optimizer, a changed parameter, or a gradient. If there is no sign, one
+warning says what is missing. The watch ends then, or at the first sign. It does not change what runs.
 
-Threads: counts calls of the thread that its clock listens to.
+Threads: it counts calls of its clock's thread.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from agspeed.log import logger
 from agspeed.torch_compat.modules import version_of
 
 _PATIENCE = 20
-"""Calls after which the verdict is due."""
+"""The warning is due after this many calls."""
 
 
 class TrainingWatch:
-    """One per session, from its first call on."""
+    """The watch of one session, from its first call on."""
 
     def __init__(self, target: Target, clock: StepClock) -> None:
         self.is_over = False
@@ -40,7 +40,8 @@ class TrainingWatch:
         self._could_train = False
 
     def around(self, entry: Callable[..., Any]) -> Callable[..., Any]:
-        """`entry`, with its calls watched for as long as need be; a function of its own unless the watch is over."""
+        """Returns a function that calls `entry` and watches the calls until the watch is over; `entry` itself if it is
+        over already."""
         if self.is_over:
             return entry
 
@@ -52,7 +53,7 @@ class TrainingWatch:
         return call
 
     def _called(self) -> None:
-        """A call of the target begins."""
+        """Looks for signs of training at the beginning of a call of the target."""
         initialized = (p for p in _parameters(self._target) if not is_lazy(p))
         parameters = [p for p in initialized if p.is_leaf and not p.is_inference()]
         versions = sum(map(version_of, parameters))
@@ -72,7 +73,7 @@ class TrainingWatch:
         return self._clock.has_own_optimizer or (is_function and self._clock.foreign_optimizer is not None)
 
     def _judge(self) -> None:
-        """All calls but the last have ended and changed no parameter."""
+        """Warns. Requires: all calls before the present one have ended and changed no parameter."""
         foreign = self._clock.foreign_optimizer
         if foreign is not None and (self._has_gradients or self._could_train):
             logger.warning("%s", trains_another(f"{foreign} that steps", self._target.name))
@@ -86,7 +87,7 @@ class TrainingWatch:
 
 
 def _why(target: Target) -> tuple[str, str]:
-    """(what keeps the target from training, what to do about it)."""
+    """Returns (why the target does not train, what to do about it)."""
     if isinstance(target, FunctionTarget):
         return (
             "no optimizer has stepped and no parameter has changed",
@@ -99,7 +100,7 @@ def _why(target: Target) -> tuple[str, str]:
 
 
 def _obstacles(target: Target) -> dict[str, str]:
-    """What keeps a module from training now -> what to do about it."""
+    """Returns {why a module does not train now: what to do about it}."""
     if not isinstance(target, ModuleTarget):
         return {}
     found = {}
@@ -117,10 +118,10 @@ def _parameters(target: Target) -> Iterable[torch.Tensor]:
 
 
 def _reached_by(function: Callable[..., Any]) -> Iterable[torch.Tensor]:
-    """The tensors, and the parameters of the modules, that a function names or its object holds."""
+    """Yields the tensors, and the parameters of modules, that a function names or its object holds."""
     try:
         named = inspect.getclosurevars(function)
-    except (TypeError, ValueError):  # no Python function; a closure without a value yet
+    except (TypeError, ValueError):  # not a Python function, or a closure variable without a value
         return
     owner = getattr(function, "__self__", None)
     for value in [*named.nonlocals.values(), *named.globals.values(), *getattr(owner, "__dict__", {}).values()]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose code a file is, and the user's own lines in the traceback of an error that a captured graph raises.
+"""Distinguishes the user's files from libraries, and adds the user's own lines to tracebacks of captured graphs.
 
-A captured graph runs as generated code, whose lines mean nothing to the user. Each of its nodes remembers the stack
-of user code it came from; when the graph raises, those frames are put into the exception's traceback. Type, message
-and identity of the exception stay as they are. Pure functions; safe on any thread.
+A captured graph runs as generated code, whose lines mean nothing to the user. Each of its nodes records the stack of
+user code that it came from. If the graph raises, these frames are added to the exception's traceback. Type, message and
+identity of the exception stay the same. Pure functions; safe on any thread.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def is_installed(path: str) -> bool:
-    """Whether a file belongs to a package that was installed, which may know of compilers."""
+    """Returns whether a file belongs to an installed package, which may have its own support for compilers."""
     return path.startswith(_INSTALLED)
 
 
 def is_users(path: str) -> bool:
-    """False for files of torch, agspeed and the standard library."""
+    """Returns False for files of torch, agspeed and the standard library, True for all others."""
     return not path.startswith(_LIBRARIES)
 
 
 def showing_user_lines(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:
-    """Runs `gm`; its exceptions get the frames of the user's code that the failing node came from."""
+    """Returns a function that runs `gm`. Its exceptions get the frames of the failing node's user code."""
     forward = gm.forward
 
     def run(*args: Any) -> Sequence[Any]:
@@ -70,7 +70,7 @@ def _failing_node(gm: fx.GraphModule, traceback: types.TracebackType | None) -> 
 
 
 def _frame_in(path: str, line: int, name: str) -> types.FrameType:
-    """A frame object that looks like `name` in `path`; what it ran is a division by zero."""
+    """Returns a frame object that looks like function `name` in `path`. A division by zero creates it."""
     code = compile("1 / 0", path, "exec").replace(co_name=name, co_qualname=name, co_firstlineno=line)
     try:
         exec(code, {})

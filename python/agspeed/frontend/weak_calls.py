@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods handed to those who live longer than their object."""
+"""Weak references to methods, for registries that outlive the methods' objects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Any
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A bound `method` for a registry that would otherwise keep its object, and the user's model, for ever: Dynamo's
-    registries, and its compiled code, whose references no garbage collector sees. Returns None once the object is gone.
+    """Returns a function that calls a bound `method` without keeping its object alive.
+
+    Use it for Dynamo's registries and compiled code: the garbage collector does not see their references, so they would
+    keep the user's model for ever. The function returns None once the object has been freed.
     """
     reference = weakref.WeakMethod(method)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether tuning is worth it: what it cost here and will next time, and what to do where a run is too short for it."""
+"""Says whether tuning is worth its cost, in this run and in the next one, and what to do if a run is too short."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["cost", "is_too_short", "on_tuning"]
 Json = Mapping[str, Any]
 
 _FAR = 10
-"""Break-even beyond so many times the steps run is not to be expected of this run."""
+"""If break-even is at more than this many times the steps so far, this run is not expected to reach it."""
 _NEXT_RUN = {
     "decided": "Next time: 0 s of tuning, the next run starts from this decision.",
     "resumes": "Next time: tuning goes on from what was measured.",
@@ -27,13 +27,13 @@ _CHEAPER = {
 
 
 def is_too_short(report: Json) -> bool:
-    """Nothing suggests that this run lasts until tuning is earned back."""
+    """Returns whether this run is probably too short for tuning to pay."""
     break_even = report["cost"]["break_even_step"]
     return break_even is not None and break_even > _FAR * report["timeline"]["steps"]
 
 
 def cost(report: Json) -> str:
-    """What tuning took, whether that was worth it here, and whether it will be next time."""
+    """Returns sentences on the cost of tuning and on whether it pays in this run and in the next one."""
     figures = report["cost"]
     if not figures["entries"] and not figures["foreground_s"] and not figures["background_s"]:
         return "Nothing so far."
@@ -46,7 +46,7 @@ def cost(report: Json) -> str:
 
 
 def on_tuning(report: Json) -> list[str]:
-    """Sentences on whether to go on: at most one."""
+    """Returns at most one sentence of advice on whether to continue tuning."""
     if is_too_short(report):
         return [_instead(report)]
     if report["status"]["state"] != "tuning":
@@ -75,7 +75,7 @@ def _worth_here(report: Json) -> str:
 
 
 def _instead(report: Json) -> str:
-    """What fits a run that ends before tuning is earned back."""
+    """Returns advice for a run that ends before tuning has paid."""
     figures, steps = report["cost"], report["timeline"]["steps"]
     pays = f"Tuning pays only in a run beyond step {figures['break_even_step']:,}, and {steps:,} have run:"
     if report["status"]["state"] != "tuning" and figures["next_run"] == "decided":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two reports side by side: what changed in the decision, the speed, the cost and the conditions.
+"""Compares two reports: the differences in the decision, the speed, the cost and the conditions.
 
-Numbers measured under different conditions are still shown, under a line that says which conditions differ.
+Numbers measured under different conditions are shown too, with the list of conditions that differ.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 
 
 class Row(NamedTuple):
-    """One line: what it is and its value in both reports, as people read it."""
+    """One line: a label and the formatted values of both reports."""
 
     label: str
     before: str
@@ -30,16 +30,16 @@ class Row(NamedTuple):
 
 
 def compare(before: Json, after: Json) -> list[Row]:
-    """The decision and its figures, then the plans of both."""
+    """Returns rows for the decision and its figures, then for the plans of both reports."""
     rows = [_row(label, get(before), get(after)) for label, get in _FIGURES]
     names = dict.fromkeys(plan["name"] for report in (before, after) for plan in report["plans"])
     return rows + [_row(f"plan {fmt.plan(name)}", _plan(before, name), _plan(after, name)) for name in names]
 
 
 def differing_conditions(before: Json, after: Json) -> list[Row]:
-    """Machine, threads, versions, settings that are not the same: numbers then compare only loosely.
+    """Returns rows for conditions that differ (machine, threads, versions, settings). Numbers then compare loosely.
 
-    A setting that one of them does not know was added later, and is not compared.
+    Omits settings that one of the reports does not have, because they were added in a later version.
     """
     common = before["header"]["settings"].keys() & after["header"]["settings"].keys()
     left, right = _conditions(before, common), _conditions(after, common)
@@ -50,7 +50,7 @@ def differing_conditions(before: Json, after: Json) -> list[Row]:
 
 
 def view(before: Json, after: Json) -> Group:
-    """A rich view of both lists."""
+    """Returns a rich renderable with both lists."""
     before, after = fmt.printable(before), fmt.printable(after)
     return Group(
         _table("Comparison", compare(before, after)),

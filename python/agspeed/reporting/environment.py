@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The conditions of a run: versions, machine, threads, command. Used by the report's header and by `agspeed doctor`.
+"""Collects the conditions of a run: versions, machine, threads, command. The report's header and `agspeed doctor` use
+them.
 
-Nothing here imports torch: its figures are read only where the process has loaded it already, so that looking at a
-machine stays cheap and works without it.
+Nothing here imports torch. Its figures are read only if the process has already loaded it, so that describing a machine
+is cheap and works without torch.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["command", "cores", "cpu_name", "describe", "isa", "machine", "memory
 
 _PACKAGES = ("agspeed", "torch", "numpy")
 _TORCHRUN = ("GROUP_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
-# Widest first: the first one whose every flag the processor has.
+# Widest first: the instruction set is the first one of whose flags none is missing.
 _ISA_FLAGS = (
     ("avx512_bf16", ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_bf16")),
     ("avx512", ("avx512f", "avx512bw", "avx512dq", "avx512vl")),
@@ -33,7 +34,7 @@ _ISA_FLAGS = (
 
 
 def describe() -> dict[str, Any]:
-    """The part of the report's header that this process can tell by itself."""
+    """Returns the part of the report's header that does not depend on a session."""
     rank = os.environ.get("RANK", "")
     world_size = os.environ.get("WORLD_SIZE", "")
     return {
@@ -70,7 +71,7 @@ def machine() -> dict[str, Any]:
 
 
 def threads() -> dict[str, int]:
-    """torch's thread counts; before torch is loaded, the cores this process may use."""
+    """Returns torch's thread counts; before torch is loaded, the number of cores this process may use."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "get_num_threads"):
         return {"intra_op": cores(), "inter_op": cores()}
@@ -78,14 +79,14 @@ def threads() -> dict[str, int]:
 
 
 def cores() -> int:
-    """Cores this process may run on (its affinity), not what the machine has."""
+    """Returns the number of cores this process may run on (its affinity), which may be fewer than the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def memory_bytes() -> int:
-    """Memory this process may use: the machine's, or its control group's where that is less."""
+    """Returns the memory this process may use: the machine's or its control group's, whichever is smaller."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = _read("/sys/fs/cgroup/memory.max").strip()
     return min(total, int(limit)) if limit.isdigit() else total
@@ -96,7 +97,8 @@ def cpu_name() -> str:
 
 
 def isa() -> str:
-    """The vector instruction set that matters for kernels: avx512, avx2, neon, or the machine's architecture."""
+    """Returns the vector instruction set that matters for kernels, such as avx512, avx2 or neon; else the machine's
+    architecture."""
     flags = set(_cpuinfo().get("flags", "").split())
     for name, needed in _ISA_FLAGS:
         if flags.issuperset(needed):
@@ -105,8 +107,8 @@ def isa() -> str:
 
 
 def command() -> str:
-    """The command line that started this process, ready for a shell but for secrets; torchrun's, if this is one of its
-    ranks."""
+    """Returns the command line that started this process, for a shell, with secrets masked. For a rank of torchrun it
+    is torchrun's command line."""
     arguments = secrets.masked(sys.orig_argv or [sys.executable, *sys.argv])
     if not os.environ.keys() >= set(_TORCHRUN):
         return shlex.join(arguments)
@@ -115,7 +117,7 @@ def command() -> str:
 
 
 def _meeting() -> list[str]:
-    """The options of torchrun by which this node meets the others."""
+    """Returns torchrun's rendezvous options for this node."""
     nodes, node, host, port = (os.environ[name] for name in _TORCHRUN[:4])
     if nodes == "1":
         return ["--standalone"]
@@ -130,7 +132,7 @@ def _accelerators() -> list[str]:
 
 
 def _cpuinfo() -> dict[str, str]:
-    """The first processor's block of /proc/cpuinfo."""
+    """Returns the first processor's block of /proc/cpuinfo."""
     block = _read("/proc/cpuinfo").split("\n\n", 1)[0]
     pairs = (line.partition(":") for line in block.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}

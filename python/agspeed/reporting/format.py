@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers and places as people read them; shared by the terminal, the HTML page and the comparison."""
+"""Formats numbers and places for people. The terminal, the HTML page and the comparison use these functions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
 
 MISSING = "–"
 PLAIN = "agspeed.plain"
-"""An error handler of codecs: writes what a character set lacks with characters of ASCII."""
+"""A codecs error handler that replaces characters missing in an encoding by ASCII characters."""
 _PLAIN_CHARACTERS = {
     "·": "-",
     "µ": "u",
@@ -47,7 +47,7 @@ _PLAIN_CHARACTERS = {
 
 
 def milliseconds(value: float | None) -> str:
-    """A step time in the unit that suits it."""
+    """Formats a step time in a suitable unit."""
     if value is None:
         return MISSING
     if value == 0:
@@ -71,7 +71,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(value: float | None) -> str:
-    """Bytes in binary units."""
+    """Formats bytes in binary units."""
     if value is None:
         return MISSING
     amount = float(value)
@@ -83,14 +83,14 @@ def size(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """A speed-up: 1.31×."""
+    """Formats a speed-up: 1.31×."""
     if value is None:
         return MISSING
     return f"{value:.3f}×" if 0.9 < value < 1.1 else f"{value:.2f}×"
 
 
 def interval(value: Mapping[str, Any] | None) -> str:
-    """An interval of ratios: 1.28–1.34×."""
+    """Formats an interval of ratios: 1.28–1.34×."""
     if value is None:
         return MISSING
     return f"{ratio(value['low'])[:-1]}–{ratio(value['high'])}"
@@ -101,7 +101,7 @@ def percent(share: float) -> str:
 
 
 def error(value: float | str | None) -> str:
-    """An error against fp64; "nan" and "inf" stay words."""
+    """Formats an error against fp64; "nan" and "inf" stay words."""
     if value is None:
         return MISSING
     return value if isinstance(value, str) else f"{value:.1e}"
@@ -116,7 +116,7 @@ def plural(number: int, noun: str) -> str:
 
 
 def location(place: Mapping[str, Any] | None) -> str:
-    """file:line, with the function where it is known."""
+    """Formats a place as file:line, with the function if it is known."""
     if place is None:
         return MISSING
     where = f"{place['file']}:{place['line']}"
@@ -124,37 +124,38 @@ def location(place: Mapping[str, Any] | None) -> str:
 
 
 def state(candidate: Mapping[str, Any]) -> str:
-    """The state in words that need no legend."""
+    """Returns a candidate's state in words that need no legend."""
     if candidate["name"] == "eager" and candidate["state"] == "slower":
         return "reference"
     return "too much memory" if candidate["state"] == "memory" else str(candidate["state"])
 
 
 def step_time(candidate: Mapping[str, Any]) -> str:
-    """What a step of it takes; marked where only cold steps were timed."""
+    """Formats a candidate's step time, marked "cold" if only its first steps were timed."""
     return milliseconds(candidate["step_ms"]) + (" cold" if candidate["cold"] else "")
 
 
 def is_folded(plan: Mapping[str, Any]) -> bool:
-    """Whether a plan stands in a fold: its regions run with different candidates, and it was not chosen."""
+    """Returns whether a plan is shown folded: its regions run different candidates, and it was not chosen."""
     return "+r" in plan["name"] and plan["state"] != "chosen"
 
 
 def plan(name: str) -> str:
-    """A plan by what differs: "inductor+r2:native" runs region 2 with native and all others with inductor."""
+    """Formats a plan's name: "inductor+r2:native", which runs region 2 with native and all other regions with inductor,
+    becomes "inductor, region 2: native"."""
     base, *swaps = name.split("+r")
     return ", ".join([base, *(f"region {swap.replace(':', ': ', 1)}" for swap in swaps)])
 
 
 def encodable(text: str, encoding: str | None) -> str:
-    """The same text in characters that the encoding (None: UTF-8) has."""
+    """Returns the text with characters that the encoding (None: UTF-8) lacks replaced."""
     encoding = encoding or "utf-8"
     return text.encode(encoding, PLAIN).decode(encoding)
 
 
 def printable(value: Any) -> Any:
-    """The same JSON value with characters spelled out that show nothing by themselves but steer a terminal or turn the
-    direction of text, so that no name can change how others look."""
+    """Returns the same JSON value with invisible characters escaped that control a terminal or change the direction of
+    text, so that no name can change the look of other text."""
     if isinstance(value, str):
         return "".join(character if _is_harmless(character) else ascii(character)[1:-1] for character in value)
     if isinstance(value, Mapping):

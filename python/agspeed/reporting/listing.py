@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings that a report carries: the user's lines around a place, and long texts cut to what a reader looks at."""
+"""Makes a report's listings: the user's lines around a place, and the first lines of long texts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_LINES, _MAX_WIDTH = 250, 200
 
 
 def excerpt(file: str, line: int) -> str | None:
-    """The lines around `line` with their numbers, that one marked; None where the file cannot be read."""
+    """Returns the lines around `line` with their numbers, with `line` marked; None if the file cannot be read."""
     numbered = []
     for number in range(max(line - _BEFORE, 1), line + _AFTER + 1):
         text = linecache.getline(file, number)
@@ -23,7 +23,7 @@ def excerpt(file: str, line: int) -> str | None:
 
 
 def shortened(text: str) -> str | None:
-    """The first lines, and how many more there are; None for nothing."""
+    """Returns the first lines and the number of further lines; None for an empty text."""
     lines = text.strip().splitlines()
     kept = [line.rstrip()[:_MAX_WIDTH] for line in lines[:_MAX_LINES]]
     if len(lines) > _MAX_LINES:

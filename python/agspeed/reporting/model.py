@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as an object: a dictionary that obeys schema.json, with loading, saving and a plain-text view.
+"""The report as an object: a dictionary that conforms to schema.json, with loading, saving and a plain-text view.
 
-Ownership: a `Report` keeps a deep copy of the dictionary it was given. Thread-safety: read-only after construction.
+Ownership: a `Report` keeps a deep copy of its dictionary. Thread-safety: read-only after construction.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _ADDED: dict[str, dict[str, Any]] = {
     "cost": {"saved_s": 0.0, "left_s": None, "next_run": "same"},
     "decision": {"resumed_pairs": 0},
 }
-"""By section, what files of version 1 may lack."""
+"""{section: keys that files of version 1 may lack, with their defaults}."""
 
 
 @functools.cache
 def schema() -> dict[str, Any]:
-    """The parsed schema.json; callers must not change it."""
+    """Returns the parsed schema.json; callers must not change it."""
     text = Path(__file__).with_name("schema.json").read_text(encoding="utf-8")
     parsed: dict[str, Any] = json.loads(text)
     return parsed
 
 
 def empty_report(subject: str = "") -> dict[str, Any]:
-    """A valid report of a model about which nothing is known yet. Fill it in, then hand it to `Report`."""
+    """Returns a valid report of a model about which nothing is known yet. Fill it in, then pass it to `Report`."""
     return {
         "kind": "agspeed.report",
         "schema_version": SCHEMA_VERSION,
@@ -125,7 +125,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
 
 
 def validate(data: Mapping[str, Any]) -> None:
-    """Raises UserError naming the first place where `data` departs from schema.json."""
+    """Raises: UserError that names the first place at which `data` violates schema.json."""
     if not isinstance(data, Mapping) or data.get("kind") != "agspeed.report":
         raise UserError('This is not an agspeed report: its "kind" is not "agspeed.report".')
     version = data.get("schema_version")
@@ -147,7 +147,7 @@ def validate(data: Mapping[str, Any]) -> None:
 
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
-    """With what files of version 1 may lack."""
+    """Returns `data` with defaults for keys that files of version 1 may lack."""
     lacking = ("communication", "comparison", "group", "optimizer", "units")
     data = {**dict.fromkeys(lacking), **data}
     for section, added in _ADDED.items():
@@ -159,7 +159,7 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(holder.get(name), list):
             holder[name] = [{"cold": False, **plan} if isinstance(plan, dict) else plan for plan in holder[name]]
     if isinstance(data.get("timeline"), dict) and "at_s" not in data["timeline"]:
-        with contextlib.suppress(KeyError, TypeError, ValueError):  # validating says what is wrong with it
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # `validate` reports what is wrong
             data["timeline"] = {"at_s": _begins(data["timeline"]), "pauses": [], **data["timeline"]}
     completed: dict[str, Any] = _with_defaults(data)
     return completed
@@ -169,7 +169,7 @@ _DEFAULTS = (
     ({"worst", "eager_rms"}, {"allowed_max": None, "allowed_rms": None}),
     ({"native_operators", "shapes"}, {"source": None, "graph": None, "generated": None}),
 )
-"""Keys by which an object of version 1 is known, and what it may lack."""
+"""(Keys that identify an object of version 1, keys that it may lack with their defaults)."""
 
 
 def _with_defaults(value: Any) -> Any:
@@ -182,7 +182,7 @@ def _with_defaults(value: Any) -> Any:
 
 
 def _begins(timeline: Mapping[str, Any]) -> list[float]:
-    """When the points began, as far as their own times say it."""
+    """Returns the seconds at which the points began, computed from their own times alone."""
     found, now = [], 0.0
     for step, following, ms, wait in zip(
         timeline["step"], [*timeline["step"][1:], timeline["steps"]], timeline["ms"], timeline["wait_ms"], strict=True
@@ -193,7 +193,7 @@ def _begins(timeline: Mapping[str, Any]) -> list[float]:
 
 
 def load(path: str | os.PathLike[str]) -> Report:
-    """Reads and validates a report.json. Raises UserError when that is impossible, with the reason."""
+    """Reads and validates a report.json. Raises: UserError with the reason if that is impossible."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(_MAX_BYTES + 1)
@@ -213,20 +213,20 @@ def load(path: str | os.PathLike[str]) -> Report:
 
 
 class Report:
-    """What `agspeed.report(model)` returns: a validated snapshot."""
+    """A validated snapshot, as `agspeed.report(model)` returns it."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         validate(data)
         self._data: dict[str, Any] = copy.deepcopy(dict(data))
 
     def to_dict(self) -> dict[str, Any]:
-        """A copy of the JSON document."""
+        """Returns a copy of the JSON document."""
         return copy.deepcopy(self._data)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes report.json or a self-contained HTML page, by suffix; the file appears whole or not at all.
+        """Writes JSON or a self-contained HTML page, depending on the suffix. The file is written whole or not at all.
 
-        Returns: the absolute path. Raises: UserError when the suffix is neither or the path cannot be written.
+        Returns: the absolute path. Raises: UserError for another suffix, and if the path cannot be written.
         """
         target = _absolute(path)
         suffix = target.suffix.lower()
@@ -247,7 +247,7 @@ class Report:
         return as_text(self._data)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, for notebooks: its styles and scripts reach nothing around it."""
+        """Returns the page in its own frame, for notebooks: its styles and scripts do not affect the notebook."""
         from agspeed.reporting.html.page import render
 
         page = html.escape(render(self._data), quote=True)
@@ -265,7 +265,7 @@ def _validator() -> Any:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Writes a page, whole or not at all. Returns: the absolute path. Raises: UserError where that is impossible."""
+    """Writes a page, whole or not at all. Returns: the absolute path. Raises: UserError if that is impossible."""
     target = _absolute(path)
     if target.suffix.lower() != ".html":
         raise UserError(f"The page is written to a file that ends in .html, and {os.fspath(path)!r} does not.")

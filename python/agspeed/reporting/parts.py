@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builders for the nested pieces of a report, so that callers write typed Python instead of loose dictionaries.
+"""Builders for the nested parts of a report, so that callers write typed Python instead of loose dictionaries.
 
-Each function returns the JSON object that schema.json calls by the same name, with every field present. Nothing is
-checked here beyond Python's own argument checking; `model.validate` checks the finished document against the schema.
+Each function returns the JSON object of the same name in schema.json, with every field present. The functions check
+nothing beyond Python's own argument checking; `model.validate` checks the finished document against the schema.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def interval(estimate: float, low: float, high: float, *, pairs: int, confidence
 
 
 def error(value: float) -> float | str:
-    """An error as JSON can hold it: NaN and infinity become words."""
+    """Returns an error in a form that JSON can hold: NaN and infinity become words."""
     if math.isnan(value):
         return "nan"
     return float(value) if math.isfinite(value) else "inf"
@@ -78,7 +78,7 @@ def gate(
     gradients: Json | None = None,
     optimizer: Json | None = None,
 ) -> Json:
-    """`verdict` is passed, rejected or not-run; the rest come from `errors`."""
+    """`verdict` is passed, rejected or not-run; `forward`, `gradients` and `optimizer` come from `errors`."""
     return {
         "verdict": verdict,
         "numerics": numerics,
@@ -103,7 +103,8 @@ def candidate(
     peak_bytes: int | None = None,
     log: str | None = None,
 ) -> Json:
-    """`state` is chosen, slower, wrong, memory, failed, skipped or pending; `speedup` is eager's time over its own."""
+    """`state` is chosen, slower, wrong, memory, failed, skipped or pending; `speedup` is eager's time over the
+    candidate's."""
     return {
         "name": name,
         "state": state,
@@ -132,7 +133,8 @@ def region(
     graph: str | None = None,
     generated: str | None = None,
 ) -> Json:
-    """`shapes` maps a signature such as "f32[64, 784]" to how often it was seen; the last three are listings."""
+    """`shapes` maps a signature such as "f32[64, 784]" to the number of its occurrences. The last three arguments are
+    listings."""
     return {
         "id": id,
         "location": location,
@@ -148,12 +150,12 @@ def region(
 
 
 def phase(kind: str, first_step: int, last_step: int, candidate: str | None = None) -> Json:
-    """`kind` is eager, capture, compile, gate, trial or steady; both steps belong to the phase."""
+    """`kind` is eager, capture, compile, gate, trial or steady. The phase includes both steps."""
     return {"kind": kind, "first_step": first_step, "last_step": last_step, "candidate": candidate}
 
 
 def pause(kind: str, at_s: float, seconds: float, candidate: str | None = None) -> Json:
-    """`kind` is start-up, capture, compile or gate; `at_s` counts from when optimize was called."""
+    """`kind` is start-up, capture, compile or gate; `at_s` counts from the call of optimize."""
     return {"kind": kind, "candidate": candidate, "at_s": at_s, "seconds": seconds}
 
 
@@ -196,7 +198,7 @@ def fallback(reason: str, *, region: str | None = None, location: Json | None = 
 
 
 def optimizer(name: str, *, chosen: str, why: str, speedup: Json | None = None, gate: Json | None = None) -> Json:
-    """`chosen` is eager or fused; `speedup` is the own step's time over the fused one's."""
+    """`chosen` is eager or fused; `speedup` is the time of the optimizer's own step over the fused step's."""
     return {"name": name, "chosen": chosen, "why": why, "speedup": speedup, "gate": gate}
 
 

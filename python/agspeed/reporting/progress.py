@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of tuning, for a user who waits: what goes on, about how long it takes, and how it ended.
+"""Shows the progress of tuning to a waiting user: the present activity, the time left, and the result.
 
-Three ways, by where the program runs. On a terminal one line that is drawn anew, only inside `update`, at most ten
-times a second: no thread is started and no stream is replaced, so a training loop's own prints and bars keep working.
-In a notebook one output that is updated. Elsewhere (a log file, a pod) one line a phase, through `logging` where the
-application listens to it, else to the stream. The share done never falls.
+There are three forms. On a terminal, one line is redrawn, only inside `update` and at most ten times a second. It
+starts no thread and replaces no stream, so a training loop's own prints and progress bars keep working. In a notebook,
+one output is updated. Elsewhere (a log file, a pod) each phase prints one line, through `logging` if the application
+has configured it, else to the stream. The displayed fraction never decreases.
 
 Thread-safety: none; the training thread owns it. In a group of ranks only rank 0 shows anything.
 """
@@ -28,7 +28,7 @@ _DEFAULT_COLUMNS = 80
 
 
 class Progress:
-    """Shows what the tuner does. Every method is cheap and never raises on a closed or broken stream."""
+    """Shows the tuner's progress. Every method is cheap and never raises on a closed or broken stream."""
 
     def __init__(self, enabled: bool = True, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -42,14 +42,14 @@ class Progress:
         self._bar_shown = False
 
     def begin(self, subject: str, about_s: float) -> None:
-        """One line before the wait: how long it may take."""
+        """Prints one line before the wait that says how long it may take."""
         self._say(f"{subject} is tuned on its first steps, about {duration(about_s)}; Ctrl-C is safe")
 
     def update(self, share: float, phase: str, about_s: float) -> None:
-        """Shows the phase, the share done in 0..1 and about how long all of it takes yet.
+        """Shows the phase, the fraction done (`share`, in 0..1) and the approximate seconds left (`about_s`).
 
         Args:
-            phase: its name, and what may change while it lasts behind a comma: "compiling inductor, 2 of 5".
+            phase: the phase's name and, after a comma, details that may change during it: "compiling inductor, 2 of 5".
         """
         self._share = max(self._share, min(share, 0.99))
         if self._is_terminal or self._is_notebook:
@@ -59,7 +59,7 @@ class Progress:
             self._say(f"{self._share:4.0%}  {phase}, about {duration(about_s)} left")
 
     def end(self, sentence: str) -> None:
-        """The last line: what was decided. `update` may be called again later."""
+        """Prints the last line, which says what was decided. `update` may be called again later."""
         self.clear()
         self._share = 0.0
         self._phases.clear()
@@ -95,7 +95,7 @@ class Progress:
             self._write(f"agspeed: {line}\n")
 
     def _show(self, text: str) -> None:
-        """Puts `text` in the place of the notebook's output."""
+        """Replaces the notebook's output by `text`."""
         data = {"text/plain": text}
         if self._notebook is None:
             ipython: Any = sys.modules["IPython"]
@@ -114,7 +114,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """ "40 s", "3 min", "2 h": as exact as a guess is."""
+    """Returns "40 s", "3 min" or "2 h", with the precision of an estimate."""
     if seconds < 100:
         return f"{max(seconds, 1):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines as a report may show them: with *** in place of what looks like a secret. Pure functions.
+"""Masks secrets in command lines for a report: *** replaces everything that looks like a secret. Pure functions.
 
-What counts is a name that says so, as in --hf-token X, --password=X and db.api_key=X, and a text that has the form of
-one: a token with a known beginning, or a user in an address. Numbers stay.
+A secret is recognised by its name, as in --hf-token X, --password=X and db.api_key=X, or by its form: a token with a
+known prefix, or user information in a URL. Numbers are not masked.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _FORMS = (
 
 
 def masked(words: Iterable[str]) -> list[str]:
-    """The words of a command line, as many as there were."""
+    """Returns the words of a command line with secrets masked. Their number stays the same."""
     shown: list[str] = []
-    is_secret = False  # as the word before says
+    is_secret = False  # the word before is an option that takes a secret
     for word in words:
         name, equals, value = word.partition("=")
         if is_secret and not word.startswith("-"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions a report answers without help, each in a sentence or two: what, how sure, at what cost, what next.
+"""Answers the main questions of a report in a sentence or two each: the choice, its certainty, its cost, the next step.
 
-Facts come first; the few suggestions name the number that they rest on.
+Facts come first. The few suggestions name the numbers on which they are based.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
 
 
 def answers(report: Json) -> list[Answer]:
-    """Question and answer pairs, in reading order; the last one is what to do next."""
+    """Returns question and answer pairs, in reading order. The last answer says what to do next."""
     return [
         Answer("What was chosen", _chosen(report)),
         Answer("How sure", _certainty(report)),
@@ -37,7 +37,7 @@ def answers(report: Json) -> list[Answer]:
 
 
 def headline(report: Json) -> str:
-    """A few words for the top of the page."""
+    """Returns a few words for the top of the page."""
     speedup = report["decision"]["speedup"]
     if report["status"]["state"] == "tuning":
         late = f", pays only beyond step {report['cost']['break_even_step']:,}" if advice.is_too_short(report) else ""
@@ -48,7 +48,7 @@ def headline(report: Json) -> str:
 
 
 def group(group: Json) -> str:
-    """Who trains together, and how many stages the gradients of each region leave in."""
+    """Returns a sentence about the ranks that train together and the number of gradient stages of each region."""
     hosts = f" on {fmt.plural(group['hosts'], 'host')}" if group["hosts"] else ""
     staged = [f"{region} in {fmt.plural(count, 'stage')}" for region, count in group["stages"].items() if count]
     leave = f"; gradients leave {', '.join(staged)}" if staged else ""
@@ -59,7 +59,7 @@ def group(group: Json) -> str:
 
 
 def units(units: Sequence[Json]) -> str:
-    """What runs the units of a sharded module."""
+    """Returns a sentence about the candidates that run the units of a sharded module."""
     alike: dict[tuple[str, str | None], list[str]] = {}
     for unit in units:
         alike.setdefault((unit["runs"], unit["why"]), []).append(unit["name"])
@@ -71,7 +71,7 @@ def units(units: Sequence[Json]) -> str:
 
 
 def comparison(comparison: Json) -> str:
-    """Whether captured graphs were compared with the user's own code."""
+    """Returns a sentence that says whether captured graphs were compared with the user's own code."""
     if comparison["difference"] is not None:
         return f"The captured graphs are not used: {comparison['difference']}."
     if comparison["obstacle"] is not None:
@@ -109,12 +109,12 @@ def _caps(caps: Json) -> str:
 
 
 def mean_ms(operation: Json) -> float | None:
-    """What an operation of the report's communication took on average."""
+    """Returns the average milliseconds of an operation in the report's communication; None if none has ended."""
     return 1e3 * float(operation["seconds"]) / int(operation["ended"]) if operation["ended"] else None
 
 
 def next_steps(report: Json) -> list[str]:
-    """Sentences, most valuable first; never empty."""
+    """Returns sentences of advice, most valuable first; never empty."""
     found = [*advice.on_tuning(report), *_input_wait(report), *_graph_breaks(report), *_recompiles(report)]
     found += _fallbacks(report)
     return found[:_MAX_SUGGESTIONS] or [_settled(report)]
@@ -125,14 +125,14 @@ def _chosen(report: Json) -> str:
     text = f"{decision['chosen']}, because {_clause(decision['why'])}."
     chosen = _step_ms(report["plans"], decision["chosen"])
     if decision["speedup"] is not None and chosen is not None and decision["chosen"] != "eager":
-        eager = chosen * decision["speedup"]["estimate"]  # its own median may be of a few cold steps
+        eager = chosen * decision["speedup"]["estimate"]  # eager's own median may come from a few cold steps
         text += f" A step takes {fmt.milliseconds(chosen)} instead of {fmt.milliseconds(eager)}."
     reason = "" if status["reason"] == decision["why"] else f", {_clause(status['reason'])}"
     return f"{text} Status: {status['state']}{reason}.{_optimizer(report['optimizer'])}"
 
 
 def _optimizer(tuned: Json | None) -> str:
-    """How the optimizer's step runs, as a sentence after others."""
+    """Returns a sentence about the optimizer's step, with a leading space; "" without an optimizer."""
     if tuned is None:
         return ""
     runs = "torch's fused step" if tuned["chosen"] == "fused" else "its own step"
@@ -245,7 +245,7 @@ def _place(item: Json) -> str:
 
 
 def _clause(sentence: str) -> str:
-    """A sentence made fit for the middle of another."""
+    """Returns a sentence in a form for the middle of another sentence."""
     return sentence.strip().rstrip(".")
 
 

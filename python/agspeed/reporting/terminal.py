@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report in a terminal: answers first, then tables; colour only where the console has it.
+"""Prints the report in a terminal: first the answers, then tables. Uses colour only if the console supports it.
 
-`as_text` is the same view without colour, for `str(report)` and files.
+`as_text` returns the same view without colour, for `str(report)` and files.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ def print_report(report: Json, console: Console | None = None) -> None:
     console = console or Console()
     report = fmt.printable(report)
     console.print(_view(report, is_wide=console.width >= _WIDE))
-    console.print(_commands(report), soft_wrap=True)  # to be copied whole
+    console.print(_commands(report), soft_wrap=True)  # so that users can copy a whole command
 
 
 def as_text(report: Json, width: int = 110) -> str:
-    """The report as plain text without trailing blanks, in characters that standard output has."""
+    """Returns the report as plain text without trailing blanks, in characters that standard output supports."""
     stream = io.StringIO()
     print_report(
         report, Console(file=stream, width=width, color_system=None, force_terminal=False, legacy_windows=False)
@@ -108,7 +108,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _plans(report: Json, is_wide: bool) -> RenderableType:
-    """The table of plans; on narrow terminals the reasons follow it instead of being squeezed into a column."""
+    """Returns the table of plans. On narrow terminals the reasons follow the table instead of forming a column."""
     columns = ("Plan", "State", "Step", "Speed", "Interval", "Peak")
     table = _table("Plans", *columns, *(["Compile", "Why"] if is_wide else []))
     for column in table.columns[: len(columns)]:
@@ -193,12 +193,12 @@ def _operations(communication: Json) -> Table:
 
 
 def _place(item: Json) -> tuple[str, str]:
-    """Where something happened, and how often."""
+    """Returns the place of an event and its count."""
     return fmt.location(item["location"]), fmt.count(item["count"])
 
 
 def _listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """The first rows of a list that may be long, and how many more there are."""
+    """Returns a table of the first rows, with the number of further rows."""
     table = _table(title, *columns)
     for row in rows[:_MAX_ROWS]:
         table.add_row(*map(Text, row))
@@ -209,7 +209,7 @@ def _listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) 
 
 
 def _commands(report: Json) -> Text:
-    """How to get the same run, a line each."""
+    """Returns the commands that reproduce the run, one per line."""
     lines = []
     if report["reproduce"]["command"]:
         lines.append(f"Reproduce: {report['reproduce']['command']}")

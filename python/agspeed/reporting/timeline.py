@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records the time of every training step in bounded memory.
 
-Steps are averaged in buckets. When the buckets are full, neighbours are merged two by two, so a run of any length
-keeps between half of `capacity` and `capacity` points of equally many steps, unseen ones not counted. A step in the
-same phase as the one before it extends that phase; when there are too many phases, the shortest joins its predecessor.
+Steps are averaged in buckets. When all buckets are full, neighbours are merged in pairs. So a run of any length has
+between half of `capacity` and `capacity` points, each with the same number of observed steps. A step in the same phase
+as the step before it extends that phase. If there are too many phases, the shortest one joins its predecessor.
 
 Thread-safety: none; the training thread owns it. Cost: a few additions per step.
 """
@@ -47,7 +47,7 @@ class _Bucket:
 
 
 class TimelineRecorder:
-    """Feed it every step; ask for `to_json()` whenever a report is wanted."""
+    """Records every step (`add`, `skip`) and returns the report's timeline (`to_json`)."""
 
     def __init__(self, capacity: int = 1024, clock: Callable[[], float] = time.perf_counter) -> None:
         if capacity < 2 or capacity % 2:
@@ -62,11 +62,11 @@ class TimelineRecorder:
 
     @property
     def steps(self) -> int:
-        """Steps seen so far; also the number of the next step."""
+        """The number of steps so far, which is also the number of the next step."""
         return self._steps
 
     def add(self, ms: float, *, wait_ms: float = 0.0, phase: str = "eager", candidate: str | None = None) -> None:
-        """Records one step: `ms` without input wait, the wait apart, and what the tuner was doing (parts.phase)."""
+        """Records one step: its time `ms` without input wait, the wait, and the tuner's phase (parts.phase)."""
         if not self._buckets or self._buckets[-1].count == self._width:
             if len(self._buckets) == self._capacity:
                 self._merge_neighbours()
@@ -76,13 +76,14 @@ class TimelineRecorder:
         self._steps += 1
 
     def skip(self, steps: int) -> None:
-        """`steps` steps passed unseen, in the phase of the last one; the points around them keep their numbers."""
+        """Counts `steps` steps that ran unobserved, in the phase of the last step. Points keep their step numbers."""
         if self._phases:
             self._steps += steps
             self._phases[-1]["last_step"] = max(self._steps - 1, self._phases[-1]["last_step"])
 
     def pause(self, kind: str, seconds: float, candidate: str | None = None, *, before_s: float = 0.0) -> None:
-        """Training stood still for `seconds`, until `before_s` ago (parts.pause). Of very many the longest are kept."""
+        """Records that training stood still for `seconds`, until `before_s` ago (parts.pause). If there are too many
+        pauses, the longest are kept."""
         if seconds < _SHORTEST_PAUSE_S:
             return
         at_s = self._now(before_s=before_s + seconds)
@@ -95,7 +96,7 @@ class TimelineRecorder:
             self._pauses.remove(min(self._pauses, key=lambda pause: float(pause["seconds"])))
 
     def to_json(self) -> dict[str, Any]:
-        """The report's `timeline` object."""
+        """Returns the report's `timeline` object."""
         buckets = self._buckets
         return {
             "step": [bucket.first_step for bucket in buckets],
@@ -110,11 +111,11 @@ class TimelineRecorder:
         }
 
     def _now(self, before_s: float) -> float:
-        """Seconds from the recorder's beginning to `before_s` ago."""
+        """Returns the seconds from the recorder's beginning to `before_s` ago."""
         return max(self._clock() - self._begun - before_s, 0.0)
 
     def _follows(self, pause: dict[str, Any], at_s: float) -> bool:
-        """True when no step was timed between the end of `pause` and `at_s`."""
+        """Returns True if no step was timed between the end of `pause` and `at_s`."""
         return bool(at_s - pause["at_s"] - pause["seconds"] < _SHORTEST_PAUSE_S)
 
     def _merge_neighbours(self) -> None:
@@ -133,7 +134,7 @@ class TimelineRecorder:
             self._drop_shortest_phase()
 
     def _drop_shortest_phase(self) -> None:
-        # The first has no predecessor and the last is still growing.
+        # The first phase has no predecessor, and the last one is still growing.
         lengths = [phase["last_step"] - phase["first_step"] for phase in self._phases[1:-1]]
         index = 1 + lengths.index(min(lengths))
         self._phases[index - 1]["last_step"] = self._phases.pop(index)["last_step"]

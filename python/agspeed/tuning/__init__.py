@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tuning: compiling candidates, checking them, measuring them on real steps, and deciding."""
+"""Tuning: compiles candidates, checks them, measures them on real training steps, and decides which one runs."""

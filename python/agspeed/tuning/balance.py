@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tuning has cost, what it has saved, and from which step on it pays. Pure functions of the tuner's snapshot."""
+"""Computes what tuning has cost and saved, and the step at which it breaks even. Pure functions of the tuner's
+snapshot."""
 
 from __future__ import annotations
 
@@ -15,11 +16,11 @@ Json = Mapping[str, Any]
 
 
 def of(tuner: Json, plan: str, mode: str, num_operators: int) -> dict[str, Any]:
-    """Figures of the report's `cost`, by their names there.
+    """Returns the figures of the report's `cost` section, under the names that they have there.
 
     Args:
-        plan: the one in force.
-        num_operators: of all captured graphs together.
+        plan: the plan in force.
+        num_operators: the number of operators in all captured graphs together.
     """
     ledger = tuner["ledger"]
     is_tuning = tuner["phase"] != "settled"
@@ -39,19 +40,21 @@ def of(tuner: Json, plan: str, mode: str, num_operators: int) -> dict[str, Any]:
 
 
 def _break_even(num_steps: int, missing_s: float, saving_s: float | None) -> int | None:
-    """The step at which `missing_s` more than at step `num_steps` are saved; earlier than that where it is negative."""
+    """Returns the step by which another `missing_s` seconds are saved, counted from step `num_steps`; an earlier step
+    if `missing_s` is negative. None if the plan saves nothing."""
     if saving_s is None or saving_s <= 0:
         return None
     return max(0, num_steps + math.ceil(missing_s / saving_s))
 
 
 def _left_s(tuner: Json, mode: str, num_operators: int) -> float | None:
-    """Seconds that the user yet waits for; elsewhere compiles cost him little, but nobody knows how much."""
+    """Returns how many seconds the user still waits in mode="max". None in other modes: compiles run in the background
+    there, and their small cost to the user is not known in advance."""
     return forecast(tuner["arms"], num_operators).left_s if mode == "max" else None
 
 
 def _saving(tuner: Json, plan: str) -> float | None:
-    """Seconds by which a step of the plan is shorter than eager's; None where no pair tells."""
+    """Returns by how many seconds a step of the plan is shorter than an eager step; None without a paired timing."""
     arm = next((arm for arm in tuner["arms"] if arm["name"] == plan), None)
     if arm is None or plan == EAGER or tuner["eager_paired_seconds"] is None or ratio(arm, tuner) is None:
         return None
@@ -59,14 +62,16 @@ def _saving(tuner: Json, plan: str) -> float | None:
 
 
 def _best_saving(tuner: Json) -> float | None:
-    """Of the best candidate that is not out."""
+    """Returns the largest `_saving` of all plans that have not lost, failed or been rejected; None if none is known."""
     alive = [arm for arm in tuner["arms"] if arm["verdict"] != "lost" and arm["state"] not in ("rejected", "failed")]
     return max((saving for arm in alive if (saving := _saving(tuner, arm["name"])) is not None), default=None)
 
 
 def _saved_s(tuner: Json, saving_s: float | None) -> float:
-    """What slow trials took is cost, no negative saving. A plan that an earlier process chose runs beside an eager that
-    nobody times: its re-checks tell."""
+    """Returns the seconds saved so far. Trials of slow plans count as cost and not as negative savings.
+
+    If the plan comes from the database, eager steps are timed only in re-checks: `saving_s` then stands for each step.
+    """
     ledger, decision = tuner["ledger"], tuner["decision"]
     if decision is not None and decision["from_database"]:
         return float((saving_s or 0.0) * (ledger["steps"] - decision["step"]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles one candidate for one region and gates it. Used in the training process and in the compile child alike."""
+"""Compiles one candidate for one region and gates it. Both the training process and the compile child use this."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from agspeed.tuning.proof import Proof
 
 
 class BuildableRegion(Protocol):
-    """What `build` needs of a region."""
+    """The attributes of a region that `build` uses."""
 
     gm: fx.GraphModule
     example_inputs: list[Any]
@@ -42,12 +42,12 @@ class BuildableRegion(Protocol):
     other_sizes: list[InputSizes]
     where: str
     proofs: dict[str, Proof]
-    """What the compile child has proven of candidates."""
+    """{candidate: the compile child's proof that its code passed the gate}."""
 
 
 def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcome:
-    """Compiles `name` for `region` and checks it against eager on the region's captured inputs, and at the region's
-    other sizes, unless that code has been proven right already. Never raises.
+    """Compiles candidate `name` for `region` and compares it with eager on the region's captured inputs and at its
+    other sizes. Skips the comparison if the compile child has already proven the same code right. Never raises.
 
     Returns: an Outcome in state "ready" with a runner, or "skipped", "failed" or "rejected" with the reason.
     """
@@ -55,7 +55,7 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
 
 
 def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) -> Generator[None, None, Outcome]:
-    """`build` with pauses, during which training steps may run."""
+    """Like `build`, as a generator: it yields between parts of the work, so that training steps can run meanwhile."""
     chosen = candidate(name)
     device = home_of(tensors_in(region.example_inputs)).type
     elsewhere = f"it serves the device {', '.join(chosen.devices)} alone" if device not in chosen.devices else None
@@ -119,9 +119,9 @@ def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) ->
 def _gate_other_sizes(
     outcome: Outcome, runner: Runner, region: BuildableRegion, sample: list[Any], options: CompileOptions
 ) -> None:
-    """Repeats the check at the region's other sizes, and confines the runner to sizes that passed.
+    """Repeats the check at the region's other sizes, and restricts the runner to sizes that passed.
 
-    Sizes that eager cannot run, or that need more memory than there is, are left out.
+    Skips sizes that eager cannot run or that need more memory than the machine has.
     """
     positions = [i for i, value in enumerate(region.example_inputs) if isinstance(value, torch.SymInt)]
     if not positions:
@@ -153,8 +153,10 @@ def _gate_other_sizes(
 
 
 def _reject_if_it_changes_parameters(outcome: Outcome, region: BuildableRegion, sample: Sequence[Any]) -> None:
-    """Other ranks hold the same parameters, and come to candidates at other steps, or not at all: what they reduce may
-    differ in its last bits from rank to rank, but not what each of them computes for itself and keeps.
+    """Rejects the candidate if its graph changes a parameter in place.
+
+    Ranks adopt candidates at different steps or not at all. Gradients may then differ in their last bits before the
+    reduction, which makes them equal again. A parameter that a rank changes by itself would stay different.
     """
     copies = InputCopies(sample)
     with region.modes.restored(), undisturbed(devices_of(sample)):
@@ -181,7 +183,8 @@ def _check(
 
 
 def _may_check_here() -> bool:
-    """False where the check's own forward and backward would be seen: under saved-tensor hooks, or in a backward."""
+    """Returns False under saved-tensor hooks and during a backward: the check's own forward and backward would be
+    visible there."""
     return not has_saved_tensor_hooks() and current_backward() == -1
 
 
@@ -191,8 +194,8 @@ def _reject_unless(accepted: bool, outcome: Outcome, reason: str) -> None:
 
 
 def _memory_budget() -> int | None:
-    """Bytes the gate's float64 run may take on the CPU: half of what the machine has free now; None where that is
-    unknown.
+    """Returns the bytes that the gate's float64 run may take on the CPU: half of the memory that is available now.
+    None if that is unknown.
     """
     try:
         with open("/proc/meminfo", encoding="ascii") as lines:

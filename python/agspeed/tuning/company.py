@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in a decision: this process, all ranks of a group together, or each rank of a job on its own."""
+"""Finds out which ranks take part in a decision: this process alone, all ranks of a group together, or each rank of a
+job on its own."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ _HOROVODS = ("agspeed.horovod.torch", "horovod.torch")
 
 
 def num_ranks() -> int:
-    """Ranks that may hold the same parameters as this process, whatever reduces their gradients: those of the default
-    group or of a Horovod job, whichever are more; 1 where this process trains alone. Costs a microsecond.
+    """Returns how many ranks may hold the same parameters as this process: the size of the default group or of the
+    Horovod job, whichever is larger. 1 if this process trains alone. Takes a microsecond.
     """
     size = world_size()
     for horovod in filter(None, map(sys.modules.get, _HOROVODS)):
@@ -28,7 +29,8 @@ def num_ranks() -> int:
 
 
 def patience(settings: Settings, meetings: Meetings | None) -> Patience | None:
-    """Of the ranks that may wait for this one; None where none does, or where what runs must not depend on time."""
+    """Returns how long other ranks can wait for this one. None if no rank waits for it, or if the choice of plans must
+    not depend on time (mode="deterministic")."""
     if meetings is not None:
         return meetings.patience
     is_waited_for = world_size() > 1 and settings.mode != "deterministic"
@@ -36,7 +38,8 @@ def patience(settings: Settings, meetings: Meetings | None) -> Patience | None:
 
 
 def company(settings: Settings, meetings: Meetings | None) -> str:
-    """What to add to a decision's reason, "" where no other rank tunes. Warns once where ranks tune on their own."""
+    """Returns text to append to a decision's reason; "" if no other rank tunes. Warns once if each rank tunes on its
+    own."""
     if meetings is not None:
         return f"; {meetings.num_ranks} ranks tune together"
     size = world_size()

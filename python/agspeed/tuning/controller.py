@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the tuner's decisions: turns training steps into its events, and its actions into the session's verbs.
+"""Connects the tuner to the session: reports training steps to the tuner as events, and carries out its actions.
 
-The tuner itself (runtime/tune, C++) is a pure state machine; everything that takes time or touches the world is here:
-capture, compiles in the child process, loading and gating, the database, the memory meter. All methods run on the
-training thread at the borders of training steps.
+The tuner itself (runtime/tune, C++) is a pure state machine. This module does everything that takes time or has side
+effects: capture, compiles in the child process, loading and gating, the database, the memory meter. All methods run on
+the training thread between training steps.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from agspeed.tuning.unfinished import UnfinishedTuning
 from agspeed.tuning.waiting import Waiting
 
 _LOAD_PER_CAPTURE = 2.5
-"""Compiling and gating a model here takes that many times as long as capturing it, or less."""
+"""Compiling and gating a model in this process takes at most this many times as long as capturing it."""
 _LONGEST_WAIT_S = 600.0
 _STANDING_STILL = ("capture", "load", "wait")
-"""What training stands still for, at all ranks of a group."""
+"""Actions during which training stands still, at all ranks of a group."""
 _searching: weakref.WeakSet[Controller] = weakref.WeakSet()
-"""Those of this process that have not decided yet: models of one training loop share what tuning may cost it."""
+"""The process's controllers that have not decided yet: all models of a training loop share one tuning budget."""
 
 
 class Controller:
-    """See the module's text. One per session; without the native extension it settles on eager at once."""
+    """Tunes one session. Without the native extension it settles on eager at once."""
 
     def __init__(self, session: Steerable) -> None:
         self._session = session
@@ -77,7 +77,7 @@ class Controller:
     # --- called by the session ----------------------------------------------------------------------------------------
 
     def start(self, num_steps: int, trained_seconds: float, call: TrainingCall) -> None:
-        """A training step is about to begin with `call`; `num_steps` were trained before any of this was loaded."""
+        """Begins tuning before a training step with `call`; `num_steps` steps ran before tuning was loaded."""
         if self._module is None:
             self._session.settle(EAGER, native.why_missing())
             return
@@ -92,7 +92,7 @@ class Controller:
         self._advance()
 
     def ran(self) -> RanStep:
-        """What is to be known at the end of a step whose time will be known later only."""
+        """Returns the facts about a step that must be recorded at its end, for steps whose time is known later."""
         session = self._session
         is_disturbed = (
             session.runner.take_disturbed() or self._is_capturing or len(session.regions) != self._regions_seen
@@ -100,9 +100,9 @@ class Controller:
         return RanStep(self._layouts.named(session.plan), self._meter.take_peak(self), is_disturbed)
 
     def after_step(self, seconds: float, shape: str, ran: RanStep | None = None) -> int:
-        """A training step ended after `seconds` of work on batches of `shape`; ran: noted at its end, else it is now.
+        """Reports a training step of `seconds` on batches of `shape`. ran: its record; None: the step ends right now.
 
-        Returns: how many of the steps to come are of no use to the tuner; `steps_unseen` may tell of them instead.
+        Returns: how many next steps the tuner does not need; the caller may report them with `steps_unseen` instead.
         """
         if self._module is None:
             return 0
@@ -123,7 +123,7 @@ class Controller:
         return self._num_quiet
 
     def steps_unseen(self, count: int, seconds: float) -> None:
-        """`count` steps ran that were of no use, `seconds` in all."""
+        """Reports `count` steps that the tuner did not need; they took `seconds` in all."""
         self._num_quiet = max(0, self._num_quiet - count)
         self._skipped = (self._skipped[0] + count, self._skipped[1] + seconds)
 
@@ -134,7 +134,7 @@ class Controller:
 
     @property
     def activity(self) -> str:
-        """What the tuner is doing, as a sentence."""
+        """A sentence about what the tuner is doing."""
         return f"{self._tuner.status_reason}{self._company}" if self._module is not None else native.why_missing()
 
     @property
@@ -143,19 +143,19 @@ class Controller:
         return self._store is not None and self._store.is_usable
 
     def roll_back(self, region: int, name: str, reason: str) -> None:
-        """Candidate `name` raised while it ran a region: plans that need it there are out. Any thread.
+        """Excludes all plans that run `region` with candidate `name`, which raised there. Any thread.
 
         Takes effect at the end of the step, or with `heed_failures`.
         """
         self._failures.append((region, name, reason))
 
     def heed_failures(self) -> None:
-        """Runs another plan from the next forward on where the one in force is out."""
+        """Switches to another plan from the next forward on if the plan in force has been excluded."""
         if self._take_failures():
             self._advance()
 
     def snapshot(self) -> dict[str, Any]:
-        """What the tuner knows and what is kept of it, for the report; {} without the tuner."""
+        """Returns the tuner's state and what the database keeps of it, for the report; {} without the tuner."""
         if self._module is None:
             return {}
         return {**self._tuner.snapshot(), **self._unfinished.shown(), "has_database": self.has_database}
@@ -171,7 +171,7 @@ class Controller:
     # --- events -------------------------------------------------------------------------------------------------------
 
     def _take_failures(self) -> bool:
-        """Tells the tuner of plans whose candidates raised. Returns whether there were any."""
+        """Reports plans whose candidates raised to the tuner. Returns whether there were any."""
         if self._module is None or not self._failures:
             return False
         while self._failures:
@@ -220,7 +220,7 @@ class Controller:
 
     @contextlib.contextmanager
     def _interruptible(self) -> Iterator[None]:
-        """Training waits for what happens inside: Ctrl-C loses nothing."""
+        """Makes Ctrl-C keep the results of tuning so far, for code during which training waits."""
         try:
             yield
         except KeyboardInterrupt as error:
@@ -231,7 +231,7 @@ class Controller:
             raise error.with_traceback(None) from None
 
     def _heed_group(self, meetings: Meetings) -> None:
-        """The group is over, or what was decided is to be looked at again."""
+        """Reacts to the group's tuner: it may want to check its decision again, or have ended tuning."""
         if self._tuner.is_suspicious:
             meetings.meet_again()
         if self._tuner.is_over_because and not self._is_settled:
@@ -242,7 +242,7 @@ class Controller:
     # --- actions ------------------------------------------------------------------------------------------------------
 
     def _carry_out(self, action: dict[str, Any]) -> bool:
-        """Does what the tuner asks. Returns True when something was reported back at once, so that it can go on."""
+        """Carries out one action. Returns True if it reported a result to the tuner, which can then continue."""
         arm = action["arm"]
         logger.debug("tuner: %s", action)
         if not self._is_settled:
@@ -298,8 +298,8 @@ class Controller:
         return True
 
     def _load(self, name: str, limit_s: float) -> bool:
-        """Compiles and gates what plan `name` wants here, part by part; the rest is for the next border of a step once
-        `limit_s` are over. What takes longer than others can wait is given up where more of it would follow.
+        """Compiles and gates the candidates of plan `name` in this process, part by part. After `limit_s` seconds the
+        rest waits for the end of the next step. Gives the plan up if a part takes longer than other ranks can wait.
         """
         self._unfinished.recall()
         self._unfinished.keep()
@@ -314,7 +314,7 @@ class Controller:
                 seconds, begun = time.perf_counter() - begun, time.perf_counter()
                 if self._patience is not None:
                     too_slow = self._patience.why_too_slow(seconds)
-        except BaseException as error:  # Ctrl-C, or strict: the tuner must not wait for this candidate
+        except BaseException as error:  # Ctrl-C, or strict=True: the tuner must not wait for this candidate
             self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
             raise
         seconds = time.perf_counter() - started
@@ -333,7 +333,7 @@ class Controller:
         return True
 
     def _decide(self, arm: str, reason: str) -> bool:
-        """Settles on `arm`, unless others are worth a look first. A group's tuner asks for that look by itself."""
+        """Settles on `arm`, unless refined plans should be measured first. A group's tuner asks for those itself."""
         if self._session.meetings is None and self._refine(arm):
             return True
         self._is_settled = True
@@ -355,7 +355,7 @@ class Controller:
         arms, plans = tuner["arms"], []
         if decided != self._refined and not layout_of(decided):
             self._refined = decided
-            whole = [region for region in self._session.regions if region.part is None]  # parts are run alike
+            whole = [region for region in self._session.regions if region.part is None]  # FSDP units share one plan
             plans = refinements(decided, arms, whole)
         plans = plans or self._layouts.beside(decided, arms)
         for plan in plans:
@@ -395,6 +395,6 @@ class Controller:
         record, tuner = self._tuner.decision_record(), self._tuner.snapshot()
         is_passing = first_passing(self._session.regions, tuner["arms"]) is not None
         if self._store is None or record is None or is_passing or tuner["decision"]["from_database"]:
-            return  # how it was measured stands there
+            return  # the database keeps the record of the original measurement
         record["capture_seconds"] = self._session.history.capture_seconds
         self._store.store(record)

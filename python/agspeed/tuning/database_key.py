@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuning database's key: which decision of an earlier process fits this model, data and machine.
+"""Makes the tuning database's key, which finds an earlier process's decision for the same model, data and machine.
 
-The key is made before anything is captured, from what can be read off the model: its modules' code, its parameters
-and the shapes of the first batch. It need not be perfect: a decision only suggests which candidate to compile first,
-and that candidate is compiled from a fresh capture and gated again.
+The key is made before anything is captured, from the modules' code, the parameters and the shapes of the first batch.
+It need not be perfect: a stored decision only suggests which candidate to compile first. That candidate is compiled
+from a fresh capture and gated again.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from agspeed.distributed.wrapper import Wrapper
 
 @dataclass(frozen=True)
 class TrainingCall:
-    """A training call that is about to happen. Not to be kept: it holds the user's batch."""
+    """A training call that is about to happen. Do not store it: it holds the user's batch."""
 
     target: Callable[..., Any]
     args: Any
     kwargs: Any
     wrapper: Wrapper | None = None
-    """What reduces the target's gradients."""
+    """The wrapper that reduces the target's gradients, if there is one."""
     device: torch.device = CPU
-    """Where the target works."""
+    """The device on which the target computes."""
 
     def database_key(self, settings: Settings) -> dict[str, Any]:
-        """See runtime/tune/store/database_format.md."""
+        """Returns the key in the form that runtime/tune/store/database_format.md specifies."""
         tensors = list(tensors_in((self.args, self.kwargs)))
         owner, accelerator = self._owner(), accelerator_of(self.device)
         devices = {str(t.device) for t in tensors} | {
@@ -64,7 +64,7 @@ class TrainingCall:
         }
 
     def num_modules(self) -> int:
-        """How large the target is, roughly; 0 for functions."""
+        """Returns the number of modules in the target, as its rough size; 0 for functions."""
         owner = self._owner()
         return sum(1 for _ in owner.modules()) if owner is not None else 0
 
@@ -75,7 +75,7 @@ class TrainingCall:
 
 @functools.cache
 def isa() -> str:
-    """Processor capability that generated code depends on, e.g. "x86_64 AVX512"."""
+    """Returns the processor capability that generated code depends on, for example "x86_64 AVX512"."""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}"
 
 
@@ -90,7 +90,7 @@ def _versions() -> dict[str, str]:
 
 
 def structure_hash(target: Callable[..., Any]) -> str:
-    """Of the modules' code and the parameters' shapes; of a step function's code."""
+    """Returns a hash of the modules' code and the parameters' shapes; for a step function, of its code."""
     digest = hashlib.sha256()
     owner = getattr(target, "__self__", None)
     if isinstance(owner, nn.Module):
@@ -112,5 +112,5 @@ def _add_code(digest: Any, function: Any) -> None:
 
 
 def shape_class(args: Any, kwargs: Any) -> str:
-    """The shapes of a call's tensors as text: only steps of the same class are compared."""
+    """Returns the shapes of a call's tensors as text. Only steps of the same class are compared with each other."""
     return ";".join("x".join(map(str, t.shape)) for t in tensors_in((args, kwargs)))

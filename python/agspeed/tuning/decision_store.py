@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DecisionStore: a session's way to the decisions of earlier processes, and of its own decision to later ones.
+"""Reads the decisions of earlier processes from the tuning database and stores the session's own decision there.
 
-A file that cannot be used means one warning and no decisions; training never depends on it. Training thread only.
+If the file cannot be used, there is one warning and no decisions; training never depends on it. Training thread only.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ class DecisionStore:
         return bool(self._database.is_usable)
 
     def find(self) -> Json | None:
-        """The decision of an earlier process, or with an empty "arm" what one found out that did not come to decide.
-
-        What is no record is one warning, and as good as absent.
+        """Returns the decision of an earlier process. If that process ended before it decided, "arm" is empty and the
+        record holds its results so far. None if there is no record, or with one warning if the record is invalid.
         """
         record: Json | None = self._database.find(self.key, int(time.time()))
         if record is None or (reason := why_no_record(record)) is None:
@@ -47,7 +46,7 @@ class DecisionStore:
         return None
 
     def store_unfinished(self, record: Json) -> bool:
-        """Keeps what is known before a decision. Returns whether it was stored; a failure is a warning."""
+        """Stores results from before a decision. Returns whether they were stored; a failure is only a warning."""
         try:
             return bool(self._database.store_unfinished(self.key, record, int(time.time())))
         except (AgspeedError, RuntimeError, ValueError) as error:
@@ -55,11 +54,11 @@ class DecisionStore:
             return False
 
     def rows(self) -> list[Json]:
-        """All records that are such, with their keys."""
+        """Returns all valid records, with their keys."""
         return [row for row in self._database.list() if row["intact"] and why_no_record(row["record"]) is None]
 
     def store(self, record: Json) -> None:
-        """Keeps a decision; a failure is a warning."""
+        """Stores a decision; a failure is only a warning."""
         if not self.is_usable:
             return
         try:

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Regions captured after the decision: new shapes, unfrozen layers, other branches of the user's code.
+"""Handles regions captured after the decision: new shapes, unfrozen layers, other branches of the user's code.
 
-A deferred region runs its graph operator by operator until the chosen candidate is ready for it. Like the first
-regions it is compiled, gated and tried in a child process unless the candidate may run here at once; only then is it
-compiled here (with cache hits), gated, and switched to at the border of a step. A candidate that crashes, hangs or
-exits on such a graph is out for that region alone, with the reason in the report.
+A deferred region runs its graph operator by operator until the chosen candidate is ready for it. The candidate is
+first compiled, gated and tried in a child process, unless it may be compiled in this process at once. It is then
+compiled here (with cache hits), gated, and adopted between two steps. If it crashes, hangs or exits on this graph, it
+is excluded for this region alone, with the reason in the report.
 
-mode="max" waits for the child, some seconds between two steps; mode="deterministic", where what runs must not depend
-on time, waits until it is through. Ranks that decided together capture such graphs each at its own time: what one of
-them does here is spread over steps, so that the collectives of the others do not run out of time. All methods run on
-the training thread.
+mode="max" waits some seconds for the child between two steps. mode="deterministic" waits until the child has finished,
+because the choice must not depend on time. Ranks that decided together may capture such graphs at different times, so
+this work is spread over several steps: otherwise the collectives of other ranks could time out. All methods run on the
+training thread.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from agspeed.tuning.company import patience
 from agspeed.tuning.outcome import Outcome
 
 _MAX_GRAPHS = 32
-"""More different ones than that stay on graph-eager."""
+"""Further graphs stay on graph-eager."""
 _LONGEST_WAIT_S = {"deterministic": 600.0, "max": 5.0}
-"""By mode; others do not wait."""
+"""Seconds to wait for the child, by mode; other modes do not wait."""
 
 
 class Adopter(Protocol):
-    """The verbs of a session that deferred regions need."""
+    """The attributes and methods of a session that deferred regions use."""
 
     settings: Settings
     options: CompileOptions
@@ -44,7 +44,7 @@ class Adopter(Protocol):
 
 
 class DeferredRegions:
-    """See the module's text. One per session."""
+    """The deferred regions of one session."""
 
     def __init__(self, session: Adopter) -> None:
         self._session = session
@@ -57,7 +57,7 @@ class DeferredRegions:
         self._compiled: list[Any] = []
 
     def add(self, region: Any) -> None:
-        """A region without an outcome for the chosen plan was called; repeated calls change nothing."""
+        """Adds a region that was called and has no outcome for the chosen plan. Repeated calls change nothing."""
         if region not in self._seen:
             self._seen.add(region)
             self._graphs.add(region.key)
@@ -69,7 +69,7 @@ class DeferredRegions:
         return not self._new and not self._compiling and not self._compiled
 
     def advance(self) -> None:
-        """A training step has ended: starts what is new, adopts what is ready."""
+        """Starts compiling new regions and adopts regions that are ready. Called when a training step has ended."""
         if self.is_idle:
             return
         new, self._new = self._new, []
@@ -83,11 +83,11 @@ class DeferredRegions:
             self._compile_queue.close()
 
     def wait(self, timeout_s: float | None) -> None:
-        """Waits for the child; what it finished is adopted when the next step ends."""
+        """Waits for the child. Regions that it finished are adopted when the next step ends."""
         self._compile_queue.wait(timeout_s)
 
     def close(self) -> None:
-        """Ends background work; what is not ready stays on graph-eager."""
+        """Ends background work. Regions that are not ready stay on graph-eager."""
         self._new.clear()
         self._compiling.clear()
         self._compiled.clear()
@@ -103,7 +103,7 @@ class DeferredRegions:
         self._compiled.append(region)
 
     def _finished(self) -> list[Any]:
-        """Regions that the child is through with."""
+        """Returns the regions that the child has finished, successfully or not."""
         mode = self._session.settings.mode
         if mode in _LONGEST_WAIT_S:
             self._compile_queue.wait(min(_LONGEST_WAIT_S[mode], self._longest_stop_s))
@@ -114,8 +114,8 @@ class DeferredRegions:
         return finished
 
     def _adopt_compiled(self) -> None:
-        """Compiles here what the child has found to be sound, and switches to it: all of it, or what there is time for
-        until the next step.
+        """Compiles in this process the regions that the child has finished, and adopts them. Stops when the time for
+        one pause between steps is used up and continues after the next step.
         """
         started = time.perf_counter()
         while self._compiled and time.perf_counter() - started < self._longest_stop_s:

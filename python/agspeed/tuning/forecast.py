@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tuning is going to take, from what the tuner knows: for the progress that a waiting user sees.
+"""Estimates how long tuning will take, for the progress display of a waiting user.
 
-What an arm costs is guessed from its candidate and the size of the graphs, and corrected by what the arms that are
-through have cost on this machine. Pure functions of the tuner's snapshot.
+The cost of an arm is estimated from its candidate and the size of the graphs. The cost of finished arms on this machine
+corrects the estimate. Pure functions of the tuner's snapshot.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from agspeed.tuning.plan import EAGER, candidates_of
 
 _COMPILE_S = {"inductor": (12.0, 0.10), "inductor-max-autotune": (15.0, 0.12), "native": (0.5, 0.02)}
 _OTHER_COMPILE_S = (0.3, 0.01)
-"""Seconds for a graph of any size, and for each of its operators."""
+"""Seconds per graph, and seconds per operator in it."""
 _PAIRS = 30
-"""Pairs of blocks after which most arms are decided about."""
+"""Pairs of timed blocks after which most arms are decided."""
 _OPERATORS_PER_MODULE = 6
 _UNKNOWN_STEP_S = 0.05
 _THROUGH = ("rejected", "failed", "skipped")
@@ -25,7 +25,7 @@ _THROUGH = ("rejected", "failed", "skipped")
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds of tuning so far and to come, and how many of the arms are through."""
+    """Seconds of tuning spent so far and left, and how many of the arms are finished (`num_through`)."""
 
     spent_s: float
     left_s: float
@@ -34,17 +34,17 @@ class Forecast:
 
     @property
     def share(self) -> float:
-        """Of the whole, in 0..1."""
+        """The fraction of tuning that is done, in 0..1."""
         whole = self.spent_s + self.left_s
         return self.spent_s / whole if whole > 0 else 1.0
 
 
 def forecast(arms: Sequence[Mapping[str, Any]], num_operators: int) -> Forecast:
-    """Of tuning with these arms.
+    """Returns the forecast for tuning with these arms.
 
     Args:
-        arms: as in the tuner's snapshot; eager costs nothing, and its steps say how long a step takes.
-        num_operators: of all captured graphs together.
+        arms: as in the tuner's snapshot. Eager costs nothing; its timings give the duration of a step.
+        num_operators: the number of operators in all captured graphs together.
     """
     tried = [arm for arm in arms if arm["name"] != EAGER]
     step_s = next((arm["seconds"]["p50"] for arm in arms if arm["name"] == EAGER and arm["seconds"]), _UNKNOWN_STEP_S)
@@ -58,7 +58,7 @@ def forecast(arms: Sequence[Mapping[str, Any]], num_operators: int) -> Forecast:
 
 
 def guess(names: Iterable[str], num_modules: int) -> float:
-    """Seconds of tuning with arms of these names, before anything was captured."""
+    """Returns the expected seconds of tuning with arms of these names, before anything was captured."""
     num_operators = _OPERATORS_PER_MODULE * num_modules
     timing_s = 2 * _PAIRS * _UNKNOWN_STEP_S
     return sum(_expected_compile_s(name, num_operators) + timing_s for name in names if name != EAGER)
@@ -77,7 +77,7 @@ def _left_s(arm: Mapping[str, Any], num_operators: int, pace: float, timing_s: f
 
 
 def _pace(compiled: list[Mapping[str, Any]], num_operators: int) -> float:
-    """What compiles took over what was expected."""
+    """Returns the ratio of actual to expected compile time."""
     expected = sum(_expected_compile_s(arm["name"], num_operators) for arm in compiled)
     return sum(_compile_s(arm) for arm in compiled) / expected if expected > 0 else 1.0
 

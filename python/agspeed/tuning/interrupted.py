@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C and signals while training waits for agspeed. The user sees where their own code stood, and nothing of ours;
-handlers of theirs are kept out of code that swallows exceptions."""
+"""Handles Ctrl-C and signals while training waits for agspeed. Tracebacks end at the user's own code and omit agspeed's
+frames. The user's signal handlers do not run inside code that swallows exceptions."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _MARK = "_agspeed_hides_its_frames"
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Python shows the traceback of `error`, should it end the program, up to the call that led here.
+    """If `error` ends the program, Python shows its traceback only up to the call into agspeed.
 
-    A program that catches it sees all frames, and so do those that do without `sys.excepthook`, as notebooks.
+    A program that catches it sees all frames. So do programs that do not use `sys.excepthook`, such as notebooks.
     """
-    setattr(error, _MARK, True)  # a reference to it would keep the frames of the user's program alive
+    setattr(error, _MARK, True)  # a mark: a stored reference to the error would keep the user's frames alive
     if not isinstance(sys.excepthook, _WithoutOurs):
         sys.excepthook = _WithoutOurs(sys.excepthook)
 
 
 class _WithoutOurs:
-    """An exception hook that cuts the tracebacks of marked errors before it hands them on."""
+    """An exception hook that cuts the tracebacks of marked errors and then calls the previous hook."""
 
     def __init__(self, previous: Callable[..., Any]) -> None:
         self._previous = previous
@@ -40,7 +40,7 @@ class _WithoutOurs:
 
 
 def _cut(trace: TracebackType | None) -> None:
-    """Ends the chain before the first frame of ours."""
+    """Ends the traceback before agspeed's first frame."""
     while trace is not None and trace.tb_next is not None:
         if trace.tb_next.tb_frame.f_code.co_filename.startswith(_OURS):
             trace.tb_next = None
@@ -49,9 +49,11 @@ def _cut(trace: TracebackType | None) -> None:
 
 @contextlib.contextmanager
 def deferred_signals() -> Iterator[None]:
-    """Dynamo and compiles take what a handler of the user's raises for their own. So handlers written in Python run
-    behind the block, once for each signal that came within it, and what they raise passes on from there. Ctrl-C's own
-    handler is not deferred. In other threads than the main one Python runs no handlers, and the block does nothing."""
+    """Defers the user's Python signal handlers to the end of the block. Each runs once per signal that arrived.
+
+    Dynamo and compilers would treat an exception from such a handler as their own; after the block it propagates.
+    Ctrl-C's default handler is not deferred. Python runs handlers in the main thread alone, so in other threads the
+    block does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arms that differ in the wrapper's bucket layout: "native/b1-4" is the plan "native" with the layout "b1-4" (MiB).
+"""Proposes arms that differ in bucket layout: "native/b1-4" is the plan "native" with the layout "b1-4" (MiB).
 
-A plan without a layout runs with the user's own. Layouts come last: once a plan is about to be decided on, with it the
-two that are predicted best, from when that plan's gradients are ready and what a reduction costs, and then their
-neighbours, where their buckets are not the same.
+A plan without a layout runs with the user's own layout. Layouts are tried last, with the plan that is about to be
+decided on. The first are the two with the best prediction, which follows from the times at which the plan's gradients
+are ready and the cost of a reduction. Next come neighbours of the best one, if their buckets differ from known ones.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _MAX_RATIO = 1.05
 
 
 class LayoutArms:
-    """Of one session whose ranks tune together; there are none without. The meetings put layouts in place."""
+    """The layout arms of one session. There are none unless ranks tune together; the meetings apply the layouts."""
 
     def __init__(self, meetings: Meetings | None, *, is_exact: bool) -> None:
-        """is_exact: sums have to keep their order."""
+        """is_exact: sums must keep their order."""
         self._meetings = meetings
         self._is_allowed = meetings is not None and (meetings.keeps_order or not is_exact)
 
     def named(self, plan: str) -> str:
-        """The arm that ran when `plan` did, with the layout that the latest backward had."""
+        """Returns the arm's name for `plan` with the layout of the latest backward."""
         layout = self._meetings.layout if self._meetings is not None else ""
         return f"{plan}/{layout}" if layout else plan
 
     def beside(self, decided: str, arms: Iterable[Mapping[str, Any]]) -> list[str]:
-        """Arms that may be better than `decided`, for it with other layouts; [] where there is nothing left to try.
+        """Returns arms with other layouts that may be better than `decided`; [] if there is nothing left to try.
 
         Args:
-            arms: the tuner's, as in its snapshot.
+            arms: the tuner's arms, as in its snapshot.
         """
         meetings = self._meetings
         if meetings is None or meetings.layouts is None or meetings.cost is None or not self._is_allowed:
@@ -48,7 +48,7 @@ class LayoutArms:
             wanted = [f"{plan}/{layout.name}" for layout in others]
             wanted += [f"{other}/{name}" for other in _runners_up(plan, arms)]
         elif tried:
-            return []  # they were measured, and lost
+            return []  # layouts were measured with this plan, and lost
         else:
             layouts = best_layouts(ready, meetings.cost, meetings.layouts.own)
             logger.debug("gradients ready at %s, a reduction costs %s: layouts %s", ready, meetings.cost, layouts)
@@ -57,8 +57,8 @@ class LayoutArms:
 
 
 def _runners_up(plan: str, arms: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The best other plan that was hardly slower than eager: where the network was what steps waited for, it may be
-    faster once they do not.
+    """Returns the best other plan that was at most slightly slower than eager, in a list. If steps waited for the
+    network, this plan may be faster with a layout that removes the wait.
     """
     measured = {
         arm["name"]: arm["ratio"]["estimate"]

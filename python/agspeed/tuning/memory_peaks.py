@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One memory meter for all sessions of the process: c10 has a single reporting hook, sessions share it by turns.
+"""Shares one memory meter among all sessions of the process, because c10 has a single reporting hook.
 
-Peaks of sessions that train in the same step overlap; each session resets the peak at its own step border, so a model
-that shares its step with another one sees an upper bound.
+Each session resets the peak at the end of its own steps. If two models train in the same step, their peaks overlap, and
+each session sees an upper bound.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from agspeed import native
 
 
 class SharedMeter:
-    """Counts live bytes while at least one session uses it. Training threads only, no locking needed beyond the GIL."""
+    """Counts live bytes while at least one session uses it. Training threads only; the GIL is the only lock."""
 
     def __init__(self) -> None:
         self._meter: Any = None
@@ -33,7 +33,7 @@ class SharedMeter:
             weakref.finalize(user, self._release, id(user)).atexit = False
 
     def release(self, user: object) -> None:
-        """Ends the use by `user`; also happens by itself when `user` is freed."""
+        """Ends the use by `user`. Python also calls this when `user` is freed."""
         self._release(id(user))
 
     def _release(self, identity: int) -> None:
@@ -42,7 +42,7 @@ class SharedMeter:
             self._meter.stop()
 
     def take_peak(self, user: object) -> int:
-        """Peak of live bytes since the last call, 0 when `user` does not use the meter. Starts a new peak."""
+        """Returns the peak of live bytes since the last call; 0 if `user` does not use the meter. Resets the peak."""
         if id(user) not in self._users:
             return 0
         peak = int(self._meter.peak_bytes())

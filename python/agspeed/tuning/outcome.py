@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcome: what became of one candidate on one region, and whether that may be otherwise in another process."""
+"""Outcome: the result of one candidate on one region, and whether another process may get a different result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from agspeed.backends.base import Runner
 
 _MAX_REASON = 500
-"""Letters of an exception that a reason shows; a candidate may write megabytes into its message."""
+"""A reason shows this many characters of an exception: a candidate may write megabytes into its message."""
 _LACKS = (
     errno.EACCES,
     errno.EAGAIN,
@@ -53,7 +53,7 @@ _PASSING = re.compile(
 
 @dataclass
 class Outcome:
-    """State of a candidate on a region; the report prints it.
+    """State of a candidate on a region, as the report shows it.
 
     state: "ready", "skipped" (not tried, see reason), "failed" (compile or run error) or "rejected" (by the gate).
     """
@@ -76,18 +76,18 @@ class Outcome:
 
 
 def may_pass(reason: str) -> bool:
-    """Whether the reason to do without a candidate is what the machine lacked at that time: room on disk or in memory,
-    descriptors, the right to read a file. No decision that outlives the process may rest on that.
+    """Returns whether a candidate was lost for a temporary lack of the machine: disk space, memory, descriptors, or the
+    right to read a file. A decision that outlives the process must not depend on such a reason.
     """
     return _PASSING.search(reason) is not None
 
 
 def first_passing(regions: Iterable[Any], arms: Iterable[Mapping[str, Any]]) -> str | None:
-    """The first candidate or plan that is out for what may pass, with the reason; None where there is none.
+    """Returns the first candidate or plan that was lost for a temporary reason, with that reason; None without one.
 
     Args:
-        regions: with the `outcomes` of candidates.
-        arms: the tuner's, as in its snapshot; other ranks' failures are among their reasons.
+        regions: regions with the `outcomes` of candidates.
+        arms: the tuner's arms, as in its snapshot; their reasons include other ranks' failures.
     """
     out = [(o.candidate, o.reason) for region in regions for o in region.outcomes.values() if not o.usable]
     out += [(arm["name"], arm["reason"]) for arm in arms if arm["state"] in ("failed", "rejected", "skipped")]
@@ -95,7 +95,7 @@ def first_passing(regions: Iterable[Any], arms: Iterable[Mapping[str, Any]]) -> 
 
 
 def described(error: BaseException) -> str:
-    """The first line of an exception, and with it the line by which it, or what caused it, `may_pass`."""
+    """Returns the first line of an exception. Appends the first line of its message or its causes that `may_pass`."""
     lines = str(error).strip().splitlines() or [""]
     first = lines[0][:_MAX_REASON]
     seen, cause = {id(error)}, error.__cause__ or error.__context__

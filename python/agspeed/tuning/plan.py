@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans by name, and which plans are worth trying after the first decision.
+"""Parses plan names, and proposes plans to try after the first decision.
 
-A plan's name says all of it: "inductor" runs every region with inductor, "inductor+r2:native" does so but for region 2.
-Regions are numbered in the order of capture, which is the same in every process that trains the same model. What
-follows a slash is the bucket layout that the plan runs with: "native/b1-4" (`layout_arms.py`).
+A plan's name describes it completely: "inductor" runs every region with inductor, and "inductor+r2:native" runs region
+2 with native instead. Regions are numbered in the order of capture, which is the same in every process that trains the
+same model. The part after a slash is the plan's bucket layout: "native/b1-4" (`layout_arms.py`).
 
-The first decision is between plans of one candidate each. Where a model has several regions, `refinements` then swaps
-the candidate of one region at a time; the tuner measures these plans by the whole step, as all others, and the next
-round starts from its choice. Pure functions.
+The first decision is between plans of one candidate each. If a model has several regions, `refinements` then swaps the
+candidate of one region at a time. The tuner measures these plans by the whole step, like all others, and the next round
+starts from its choice. Pure functions.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _CANDIDATE = r"(?:(?!\+r)[^:/\x00-\x1f\x7f]){1,100}"
 _PLAN = re.compile(rf"{_CANDIDATE}(?:\+r\d{{1,6}}:{_CANDIDATE})*")
 _MAX_PER_ROUND = 4
 _MIN_SHARE = 0.05
-"""Regions with a smaller share of the operators cannot change the step's time by what measuring can tell."""
+"""Regions with a smaller share of the operators cannot change the step's time measurably."""
 _MAX_RATIO = 1.1
-"""Where eager was decided on, the best plan serves as a start if its steps take at most that much longer."""
+"""If eager was decided on, refinements start from the best plan, unless its steps take more than this times eager's."""
 
 
 def is_plan(name: object) -> bool:
-    """Whether this is the name of a plan, with or without a bucket layout. Its candidates need not exist."""
+    """Returns whether this is a valid plan name, with or without a bucket layout. Its candidates need not exist."""
     if not isinstance(name, str) or _PLAN.fullmatch(plan_of(name)) is None:
         return False
     return plan_of(name) == name or is_layout(layout_of(name))
@@ -45,30 +45,30 @@ def _parsed(plan: str) -> tuple[str, Mapping[int, str]]:
 
 
 def candidate_of(plan: str, region: int) -> str:
-    """The candidate that `plan` runs the region of that index with."""
+    """Returns the candidate with which `plan` runs the region of that index."""
     base, swaps = _parsed(plan)
     return swaps.get(region, base)
 
 
 def candidates_of(plan: str) -> set[str]:
-    """All candidates that `plan` needs."""
+    """Returns all candidates that `plan` uses."""
     base, swaps = _parsed(plan)
     return {base, *swaps.values()}
 
 
 def with_swap(plan: str, region: int, name: str) -> str:
-    """`plan` with another candidate for one region; the same plan always gets the same name."""
+    """Returns `plan` with another candidate for one region. Equal plans always get the same name."""
     base, swaps = _parsed(plan)
     merged = sorted({**swaps, region: name}.items())
     return base + "".join(f"+r{index}:{other}" for index, other in merged if other != base)
 
 
 def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[Any]) -> list[str]:
-    """Plans to measure after the tuner has decided on `decided`; [] when there is nothing left to try.
+    """Returns plans to measure after the tuner has decided on `decided`; [] if there is nothing left to try.
 
     Args:
         arms: the tuner's arms, as in its snapshot.
-        regions: with `index`, `num_operators` and the `outcomes` of candidates.
+        regions: regions with `index`, `num_operators` and the `outcomes` of candidates.
     """
     measured = {
         arm["name"]: arm["ratio"]["estimate"]
@@ -90,7 +90,7 @@ def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[A
 
 
 def _alternatives(region: Any, current: str, ranked: list[str]) -> list[str]:
-    """Other candidates that can run the region, in the order of their own plans; operator by operator comes last."""
+    """Returns other candidates that can run the region, in the order of their own plans, with graph-eager last."""
     usable = [name for name, outcome in region.outcomes.items() if outcome.usable]
     running = current if current in usable else GRAPH_EAGER
     names = [name for name in ranked if name in usable and name != GRAPH_EAGER]
@@ -98,6 +98,6 @@ def _alternatives(region: Any, current: str, ranked: list[str]) -> list[str]:
 
 
 def _in_turns(lists: list[list[str]]) -> list[str]:
-    """The first of each list, then the second of each, and so on."""
+    """Returns the first entry of each list, then the second of each, and so on."""
     longest = max(map(len, lists), default=0)
     return list(dict.fromkeys(entries[turn] for turn in range(longest) for entries in lists if turn < len(entries)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PlanCompiles: compiles of whole plans in the child process, told to the tuner as states of arms."""
+"""PlanCompiles: compiles whole plans in the child process and reports the results to the tuner as states of arms."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from agspeed.tuning.tuner_config import enabled
 
 
 class PlanCompiles:
-    """One per controller, on its thread."""
+    """The compiles of one controller, on its thread."""
 
     def __init__(self, session: Steerable, on_outcome: Callable[[], None]) -> None:
-        """on_outcome: called when a candidate may have been refused."""
+        """on_outcome: called when a candidate may have been rejected or may have failed."""
         household = session.meetings.household if session.meetings is not None else None
         host = HostCompiles(household) if household is not None else None
         self.queue = CompileQueue(lambda: session.options, session.settings, host)
         self._session, self._on_outcome = session, on_outcome
 
     def prepare_child(self) -> None:
-        """Where the user waits, the child loads what it needs while the graphs are captured."""
+        """In mode="max", starts the child during the capture, so that it has loaded its modules afterwards."""
         if self._session.settings.mode == "max" and any(
             not candidate(name).in_process and candidate(name).unavailable() is None
             for name in enabled(self._session.settings, self._session.options, device=self._session.home.device.type)
@@ -34,7 +34,7 @@ class PlanCompiles:
             self.queue.prepare()
 
     def start(self, tuner: Any, name: str, level: str) -> bool:
-        """Starts compiling plan `name`. Returns True when there was nothing to start: the tuner knows the outcome."""
+        """Starts compiling plan `name`. Returns True if there was nothing to start; the tuner has the outcome then."""
         tuner.arm_changed(name, "compiling")
         foreign = self._foreign(name)
         is_started = foreign and self.queue.start(name, foreign, level) is not None
@@ -49,7 +49,7 @@ class PlanCompiles:
         return True
 
     def poll(self, tuner: Any) -> None:
-        """Tells of compiles that the child has finished."""
+        """Reports compiles that the child has finished to the tuner."""
         for batch in self.queue.poll():
             self._on_outcome()
             failed = self.first_failure(batch.name)
@@ -60,17 +60,17 @@ class PlanCompiles:
                 tuner.arm_changed(batch.name, state, background_seconds=batch.seconds)
 
     def first_failure(self, name: str) -> Outcome | None:
-        """An outcome to blame when plan `name` is out for every region, else None."""
+        """Returns an outcome to blame if plan `name` has failed for every region, else None."""
         outcomes = [region.outcomes.get(candidate_of(name, region.index)) for region in self._session.regions]
         if any(outcome is None or outcome.state == "ready" for outcome in outcomes):
             return None
         return next((outcome for outcome in outcomes if outcome is not None), None)
 
     def _is_lacking(self, name: str) -> bool:
-        """True when graphs were captured while plan `name` was being compiled."""
+        """Returns True if new graphs were captured while plan `name` was being compiled."""
         return any(self.queue.lacks(region, wish) for region, wish in self._foreign(name))
 
     def _foreign(self, name: str) -> list[tuple[Any, str]]:
-        """What plan `name` needs of the child: regions with their candidates."""
+        """Returns the (region, candidate) pairs of plan `name` that the child must compile."""
         wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
         return [(region, wish) for region, wish in wanted if not candidate(wish).in_process]

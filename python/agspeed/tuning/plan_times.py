@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step times of plans that agree with their ratios, whatever the machine did between the trials of one and another.
+"""Computes step times of plans that agree with their ratios, even if the machine's speed varied between trials.
 
-A plan's ratio comes from pairs of runs, each beside one of eager. Its step time is shown at the pace that eager had in
-the pairs of all plans: eager's median there, times the ratio. A median of its steps would be of another moment, in
-which the machine may have been twice as slow. Pure functions of the tuner's snapshot and its arms.
+A plan's ratio comes from pairs of runs, each next to an eager run. The plan's step time is the ratio times eager's
+median over the pairs of all plans. The median of the plan's own steps would come from another moment, in which the
+machine may have been twice as slow. Pure functions of the tuner's snapshot and its arms.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 from agspeed.tuning.plan import EAGER
 
 _WARM_STEPS = 8
-"""Undisturbed steps from which a median is believed that no pair stands behind."""
+"""The least number of undisturbed steps for a reliable median without pairs."""
 
 Json = Mapping[str, Any]
 
 
 def ratio(arm: Json, tuner: Json) -> Json | None:
-    """What pairs say about the arm: those of its trial, or the re-checks of a plan that an earlier process chose."""
+    """Returns the arm's ratio to eager: from the pairs of its trial, or from the re-checks of a plan that an earlier
+    process chose. None without pairs."""
     decision = tuner.get("decision")
     if arm["ratio"] is None and decision is not None and decision["arm"] == arm["name"] != EAGER:
         return tuner["guard"]["ratio"]  # type: ignore[no-any-return]
@@ -28,7 +29,7 @@ def ratio(arm: Json, tuner: Json) -> Json | None:
 
 
 def step_seconds(arm: Json, tuner: Json) -> float | None:
-    """A step of the arm; None where it never ran, and no pair tells."""
+    """Returns the seconds of a step of the arm; None if it never ran and there are no pairs."""
     eager, found = tuner["eager_paired_seconds"], ratio(arm, tuner)
     if eager is not None and arm["name"] == EAGER:
         return float(eager)
@@ -38,6 +39,6 @@ def step_seconds(arm: Json, tuner: Json) -> float | None:
 
 
 def is_cold(arm: Json, tuner: Json) -> bool:
-    """True where the time shown is of a few first steps, which no ratio goes with."""
+    """Returns True if the arm's time comes from a few first steps alone, without a ratio."""
     is_timed = arm["seconds"] is not None and ratio(arm, tuner) is None
     return is_timed and arm["name"] != EAGER and arm["seconds"]["count"] < _WARM_STEPS

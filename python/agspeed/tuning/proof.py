@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the compile child found out about code that the training process loads from the caches afterwards.
+"""Carries the compile child's gate verdict to the training process, which loads the same code from the caches.
 
-The gate is a function of code, graph and inputs. Where the training process loads code of the same digest for the same
-region, the child's verdict is its own, and training need not stand still for it again.
+The gate is a function of code, graph and inputs. If the training process loads code with the same digest for the same
+region, the child's verdict holds there too, and training need not wait for a second check.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from agspeed.tuning.outcome import Outcome
 
 @dataclass(frozen=True)
 class Proof:
-    """That code of this digest passed the gate on a region's sample."""
+    """The fact that code with this digest passed the gate on a region's sample."""
 
     code_digest: str
     gate: dict[str, Any]
     layouts: Layouts
-    """What has to be mended of its outputs (see `LaidOut`)."""
+    """Layouts to which its outputs must be copied (see `LaidOut`)."""
 
     @staticmethod
     def of(outcome: Outcome) -> Proof | None:
-        """None where another process cannot rely on it: code without digest, and code for symbolic sizes, which is
-        confined to sizes that passed."""
+        """Returns the proof for an outcome. None if another process cannot rely on it: if the code has no digest, or
+        has symbolic sizes, in which case it may run only at sizes that this process has checked."""
         digest = getattr(outcome.runner, "code_digest", None)
         if not outcome.usable or digest is None or isinstance(outcome.runner, SizedRunner):
             return None
@@ -35,7 +35,7 @@ class Proof:
         return Proof(digest, outcome.gate, layouts)
 
     def covers(self, outcome: Outcome) -> bool:
-        """Whether `outcome`, compiled and not yet checked, runs the code that was proven."""
+        """Returns whether `outcome`, which is compiled and not yet checked, runs the proven code."""
         return getattr(outcome.runner, "code_digest", None) == self.code_digest
 
     def apply(self, outcome: Outcome) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller notes of a training step at its end, for where the step's time is known later only."""
+"""A controller's record of a training step at its end, for steps whose time is known only later."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 
 class RanStep(NamedTuple):
-    """arm: what the tuner calls the plan that ran. peak_bytes: 0 where unknown. is_disturbed: it captured graphs, or
-    ran while something else did."""
+    """arm: the tuner's name for the plan that ran. peak_bytes: 0 if unknown. is_disturbed: the step captured graphs, or
+    did not run as its plan says."""
 
     arm: str
     peak_bytes: int

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller needs of the session that it steers."""
+"""The interface through which a controller uses its session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agspeed.tuning.outcome import Outcome
 
 
 class Journal(Protocol):
-    """Where a controller notes what it does."""
+    """The log of a controller's actions."""
 
     start_up_seconds: float
     capture_seconds: float
@@ -22,7 +22,7 @@ class Journal(Protocol):
 
 
 class Steerable(Protocol):
-    """The verbs of a session that a controller may use."""
+    """The attributes and methods of a session that a controller uses."""
 
     @property
     def history(self) -> Journal: ...
@@ -30,18 +30,18 @@ class Steerable(Protocol):
     regions: list[Any]
     settings: Settings
     target: Any
-    """Has the `name` of what is tuned."""
+    """The module or step function being tuned; it has a `name`."""
     options: CompileOptions
     plan: str
     home: Any
-    """Where the target works: its `device`; `max_late`, the steps that may run before the time of one is known; the
-    `meter` of its memory, None on the CPU."""
+    """The target's device context: `device`; `max_late`, the number of steps that may run before the time of one is
+    known; and `meter`, the device's memory meter, None on the CPU."""
     meetings: Meetings | None
-    """Of ranks that tune together, with this rank's copy of their tuner; None where this process tunes alone."""
+    """Connects ranks that tune together and holds this rank's copy of their tuner; None if this process tunes alone."""
 
     runner: Any
-    """Runs the target: whether the latest step `must_capture_again`, and whether it `take_disturbed` ran otherwise than
-    the plan says."""
+    """Runs the target. `must_capture_again` says whether the latest step must be captured again, and `take_disturbed`
+    whether it ran differently from its plan."""
 
     def run_plan(self, plan: str) -> None: ...
     def settle(self, arm: str, reason: str) -> None: ...

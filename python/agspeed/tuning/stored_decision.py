@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an earlier process left in the tuning database: a look at it before what reads and checks that file properly
-(runtime/tune/store/database.h) is loaded, and what a record has to be. Nothing that is found is trusted."""
+"""Peeks into the tuning database before its real reader (runtime/tune/store/database.h) is loaded, and validates its
+records. Does not trust the file's content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _MAX_CAPTURE_S = 1e6
 
 
 def chose_compiled(target: Callable[..., Any], cache_dir: Path) -> bool:
-    """True when `cache_dir` may hold a decision for `target`, at any size, that is worth loading a compiler for."""
+    """Returns True if `cache_dir` may hold a decision for `target`, at any size, that is not eager. Loading a compiler
+    is then worthwhile."""
     path = cache_dir / "tuning.sqlite"
     if not path.is_file():
         return False
@@ -32,12 +33,12 @@ def chose_compiled(target: Callable[..., Any], cache_dir: Path) -> bool:
         finally:
             connection.close()
         return any(bounded_json.loads(record)["arm"] not in ("eager", "") for (record,) in rows)
-    except Exception:  # no database of ours, or a damaged one: its reader will say so once it is loaded
+    except Exception:  # another file or a damaged database: the real reader will report it
         return False
 
 
 def why_no_record(record: Mapping[str, Any]) -> str | None:
-    """What is wrong with a record of the database, as the end of a sentence; None where nothing is."""
+    """Returns why a record of the database is invalid, as the end of a sentence; None if it is valid."""
     arm, seconds = record.get("arm"), record.get("capture_seconds")
     if arm != "" and not is_plan(arm):
         return f"names {str(arm)[:80]!r}, which is no plan"

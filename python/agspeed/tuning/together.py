@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that tune together: what a session says of itself to the others, and its copy of the group's tuner."""
+"""Sets up ranks that tune together: the session's greeting to the other ranks, and its copy of the group's tuner."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ _OPTIONS = (
 
 
 def are_known(target: object) -> bool:
-    """Whether `surroundings` has an answer within a call of the target."""
+    """Returns whether `surroundings` can find the wrapper during the current call of the target."""
     return not torch.distributed.is_available() or not is_awaited(getattr(target, "module", None))
 
 
 def surroundings(
     target: object, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
 ) -> tuple[Wrapper | None, CompileOptions, Meetings | None]:
-    """What is around a target that is being called: its wrapper, the options to compile for that, and the meetings with
-    the wrapper's other ranks, who are greeted. None each where there is none. on_news: see `Meetings`.
+    """Returns the environment of a target that is being called: its wrapper, the compile options for that wrapper, and
+    the meetings with its other ranks, to which it sends a greeting. The wrapper and the meetings are None if there are
+    none. on_news: see `Meetings`.
     """
     if not options.is_replicated and num_ranks() > 1:
         options = dataclasses.replace(options, is_replicated=True)
@@ -79,7 +80,7 @@ def _meetings(
     on_news: Callable[[], None],
 ) -> Meetings | None:
     if settings.mode == "deterministic" or is_in_join(ddp):
-        return None  # nothing is measured, and ranks choose alike; or ranks run out of batches one by one
+        return None  # deterministic ranks choose alike without measuring; in a join, ranks stop at different steps
 
     def make_tuner(names: list[str]) -> Any:
         from agspeed.tuning.tuner_config import group_config
@@ -89,7 +90,7 @@ def _meetings(
 
     try:
         return Meetings(ddp, called, _greeting(module, ddp, settings), make_tuner, on_news)
-    except Exception:  # parts of torch that may change
+    except Exception:  # private parts of torch may have changed
         logger.warning("the ranks tune alone: they cannot greet each other", exc_info=True)
         return None
 
@@ -107,15 +108,15 @@ def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel | Shar
     }
     may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
     host = socket.gethostname()
-    # Another rank finds what one has compiled only where all of these agree.
+    # A rank finds the code that another rank has compiled only if all of these agree.
     folders = (str(settings.cache_dir), tempfile.gettempdir(), *sorted(compiler_cache.chosen().items()))
     return Greeting(f"rank {rank} on {host}", must_agree, may_differ, " ".join([host, *map(str, folders)]))
 
 
 def _structure(module: nn.Module) -> str:
-    """A model's class, and a digest of the names, shapes and types of its parameters and buffers.
+    """Returns a model's class and a digest of the names, shapes and types of its parameters and buffers.
 
-    Not of its `state_dict()`: where `fully_shard` was called, that frees what is whole, at this rank alone.
+    It does not call `state_dict()`: under `fully_shard`, that frees unsharded parameters, and at this rank alone.
     """
     tensors = itertools.chain(module.named_parameters(), _saved_buffers(module))
     rows = [f"{name} {list(value.shape)} {value.dtype}" for name, value in tensors]

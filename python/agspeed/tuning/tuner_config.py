@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user's settings mean to the tuner (runtime/tune/config.h): which arms there are and what it may spend."""
+"""Translates the user's settings into the tuner's configuration (runtime/tune/config.h): its arms and its budget."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ _DEFAULT_COMPILE_S = {
     "inductor-staged": (20.0, 3.0),
 }
 MEMORY_SLACK_BYTES = 16 << 20
-"""What a plan may need beyond eager's peak and the share of it that ``memory_slack`` allows."""
+"""A plan may exceed eager's peak by this many bytes plus the fraction of the peak that ``memory_slack`` allows."""
 _OTHER_COMPILE_S = (0.0, 1.0)
 _STANDS_IN = {"aot": "native", "graph-eager": "native"}
-"""Candidates that run a graph's operators as another one does, with more overhead and fewer of them fused."""
+"""{candidate: a candidate that runs the same operators with less overhead and more fusion}."""
 
 
 def tuner_config(
     settings: Settings, options: CompileOptions, *, is_shared: bool = False, max_late: int = 0, device: str = "cpu"
 ) -> dict[str, Any]:
-    """The configuration of a `_native.Tuner`. is_shared: with others, that may have what this process lacks. max_late:
-    steps that may run after one before that one's time is known. device: the type of what trains.
+    """Returns the configuration of a `_native.Tuner`.
+
+    Args:
+        is_shared: ranks tune together, and other ranks may have candidates that this process lacks.
+        max_late: how many more steps may run before the time of a step is known.
+        device: the type of the device that trains.
     """
     arms = [_arm(name) for name in enabled(settings, options, is_shared=is_shared, device=device)]
     if settings.backends is None and settings.mode != "deterministic":
@@ -51,14 +55,14 @@ def tuner_config(
 
 
 def group_config(settings: Settings, options: CompileOptions) -> dict[str, Any]:
-    """The configuration of a `_native.GroupTuner`: the same at all ranks, whatever one of them lacks."""
+    """Returns the configuration of a `_native.GroupTuner`: the same at all ranks, even if a rank lacks candidates."""
     return tuner_config(settings, options, is_shared=True) | {"has_spare_cores": False}
 
 
 def enabled(settings: Settings, options: CompileOptions, *, is_shared: bool = False, device: str = "cpu") -> list[str]:
-    """Candidates to try, in order: those of ``backends=`` as given, else all that are on by default and of use.
+    """Returns the candidates to try, in order: the value of ``backends=``, else all default candidates that are useful.
 
-    is_shared: also those that cannot be used in this process.
+    is_shared: include candidates that cannot be used in this process.
     """
     if settings.backends is not None:
         return [name for name in settings.backends if name != EAGER]
@@ -73,13 +77,13 @@ def _arm(name: str) -> dict[str, Any]:
 
 
 def _has_spare_cores() -> bool:
-    """True when a compile leaves the threads that train alone."""
+    """Returns True if a compile can run on cores that no training thread uses."""
     return len(os.sched_getaffinity(0)) > torch.get_num_threads()
 
 
 def _pinned_plan(path: Path) -> str:
-    """What a report says was chosen, but for the bucket layout: it was chosen with other ranks. Requires: `optimize`
-    has checked the report."""
+    """Returns the plan that a report says was chosen, without its bucket layout, which ranks choose together. Requires:
+    `optimize` has checked the report."""
     from agspeed.reporting.model import load
 
     return plan_of(load(path).to_dict()["decision"]["chosen"])

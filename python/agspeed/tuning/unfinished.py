@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UnfinishedTuning: what tuning finds out before it decides is kept on disk, and the next process goes on from it.
+"""UnfinishedTuning: stores the results of tuning on disk before a decision, so that the next process continues with
+them.
 
-Kept are the pairs of each arm, the arms that lost, and the candidates that were refused on a region: by the gate, or
-because they failed to compile or to run, but for what the machine lacked at that time. Both hold for graphs of the same
-content only: a region is known by the digest of its graph, and pairs count once a process has captured exactly the
-regions that they were measured with.
+It stores the pairs of each arm, the arms that lost, and the candidates that were refused on a region. A candidate is
+refused if the gate rejects it or if it fails to compile or run, except for a temporary lack of the machine. Results
+hold only for graphs of the same content: a region is identified by the digest of its graph, and pairs count only after
+a process has captured exactly the regions with which they were measured.
 
-The record replaces the one before it (runtime/tune/store/database_format.md), in one transaction: a process that is
-killed while it writes leaves the earlier one. Refusals are written at once, finished blocks so that writing takes one
-percent of the time at most, all of it when the process ends. Training thread only.
+Each record replaces the one before it in one transaction (runtime/tune/store/database_format.md): if a process is
+killed while it writes, the earlier record stays. Refusals are written at once. Finished blocks are written less often,
+so that writing takes at most one percent of the time. Everything is written when the process ends. Training thread
+only.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from agspeed.tuning.steerable import Steerable
 
 FORMAT = 1
 SHARE = 0.01
-"""Of the time, for writing."""
+"""The fraction of the time that writing may take."""
 _REFUSED = ("rejected", "failed")
 _MAX_REFUSALS = 1000
 
@@ -37,32 +39,33 @@ _open: weakref.WeakSet[UnfinishedTuning] = weakref.WeakSet()
 
 
 class UnfinishedTuning:
-    """See the module's text. One per controller; it does nothing before `begin` and after `end`."""
+    """The unfinished tuning of one controller. It does nothing before `begin` and after `end`."""
 
     def __init__(self, session: Steerable) -> None:
         self.note: str | None = None
-        """Why the earlier record is of no use, or this process's decision to a later one, as a sentence."""
+        """A sentence that says why the earlier record is not used, or why a later process must not use this process's
+        decision."""
         self._is_passing = False
         self._session = session
         self._tuner: Any = None
         self._store: DecisionStore | None = None
         self._owner = os.getpid()
         self._earlier: Json | None = None
-        """Pairs of an earlier process, with the regions they belong to, until they are taken up."""
+        """Pairs of an earlier process, with their regions, until this process resumes with them."""
         self._refusals: dict[tuple[str, str], Json] = {}
         self._num_recalled = 0
         self._is_touched, self._is_urgent = False, False
         self._num_stored, self._due = 0, 0.0
 
     def begin(self, tuner: Any, store: DecisionStore, record: Json | None) -> None:
-        """Tuning begins. record: what the store holds: of an unfinished tuning, a decision, or None."""
+        """Begins. record: the store's record: of an unfinished tuning, of a decision, or None."""
         self._tuner, self._store = tuner, store
         if record is not None and record.get("arm") == "":
             self._read(record)
         _open.add(self)
 
     def recall(self) -> None:
-        """Regions captured since the last call learn which candidates an earlier process refused for them."""
+        """Marks, in regions captured since the last call, the candidates that an earlier process refused for them."""
         for region in self._session.regions[self._num_recalled :]:
             for (key, name), refusal in self._refusals.items():
                 if key == region.key and name not in region.outcomes:
@@ -70,7 +73,7 @@ class UnfinishedTuning:
         self._num_recalled = len(self._session.regions)
 
     def resume(self) -> None:
-        """The pairs of an earlier process count from now on, if they were measured with the regions that there are."""
+        """Passes an earlier process's pairs to the tuner if they were measured with exactly the present regions."""
         if self._earlier is None or self._earlier["regions"] != self._region_keys():
             return
         findings, self._earlier = self._earlier["tuner"], None
@@ -81,11 +84,11 @@ class UnfinishedTuning:
             self._ignore(str(error))
 
     def touch(self) -> None:
-        """A candidate may have been refused since `keep` was called last."""
+        """Notes that a candidate may have been refused since the last call of `keep`."""
         self._is_touched = True
 
     def keep(self, *, at_once: bool = False) -> None:
-        """Writes what was found out since the last time, now or when it is due."""
+        """Writes new results, either now (`at_once`, or a new refusal) or when the next write is due."""
         if self._store is None:
             return
         if self._is_touched:
@@ -96,7 +99,8 @@ class UnfinishedTuning:
             self._write(self._store)
 
     def _write(self, store: DecisionStore) -> None:
-        """What the database does not take, as another process locks it or has decided, is for the next time."""
+        """Writes the record. If the database refuses it, because another process locks it or has decided, the next
+        write tries again."""
         begun = time.perf_counter()
         num_findings, self._is_urgent = self._tuner.num_findings, False
         if store.store_unfinished(self._record()):
@@ -106,13 +110,13 @@ class UnfinishedTuning:
         self._due = begun + seconds / SHARE
 
     def keep_at_exit(self) -> None:
-        """`keep`, in the process that tunes; a child that it has forked knows nothing of its own."""
+        """Calls `keep` in the process that tunes. Forked children skip it: they have no results of their own."""
         if os.getpid() == self._owner:
             self.keep(at_once=True)
 
     def end(self, passing: str | None = None) -> None:
-        """Something is decided: nothing is left to be kept. passing: what the decision rests on that may be otherwise
-        for the next process, which goes on from what was measured then.
+        """Ends storing after the decision. passing: a temporary reason that influenced the decision, if there is one.
+        The results are then stored once more, and the next process continues from them.
         """
         if passing is not None:
             self._is_passing = True
@@ -123,11 +127,11 @@ class UnfinishedTuning:
         _open.discard(self)
 
     def shown(self) -> Json:
-        """For the report: the `note`, and whether a decision was taken that later processes are not to have."""
+        """Returns, for the report, the `note` and whether the decision is for this process alone."""
         return {"note": self.note, "is_passing": self._is_passing}
 
     def describe(self) -> str:
-        """What is kept and what becomes of it, as a sentence."""
+        """Returns a sentence that says which results are stored and how they will be used."""
         if self._store is None or not self._store.is_usable:
             return "nothing could be kept, as no cache directory can be written to"
         pairs, refused = _pairs(_num_pairs(self._best()["tuner"])), len(self._refusals)
@@ -150,7 +154,7 @@ class UnfinishedTuning:
         logger.info("%s", self.note)
 
     def _note_refusals(self) -> bool:
-        """Returns whether there are more than before."""
+        """Collects refusals from the regions. Returns whether there are new ones."""
         before = len(self._refusals)
         for region in self._session.regions:
             for name, outcome in region.outcomes.items():
@@ -164,7 +168,8 @@ class UnfinishedTuning:
         return {"arm": "", "capture_seconds": self._session.history.capture_seconds, "unfinished": body}
 
     def _best(self) -> Json:
-        """This process's pairs, or an earlier one's where those are more and could not be taken up yet."""
+        """Returns this process's pairs, or the earlier process's pairs if there are more of them and this process has
+        not resumed with them yet."""
         own = {"regions": self._region_keys(), "tuner": self._tuner.findings()}
         if self._earlier is not None and _weight(self._earlier["tuner"]) > _weight(own["tuner"]):
             return self._earlier
@@ -175,7 +180,7 @@ class UnfinishedTuning:
 
 
 def _checked(body: Any) -> Json:
-    """Raises: ValueError with the reason where an unfinished record is not of this format."""
+    """Returns a valid unfinished record unchanged. Raises: ValueError with the reason if it is invalid."""
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         found = body.get("format") if isinstance(body, dict) else None
         raise ValueError(f"it has format {found!r}, this agspeed reads {FORMAT}")
@@ -227,6 +232,6 @@ def _pairs(count: int) -> str:
 
 @atexit.register
 def _keep_all() -> None:
-    """An exit loses nothing that was measured."""
+    """Stores all measured results at exit."""
     for unfinished in list(_open):
         unfinished.keep_at_exit()

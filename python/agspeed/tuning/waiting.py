@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user sees of tuning who waits for it (mode="max"): the progress, in the words and seconds of the tuner."""
+"""Shows the progress of tuning to a user who waits for it (mode="max")."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", 
 
 
 class Waiting:
-    """Shows nothing in other modes. The training thread owns it.
+    """The progress display of one session; it shows progress in mode="max" alone. The training thread owns it.
 
     Args:
-        subject: the name of what is tuned.
-        arms: the arms of the tuner's snapshot, as of now.
+        subject: the name of the target.
+        arms: returns the arms of the tuner's current snapshot.
     """
 
     def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[dict[str, Any]]]) -> None:
@@ -28,11 +28,11 @@ class Waiting:
         self._progress = Progress(enabled=self._is_waited_for)
 
     def begin(self, num_modules: int, candidates: Sequence[str]) -> None:
-        """Nothing is known of the target yet: tuning starts from nothing, with these candidates."""
+        """Begins the display for tuning without an earlier decision, with these candidates."""
         self._progress.begin(self._subject, guess(candidates, num_modules))
 
     def show(self, kind: str, arm: str, regions: Sequence[Any]) -> None:
-        """An action of the tuner begins."""
+        """Shows that an action of the tuner begins."""
         activity = _ACTIVITIES.get(kind)
         if activity is None or arm == EAGER or not self._is_waited_for:
             return
@@ -41,11 +41,11 @@ class Waiting:
         self._progress.update(found.share, f"{activity} {arm}, {number} of {found.num_arms}", found.left_s)
 
     def interrupt(self, kept: str) -> None:
-        """Ctrl-C while training waits, in any mode: one line says what was `kept`."""
+        """Handles Ctrl-C while training waits, in any mode: prints one line with `kept`, which says what was stored."""
         self._progress.clear()
         Progress(enabled=self._settings.progress).end(f"{self._subject}: interrupted while tuning: {kept}")
 
     def end(self, arm: str, reason: str) -> None:
-        """The tuner has decided."""
+        """Shows the tuner's decision."""
         decision = reason if reason.startswith(arm) else f"{arm}, {reason}"
         self._progress.end(f"{self._subject}: {decision}; agspeed.report(model) shows all")

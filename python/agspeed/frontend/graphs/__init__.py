@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done to a captured graph before it becomes a region."""
+"""Transforms captured graphs before they become regions."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings of torch's own functions, given in each call as eager gives them.
+"""Issues the warnings of torch's own Python functions in each call of a graph, as eager does.
 
-Dynamo keeps a function such as ``torch.nn.functional.mse_loss`` as one call of the graph. It warns in Python about
-sizes that differ. Compiled code computes what the function computes and leaves its Python out. With ``-W error`` eager
-would raise there. All calls of a graph have inputs for which the function decides alike, by Dynamo's guards.
+Dynamo keeps a function such as ``torch.nn.functional.mse_loss`` as one call in the graph. In eager, its Python code
+warns about inputs of different sizes, and with ``-W error`` it raises. Compiled code does not run this Python code.
+Dynamo's guards ensure that the function makes the same decision in all calls of a graph.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import fx
 __all__ = ["KeptWarning", "kept_warnings", "warning_first", "without_warnings"]
 
 _WARN = frozenset({"warnings", "_get_softmax_dim"})
-"""Names in the code of functions of torch that may warn."""
+"""Torch functions whose code uses one of these names may warn."""
 
 
 class KeptWarning(NamedTuple):
@@ -29,12 +29,12 @@ class KeptWarning(NamedTuple):
     category: type[Warning]
     path: str
     line: int
-    """The user's call of the function."""
+    """path and line: the place of the user's call of the function."""
 
 
 def kept_warnings(gm: fx.GraphModule) -> list[KeptWarning]:
-    """The warnings of the graph's functions for its example inputs, in order. Tracing thread; the filters of warnings
-    are replaced for a moment."""
+    """Returns the warnings of the graph's functions for its example inputs, in order. Call it on the tracing thread. It
+    temporarily replaces the process's warning filters."""
     found = []
     for node in gm.graph.nodes:
         if node.op != "call_function" or not _may_warn(node.target):
@@ -45,7 +45,7 @@ def kept_warnings(gm: fx.GraphModule) -> list[KeptWarning]:
             try:
                 node.target(*args, **kwargs)
             except Exception:
-                continue  # no example values: the graph's first run shows what is wrong
+                continue  # the function fails on the example values: the graph's first run shows the error
         called = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
         path, line = called[-1] if called else ("<unknown>", "1")
         found += [KeptWarning(str(each.message), each.category, path, int(line)) for each in given]
@@ -53,7 +53,7 @@ def kept_warnings(gm: fx.GraphModule) -> list[KeptWarning]:
 
 
 def warning_first(target: Callable[..., Sequence[Any]], kept: Sequence[KeptWarning]) -> Callable[..., Sequence[Any]]:
-    """`target`, which gives the warnings before it runs, as often as Python's filters say."""
+    """Returns `target` with the warnings issued before each run. Python's filters decide how often they are shown."""
     registries = {each.path: _registry(each.path) for each in kept}
 
     def run(*args: Any) -> Sequence[Any]:
@@ -66,7 +66,7 @@ def warning_first(target: Callable[..., Sequence[Any]], kept: Sequence[KeptWarni
 
 @contextlib.contextmanager
 def without_warnings(kept: Sequence[KeptWarning]) -> Iterator[None]:
-    """A block in which a graph that has `kept` warnings gives none."""
+    """Suppresses warnings inside the block, for a graph with `kept` warnings. Does nothing without kept warnings."""
     if not kept:
         yield
         return
@@ -80,7 +80,7 @@ def _may_warn(function: Any) -> bool:
 
 
 def _registry(path: str) -> dict[Any, Any]:
-    """The list of warnings already given by a module, so that eager's and these count as one."""
+    """Returns the module's registry of issued warnings, so that eager's warnings and these count as the same."""
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == path:
             return vars(module).setdefault("__warningregistry__", {})  # type: ignore[no-any-return]

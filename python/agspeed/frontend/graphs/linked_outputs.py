@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs of a graph that other outputs are computed from, as in ``f = body(x); return f, head(f)``.
+"""Cuts graphs at outputs from which other outputs are computed, as in ``f = body(x); return f, head(f)``.
 
-In eager the gradient of `f` has the part that comes from ``head(f)`` in it: hooks of `f`, `f.grad` and
-``autograd.grad(y, f)`` need that. A region has one autograd node for all of its outputs, which no gradient reaches
-before it runs. `cut` therefore cuts a graph behind each such output, in the order of the graph: the piece behind takes
-the output as an input, and autograd adds the parts up between their nodes.
+In eager the gradient of `f` includes the part from ``head(f)``: hooks of `f`, `f.grad` and ``autograd.grad(y, f)`` need
+the whole gradient. A region has one autograd node for all outputs, and inside it that part never becomes part of `f`'s
+gradient. So `cut` cuts a graph after each such output, in the graph's order. The next piece takes the output as an
+input, and autograd adds up the parts between the pieces' nodes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import fx
 from agspeed.errors import UnsupportedError
 
 MAX_PIECES = 16
-"""A graph that returns more such outputs is left to eager: each piece is compiled and timed on its own."""
+"""A graph that needs more pieces runs eagerly: each piece is compiled and timed on its own."""
 
 _Piece = tuple[Callable[..., Sequence[Any]], list[int]]
 
 
 def cut(gm: fx.GraphModule, make_region: Callable[[fx.GraphModule], Callable[..., Any]]) -> Callable[..., Any]:
-    """What runs a graph: the region that `make_region` makes of it, or several, one for each piece.
+    """Returns a callable that runs a graph: the region that `make_region` makes of it, or one region for each piece.
 
-    Raises: UnsupportedError where the graph cannot be cut.
+    Raises: UnsupportedError if the graph cannot be cut.
     """
     borders = _linked_outputs(gm)
     if not borders:
@@ -38,7 +38,7 @@ def cut(gm: fx.GraphModule, make_region: Callable[[fx.GraphModule], Callable[...
 
 
 def _linked_outputs(gm: fx.GraphModule) -> list[fx.Node]:
-    """The outputs that others are computed from, in the graph's order."""
+    """Returns the outputs from which other outputs are computed, in the graph's order."""
     outputs = {value for value in _outputs(gm) if isinstance(value, fx.Node) and _requires_grad(value)}
     linked = {value for value in outputs if value.op != "placeholder" and _reaches(value, outputs - {value})}
     return [node for node in gm.graph.nodes if node in linked]
@@ -49,7 +49,7 @@ def _outputs(gm: fx.GraphModule) -> Sequence[Any]:
 
 
 def _reaches(start: fx.Node, goals: set[fx.Node]) -> bool:
-    """Whether a gradient of one of `goals` has a part that goes through `start`."""
+    """Returns whether a gradient of one of `goals` flows through `start`."""
     seen, waiting = {start}, [start]
     while waiting:
         for user in waiting.pop().users:
@@ -98,7 +98,7 @@ class _Chain:
 
 
 def _split(gm: fx.GraphModule, borders: Sequence[fx.Node]) -> list[list[fx.Node]]:
-    """The operators of each piece; each border is the last of one, but for reading the items of an earlier result."""
+    """Returns the operators of each piece. A piece ends with a border; getitem nodes stay in their source's piece."""
     pieces: list[list[fx.Node]] = [[]]
     place: dict[fx.Node, list[fx.Node]] = {}
     for node in gm.graph.nodes:
@@ -115,7 +115,7 @@ def _split(gm: fx.GraphModule, borders: Sequence[fx.Node]) -> list[list[fx.Node]
 
 
 def _ends(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> tuple[list[fx.Node], list[fx.Node]]:
-    """What a piece takes and what others take of it, in the graph's order. Raises UnsupportedError."""
+    """Returns a piece's inputs and the results that others use, in the graph's order. Raises: UnsupportedError."""
     inside = set(nodes)
     taken = {source for node in nodes for source in node.all_input_nodes if source.op != "get_attr"} - inside
     sizes = [node for node in gm.graph.find_nodes(op="placeholder") if _is_size(node)]
@@ -150,5 +150,5 @@ def _piece(
 
 
 def _as_input(value: Any) -> Any:
-    """An example of a result as one of an input: without the history that it has in the graph."""
+    """Returns the example value of a result as one of an input: detached, with the same requires_grad."""
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, torch.Tensor) else value

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares captured graphs with the user's own module, in real training steps."""
+"""Compares captured graphs with the user's own module in real training steps."""

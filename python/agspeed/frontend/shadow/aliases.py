@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stand-ins for the inputs of regions in a run beside the real one: its gradients must not reach the user's tensors."""
+"""Makes stand-ins for the inputs of regions in a run beside the real one, so that its gradients do not reach the user's
+tensors."""
 
 from __future__ import annotations
 
@@ -13,21 +14,21 @@ from agspeed.torch_compat.autograd import number_of, sequence_number
 from agspeed.torch_compat.modules import storage_of
 
 Key = Any
-"""Names a tensor that a gradient is for: the id of a leaf, or its node and the number of the node's output."""
+"""Identifies a tensor that gets a gradient: the id of a leaf, or (its node, the number of the node's output)."""
 
 _LOW = (torch.bfloat16, torch.float16)
 _HUGE = 1e30
-"""Values beyond it stand for infinity."""
+"""Larger values count as infinity."""
 
 
 class Aliases:
-    """Gives each tensor that requires grad, and comes from outside of the run, one leaf of the same values. So hooks on
-    the user's parameters, and wrappers that reduce gradients, see nothing of the run's backward. Tensors that a region
-    may change in place have copies, so that the real run's backward does not find them changed.
+    """Replaces each tensor that requires grad and comes from outside the run by one leaf with the same values. So hooks
+    on the user's parameters, and wrappers that reduce gradients, do not notice the run's backward. Tensors that a
+    region may change in place are copied, so that the real run's backward does not find them changed.
 
     Args:
-        memory: tensors that are put back after the run.
-        is_noisy: values that require grad differ from the originals' in their last bits, at random.
+        memory: tensors that are restored after the run.
+        is_noisy: change the last bits of values that require grad, at random.
     """
 
     def __init__(self, memory: Memory, is_noisy: bool = False) -> None:
@@ -39,16 +40,17 @@ class Aliases:
         self._random = torch.Generator().manual_seed(0)
 
     def of(self, args: Sequence[Any], changed: Collection[int] | None) -> list[Any]:
-        """A region's inputs, with stand-ins among them. changed: places of the inputs that the region changes in place;
-        None: they are not known yet."""
+        """Returns a region's inputs, with stand-ins where needed. changed: positions of the inputs that the region
+        changes in place; None: they are not known yet."""
         return [
             self._alias(arg, changed is None or place in changed) if isinstance(arg, torch.Tensor) else arg
             for place, arg in enumerate(args)
         ]
 
     def write_back(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> bool:
-        """Code behind a region sees what the region has changed in its inputs; autograd does not count that. Returns:
-        whether all of it can be undone."""
+        """Copies a region's in-place changes from the stand-ins to the real inputs, for the code after the region.
+        Autograd's version counters do not change. Returns: whether all changes can be undone; if not, some were not
+        written."""
         for place in changed:
             if given[place] is args[place]:
                 continue
@@ -58,7 +60,7 @@ class Aliases:
         return True
 
     def key(self, variable: torch.Tensor) -> Key:
-        """The key of the tensor that a leaf stands for; the leaf's own key where it is no stand-in."""
+        """Returns the key of the tensor that a leaf replaces; the leaf's own key if it is not a stand-in."""
         return self._keys.get(id(variable), id(variable))
 
     def _alias(self, tensor: torch.Tensor, may_change: bool) -> torch.Tensor:
@@ -73,7 +75,7 @@ class Aliases:
             leaf = (self._moved(values) if self._is_noisy else values).requires_grad_()
             self._leaves[key], self._keys[id(leaf)] = leaf, key
         leaf = self._leaves[key]
-        return leaf if node is None else leaf.clone()  # what is no leaf may be changed in place
+        return leaf if node is None else leaf.clone()  # a non-leaf may be changed in place
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self._copies:
@@ -81,7 +83,8 @@ class Aliases:
         return self._copies[id(tensor)]
 
     def _moved(self, values: torch.Tensor) -> torch.Tensor:
-        """Other last bits: of every element, in types of 16 bits, where these matter, of every sixteenth."""
+        """Returns values with other last bits: in every element, or in 16-bit types, in which they matter more, in one
+        of sixteen."""
         if not values.is_floating_point():
             return values
         draws = torch.rand(values.shape, generator=self._random).to(values.device)
@@ -91,6 +94,6 @@ class Aliases:
 
 
 def share_memory(args: Sequence[Any]) -> bool:
-    """Whether two different tensors among a region's inputs share memory: their copies would not."""
+    """Returns whether two different tensors among a region's inputs share memory. Their copies would not share it."""
     tensors = {id(arg): arg for arg in args if isinstance(arg, torch.Tensor) and arg.layout is torch.strided}
     return len({storage_of(tensor) for tensor in tensors.values()}) < len(tensors)

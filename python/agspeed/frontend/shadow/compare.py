@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences between what the user's module gave and what its captured graph gave, for the same input.
+"""Finds differences between the results of the user's module and of its captured graph for the same input.
 
-Equal operators in an equal order give equal bits. Where a graph takes another way to the same value (a library asks
-whether it is being compiled), rounding differs: by how much is measured, with inputs that differ in their last bits.
+Equal operators in an equal order give equal bits. If a graph computes the same value in another way (a library asks
+whether it is being compiled), rounding differs. The size of this effect is measured with inputs whose last bits differ.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 from agspeed.torch_compat.modes import tree_flatten
 
 _ABOVE_NOISE = 8.0
-"""A difference counts that is larger than that many times the measured noise."""
+"""A difference counts if it is larger than this many times the measured noise."""
 _MOST = {torch.bfloat16: 3e-2, torch.float16: 1e-2, torch.float64: 1e-6}
-"""A difference above it counts whatever the noise; 1e-3 in other types."""
+"""A larger difference counts with any noise; the limit is 1e-3 in other types."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
@@ -27,9 +27,9 @@ class Difference:
 
     what: str
     how: str | None = None
-    """A difference that no rounding explains, as the rest of a sentence; None: the values differ by `size`."""
+    """A difference that rounding cannot explain, as the rest of a sentence; None: the values differ by `size`."""
     size: float = 0.0
-    """Relative to the largest element, where there is no `how`."""
+    """The difference relative to the largest element, if `how` is None."""
     limit: float = 0.0
     """The largest size that noise may explain."""
 
@@ -38,7 +38,7 @@ class Difference:
 
 
 def leaves_of(output: Any) -> list[Any]:
-    """The values in a nest, and in the attributes of objects in it that torch's trees do not know."""
+    """Returns the values in a nested structure, and in attributes of objects that torch's pytrees do not know."""
     found = []
     for leaf in tree_flatten(output)[0]:
         is_opened = not isinstance(leaf, (torch.Tensor, torch.nn.Module, type, *_PLAIN)) and hasattr(leaf, "__dict__")
@@ -47,7 +47,7 @@ def leaves_of(output: Any) -> list[Any]:
 
 
 def of_outputs(own: Any, others: Any) -> list[Difference]:
-    """Between the results of two calls, nests of tensors and plain values."""
+    """Returns the differences between the results of two calls: nested structures of tensors and plain values."""
     own_leaves, leaves = leaves_of(own), leaves_of(others)
     if tree_flatten(own)[1] != tree_flatten(others)[1] or len(own_leaves) != len(leaves):
         return [Difference("the output", "has another structure")]
@@ -64,7 +64,7 @@ def of_outputs(own: Any, others: Any) -> list[Difference]:
 
 
 def of_tensors(name: str, own: torch.Tensor | None, other: torch.Tensor | None) -> list[Difference]:
-    """Between two tensors, or gradients of which either may be missing: none and zeros are alike."""
+    """Returns the differences between two tensors or gradients. A missing gradient equals one of zeros."""
     own, other = _plain(own), _plain(other)
     if own is None or other is None:
         present = own if own is not None else other
@@ -87,7 +87,7 @@ def of_tensors(name: str, own: torch.Tensor | None, other: torch.Tensor | None) 
 
 
 def unexplained(found: list[Difference], noise: dict[str, float]) -> Difference | None:
-    """The first difference that rounding does not explain, or None. noise: by name, sizes measured for that."""
+    """Returns the first difference that rounding does not explain, or None. noise: {name: measured size}."""
     for difference in found:
         allowed = min(_ABOVE_NOISE * noise.get(difference.what, 0.0), difference.limit)
         if difference.how is not None or difference.size > allowed:

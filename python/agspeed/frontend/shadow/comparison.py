@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comparison: no captured graph trains before it was compared with the user's own module.
+"""Comparison: compares captured graphs with the user's own module before they train.
 
-In a compared step the module itself runs, as the real step. Its captured graphs run beside it, operator by operator, on
-the same inputs, random numbers and Python state, all of which is put back. Outputs, what changed in place, and
-attributes are compared at once. Gradients follow with the user's own backward: the run beside gets the gradients that
-the real outputs get. The gate (`tuning/gate`) proves each candidate equal to its graph, so both together prove a
-candidate equal to the module.
+In a compared step the module itself runs, as the real run. Its captured graphs run beside it, operator by operator, on
+the same inputs, random numbers and Python state, all of which is restored. Outputs, in-place changes and attributes are
+compared at once. Gradients are compared after the user's own backward: the run beside gets the gradients that the real
+outputs get. The gate (`tuning/gate`) proves each candidate equal to its graph, so both together prove a candidate equal
+to the module.
 
-Steps are compared before a graph's first real step, then in the 2nd, 4th, 8th, ... and at most every 4096th, as rarely
-as the time that the comparisons take allows. A difference is
-looked at twice more before it counts: the module may differ from itself (it reads a clock), or rounding explains it.
+A graph is compared before its first real step and in the 2nd, 4th, 8th, ... step. After step 4096, comparisons are at
+least 4096 steps apart and take a bounded share of the time. A difference is examined in two more steps before it
+counts: the module may differ from itself (it reads a clock), or rounding may explain the difference.
 
-Threads: the session's training thread; a GPU's backward may end on one of autograd's.
+Threads: the session's training thread. A GPU's backward may end on one of autograd's threads.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from agspeed.tuning.interrupted import deferred_signals
 Call = Callable[..., Any]
 
 _FARTHEST = 4096
-"""The step from which on comparisons are rare, and the least number of steps between two of them."""
+"""Comparisons are rare after this step, and then at least this many steps apart."""
 _SHARE = 0.001
-"""Of the time, at most, for rare comparisons."""
+"""The largest fraction of the time that rare comparisons may take."""
 _PATIENCE = 64
-"""Steps until a rare comparison that came too early is tried again."""
+"""After this many steps a rare comparison that was not allowed yet is tried again."""
 _MOST_ROOTS = 64
-"""Objects outside of the module that a forward may change; of more it is not compared."""
+"""A forward may change at most this many objects outside of the module; otherwise it is not compared."""
 _MOST_TRIES = 4
-"""Comparisons in a row for a frame that fits no graph, of which none captures it; then it is left to eager."""
+"""After this many comparisons in a row without a capture, a frame that fits no graph always runs eagerly."""
 _WITHOUT_BACKWARD = 3
-"""Compared forwards in a row that no backward follows, after which outputs alone have to do."""
+"""After this many compared forwards in a row without a backward, only outputs are compared."""
 
 
 class EndedEarly(BaseException):
-    """Ends a run beside the real one, before it does what must not be done twice or could not be undone."""
+    """Ends a run beside the real one before it does something that must not happen twice or could not be undone."""
 
 
 class _Stage(enum.Enum):
@@ -65,7 +65,7 @@ class _Stage(enum.Enum):
 
 
 class _Beside:
-    """Answers the regions in one run; see `RunBeside`."""
+    """Provides the inputs of the regions in one run; see `RunBeside`."""
 
     def __init__(self, comparison: Comparison, aliases: Aliases) -> None:
         self._comparison, self._aliases = comparison, aliases
@@ -83,14 +83,14 @@ class _Beside:
 
 
 class Comparison:
-    """See the module's text. One per session.
+    """The comparison of one session.
 
     Args:
         module: the target.
         eager: runs the module's own code.
-        shadow: from now on regions run operator by operator, and ask the given object for their inputs; None ends that.
-        on_wanted: called where the next calls must not pass by.
-        on_left: called once with a sentence where calls that fit no graph are left to eager.
+        shadow: makes regions run operator by operator, with inputs from the given object; None ends that.
+        on_wanted: called if the next calls must go through the comparison.
+        on_left: called once, with a sentence, if calls that fit no graph stay eager.
     """
 
     def __init__(
@@ -102,20 +102,20 @@ class Comparison:
         on_left: Callable[[str], None],
     ) -> None:
         self.obstacle: str | None = None
-        """Why captured graphs are not compared, as a sentence."""
+        """A sentence that says why captured graphs are not compared, or None."""
         self.finding: str | None = None
-        """Which result differs, as a sentence; nothing captured runs any more."""
+        """A sentence that says which result differs, or None. After a difference no captured code runs."""
         self.num_compared = 0
-        """Comparisons that have ended."""
+        """The number of finished comparisons."""
         self._has_agreed = False
         self.is_running = False
-        """A run beside the real one is under way."""
+        """True during a run beside the real one."""
         self._module, self._eager, self._shadow = module, eager, shadow
         self._on_wanted, self._on_left = on_wanted, on_left
         self._thread = threading.get_ident()
         self._stage = _Stage.COMPARE
         self._steps, self._next = 0, 0
-        self._seconds, self._earliest = 0.0, 0.0  # spent on this comparison; on the clock, when the next may begin
+        self._seconds, self._earliest = 0.0, 0.0  # time of this comparison; earliest beginning of the next
         self._reading: Reading | None = None
         self._num_without_backward = 0
         self._found: list[Difference] = []
@@ -129,27 +129,27 @@ class Comparison:
 
     @property
     def is_proven(self) -> bool:
-        """Whether calls may pass by: the captured code may run as it is."""
+        """Whether calls may bypass the comparison and run the captured code directly."""
         return self.obstacle is not None or (self._has_agreed and self._reading is None)
 
     @property
     def may_convert(self) -> bool:
-        """Whether Dynamo may capture now: beside a real run, or where nothing is compared."""
+        """Whether Dynamo may capture now: during a run beside the real one, or if nothing is compared."""
         return self.is_running or self.obstacle is not None
 
     def prevent(self, reason: str) -> None:
-        """The captured code must not run beside the module: from now on it runs without comparison."""
+        """Ends all comparisons: the captured code must not run beside the module, and runs without comparison."""
         if self.obstacle is None:
             self.obstacle = reason
         self._is_ended = True
 
     def end(self) -> None:
-        """A run beside the real one under way must not go on: a frame of it runs as it is."""
+        """Ends the present run beside the real one, because one of its frames runs as it is."""
         self._is_ended = True
 
     def undo(self, value: object, is_local: bool, where: str) -> None:
-        """Captured code changes `value`: that is to be undone after a run beside the real one. is_local: it came with
-        the call, and the next call may have another object."""
+        """Notes that captured code changes `value`, which must be undone after a run beside the real one. is_local: the
+        object came with the call, and the next call may have another one."""
         if self.obstacle is not None or (self._before is not None and value in self._before):
             return
         if is_followed(value) and not is_local and len(self._roots) < _MOST_ROOTS:
@@ -159,18 +159,18 @@ class Comparison:
             self.prevent(f"{where}: it changes an object of {type(value).__qualname__} outside of the module")
 
     def check(self) -> None:
-        """Raises: EndedEarly where the run beside the real one must not go on."""
+        """Raises: EndedEarly if the run beside the real one must not continue."""
         if self.is_running and self._is_ended:
             raise EndedEarly
 
     @property
     def was_ended(self) -> bool:
-        """Whether the latest run beside the real one was left half-way, or an exception of the user's came before."""
+        """Whether the latest run beside the real one was incomplete, or the user's code raised before it."""
         return self._was_ended
 
     def miss(self, *, is_whole: bool) -> None:
-        """A frame fits no graph, and runs as it is. is_whole: it is the whole call, which can still be compared
-        (`take_missed`). Otherwise the next call is. Calls of other threads run as they are."""
+        """Notes a frame that fits no graph and runs as it is. is_whole: it is the whole call, which can be compared now
+        (`take_missed`). Otherwise the next call is compared. Calls of other threads run as they are."""
         if threading.get_ident() != self._thread:
             return
         self._is_missed |= is_whole
@@ -179,31 +179,31 @@ class Comparison:
             self._on_wanted()
 
     def take_missed(self) -> bool:
-        """Whether the call that begins fits no graph, once."""
+        """Returns whether the call that begins fits no graph, and clears this state."""
         if threading.get_ident() != self._thread:
             return False
         was_missed, self._is_missed = self._is_missed, False
         return was_missed
 
     def note_captured(self) -> None:
-        """A frame was captured."""
+        """Notes that a frame was captured."""
         self._num_captured += 1
 
     def take_disturbed(self) -> bool:
-        """Whether calls since this was last asked ran otherwise than the plan says."""
+        """Returns whether calls since the last query deviated from the plan."""
         was_disturbed, self._is_disturbed = self._is_disturbed, False
         return was_disturbed
 
     def state(self) -> dict[str, Any]:
-        """For the report."""
+        """Returns the comparison's state for the report."""
         return {"steps": self.num_compared, "difference": self.finding, "obstacle": self.obstacle}
 
     def note_steps(self, count: int) -> None:
-        """`count` steps ran unseen."""
+        """Reports `count` steps that ran unobserved."""
         self._steps += count
 
     def step_ended(self) -> None:
-        """A backward of this step has run by now, or never will."""
+        """Ends a step. A backward that has not run by now will not run."""
         if self._reading is not None:
             self._reading.close()
             self._reading = None
@@ -214,13 +214,13 @@ class Comparison:
                 self._reject(self._found[0])
 
     def passes_by(self) -> bool:
-        """Whether a call is none of the comparison's: nothing is compared any more."""
+        """Returns whether calls bypass the comparison, because nothing is compared any more."""
         if self.obstacle is not None:
             self._was_ended = False
         return self.obstacle is not None
 
     def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
-        """A training call of the target under a plan other than eager. captured: runs its captured graphs."""
+        """Runs a training call of the target under a plan other than eager. captured: runs its captured graphs."""
         self._steps += 1
         is_due = not self._has_agreed or self._is_next_due()
         if self.obstacle is None and (self._reading is not None or is_due):
@@ -237,7 +237,7 @@ class Comparison:
         return True
 
     def call_compared(self, captured: Call, args: Any, kwargs: Any) -> Any:
-        """Runs eagerly, and compares unless an earlier call waits for its backward. Requires: there is no obstacle."""
+        """Runs eagerly and compares, unless an earlier call still waits for its backward. Requires: no obstacle."""
         self._is_disturbed = True
         self._on_wanted()
         if self.finding is not None or self._reading is not None:
@@ -264,7 +264,7 @@ class Comparison:
 
     def _compare_forward(self, captured: Call, args: Any, kwargs: Any) -> Any:
         self._was_ended, self._seconds = True, 0.0
-        torch.clear_autocast_cache()  # so that each run casts the weights on its own
+        torch.clear_autocast_cache()  # so that each run casts the weights itself
         try:
             before = self._before = Before(self._module, args, kwargs, self._roots)
         except Exception as error:
@@ -295,9 +295,9 @@ class Comparison:
     def _run_beside(
         self, captured: Call, before: Before, beginning: Aliases, output: Any, args: Any, kwargs: Any
     ) -> tuple[list[Run], list[Difference]]:
-        """Runs from the state that was before the real run, which returned `output`, and puts back the one after it.
-        Returns: the real run and the runs beside it, none where they were ended early, and the differences between the
-        last two."""
+        """Runs from the state before the real run, which returned `output`. Then restores the state after the real run.
+        Returns: the real run and the runs beside it ([] if they were ended early), and the differences between the last
+        two."""
         runs: list[Run] = []
         try:
             runs.append(real := before.ended(beginning, output, args, kwargs))
@@ -324,7 +324,7 @@ class Comparison:
                 runs[0].restore(before.memory)
 
     def _beside(self, captured: Call, memory: Memory) -> Iterator[tuple[Call, Aliases]]:
-        """The functions to run beside the module at this stage, each with the stand-ins for its inputs."""
+        """Yields the functions to run beside the module at this stage, each with stand-ins for its inputs."""
         yield (self._eager if self._stage is _Stage.CONTROL else captured), Aliases(memory)
         if self._stage is _Stage.NOISE:
             yield captured, Aliases(memory, is_noisy=True)
@@ -340,12 +340,12 @@ class Comparison:
             self._shadow(None)
 
     def _follow(self, runs: list[Run], found: list[Difference]) -> None:
-        """Compares the last two runs' gradients as well, once the user's backward has run through the first run."""
+        """Also compares the gradients of the last two runs, once the user's backward has run through the first run."""
         real, is_control = runs[0], self._stage is _Stage.CONTROL
         passage = Passage(real.outputs(), real.aliases.first)
         has_hooks = any(map(has_leaf_hooks, self._module.parameters()))
         if not passage.outputs or (is_control and (has_hooks or real.changes)):
-            self._judge(found)  # in a control, hooks would run twice and buffers have changed since
+            self._judge(found)  # in a control run, hooks would run twice, and buffers have changed since
             return
 
         def compare_gradients(reading: Reading) -> None:
@@ -365,7 +365,7 @@ class Comparison:
                 self._judge(found + between(own, other, self._names()))
             except Exception as error:
                 self._judge([Difference("the captured code's backward", f"raises {type(error).__name__}: {error}")])
-            finally:  # parts that are checkpointed run once more
+            finally:  # checkpointed parts have run once more
                 random.restore()
                 buffers.write({}, versions)
 
@@ -375,7 +375,7 @@ class Comparison:
         return {id(parameter): name for name, parameter in self._module.named_parameters()}
 
     def _judge(self, found: list[Difference]) -> None:
-        """A comparison has ended."""
+        """Ends a comparison with the differences that it found, and decides on the next stage."""
         self.num_compared += 1
         stage, self._stage = self._stage, _Stage.COMPARE
         if stage is _Stage.CONTROL and found:

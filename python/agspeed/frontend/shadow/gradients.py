@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gradients that one forward's part of autograd's graph takes in and gives out during the user's own backward.
+"""Reads the gradients that enter and leave one forward's part of the autograd graph during the user's own backward.
 
 The part lies between the forward's outputs and its borders: leaves, and tensors that existed before the forward. Hooks
-on its nodes read what passes; nothing is computed twice and no hook of the user runs again. So what is read belongs to
-this forward alone, whatever else the backward covers: other calls, accumulated gradients, reductions between ranks.
+on its nodes read the gradients; nothing is computed twice, and the user's hooks do not run again. The gradients belong
+to this forward alone, even if the backward also covers other calls, accumulated gradients and reductions between ranks.
 
 Follows torch.autograd.graph.Node (`register_hook`, `register_prehook`). Threads: hooks run on autograd's threads.
 """
@@ -18,14 +18,14 @@ import torch
 from agspeed.torch_compat.autograd import at_end_of_backward, current_backward, number_of, will_run
 
 Border = tuple[Any, int]
-"""A node outside, and which of its outputs."""
+"""A node outside the part, and the number of one of its outputs."""
 
 
 class Passage:
-    """See the module's text. The nodes are held until `close`.
+    """One forward's part of the autograd graph. It holds the nodes.
 
     Args:
-        outputs: of the forward, by index.
+        outputs: the forward's outputs, by index.
         first: autograd's sequence number before the forward.
     """
 
@@ -33,13 +33,13 @@ class Passage:
         self.outputs: dict[int, Border] = {
             i: (out.grad_fn, out.output_nr) for i, out in outputs.items() if _is_inside(out, first)
         }
-        """By index of an output that has a gradient: its node, and which of the node's outputs it is."""
+        """{index of an output that has a gradient: (its node, the number of the node's output)}."""
         self.edges: dict[Any, list[tuple[int, Border]]] = {}
-        """By node inside: its edges that lead outside, each with its place among the node's."""
+        """{node inside: [(position of an edge that leads outside, its border)]}."""
         self.inner: dict[Any, list[tuple[int, int]]] = {}
-        """By node inside: its edges that lead to outputs of the forward, each with the index of the output."""
+        """{node inside: [(position of an edge that leads to an output of the forward, index of the output)]}."""
         self.has_reentrant = False
-        """A node differentiates a part of its own, out of sight."""
+        """True if a node runs a nested backward whose nodes are not part of this graph."""
         self._next: dict[Any, list[Any]] = {}
         self._walk(first)
 
@@ -68,8 +68,8 @@ class Passage:
             waiting.extend(inside)
 
     def runs_whole(self) -> bool:
-        """Within a backward: whether it runs everything that its gradients of outputs lead to, as one that was asked
-        for the gradients of some tensors alone does not."""
+        """Returns, within a backward, whether it runs every node that the outputs' gradients reach. A backward for the
+        gradients of some tensors alone does not."""
         waiting = [node for node, _ in self.outputs.values() if will_run(node)]
         if not waiting:
             return False
@@ -86,11 +86,11 @@ class Passage:
 
 
 class Reading:
-    """Reads, in the first backward that runs through all of a passage, what it takes in and gives out.
+    """Reads the gradients that enter and leave a passage in the first backward that runs through all of it.
 
-    `taken` has the gradients of outputs by index, `given` the gradients of borders. An output or a border without a
-    gradient is missing there. `is_whole` is False where gradients may enter elsewhere than through outputs: a node
-    differentiates a part of its own, out of sight, or a backward makes a graph of its own, to be differentiated again.
+    `taken` has the gradients of outputs by index, and `given` the gradients of borders. Outputs and borders without a
+    gradient are missing. `is_whole` is False if gradients may enter elsewhere than through outputs: if a node runs a
+    nested backward, or if the backward builds a graph to be differentiated again (``create_graph=True``).
     """
 
     def __init__(self, passage: Passage, on_end: Callable[[Reading], None]) -> None:
@@ -110,13 +110,13 @@ class Reading:
             self._hooks.append(node.register_hook(self._reader_of_edges(node)))
 
     def close(self) -> None:
-        """Reads no more."""
+        """Removes the hooks."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
 
     def _begins(self) -> bool:
-        """A node runs. Returns whether this backward is the one to read."""
+        """Called when a node runs. Returns whether this backward is the one to read."""
         task = current_backward()
         self.is_whole &= not torch.is_grad_enabled()
         if self._task is None and self._passage.runs_whole():
@@ -145,16 +145,16 @@ class Reading:
         return read
 
     def _end(self) -> None:
-        """The backward has ended."""
+        """Called when the backward has ended."""
         self.close()
         for index, gradient in self._inner.items():
-            if index in self.taken:  # what other outputs of the forward sent is no gradient from outside
+            if index in self.taken:  # subtract the gradient from the forward's other outputs: it is not from outside
                 self.taken[index] = self.taken[index] - gradient
         self._on_end(self)
 
 
 def is_leaf(node: Any) -> bool:
-    """Whether a node accumulates the gradient of a leaf, its attribute `variable`."""
+    """Returns whether a node accumulates the gradient of a leaf (its attribute `variable`)."""
     return hasattr(node, "variable")
 
 
@@ -166,4 +166,4 @@ def _is_inside(output: torch.Tensor, first: int) -> bool:
 def _add(sums: dict[Any, torch.Tensor], key: Any, gradient: torch.Tensor | None) -> None:
     if gradient is not None:
         gradient = gradient.detach()
-        sums[key] = sums[key] + gradient if key in sums else gradient.clone()  # wrappers of ranks reduce it in place
+        sums[key] = sums[key] + gradient if key in sums else gradient.clone()  # DDP and the like reduce it in place

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of the tensors that a forward may change in place: buffers, tensors that attributes hold, and inputs.
+"""Copies the tensors that a forward may change in place: buffers, tensors in attributes, and inputs.
 
-Parameters have none, but it shows whether a forward has changed them.
+Parameters are not copied. A fingerprint of each one shows whether a forward has changed it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from agspeed.torch_compat.modules import version_of
 _MOST_BYTES = 1 << 30
 
 Changes = Mapping[int, torch.Tensor]
-"""Copies of tensors that have changed, by the id of the tensor."""
+"""{id of a tensor that has changed: its copy}."""
 
 
 class Memory:
-    """See the module's text.
+    """Copies of the given tensors.
 
     Args:
-        tensors: with where each was found; one may come more than once.
+        tensors: (where it was found, tensor) pairs; a tensor may appear more than once.
 
-    Raises: UnsupportedError where they have more memory than is worth a copy.
+    Raises: UnsupportedError if they are too large to copy.
     """
 
     def __init__(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -50,24 +50,24 @@ class Memory:
         return id(tensor) in self._before
 
     def name(self, identity: int) -> str:
-        """Where the tensor of that id was found."""
+        """Returns where the tensor with that id was found."""
         return self._before[identity][0]
 
     def has_changed_parameters(self) -> bool:
-        """Whether a parameter has other values or other memory than at first."""
+        """Returns whether a parameter has other values or other memory than at the beginning."""
         return any(not _is_same(_print_of(tensor), before) for tensor, before in self._parameters.values())
 
     def changes(self) -> Changes:
-        """Copies of the tensors that have changed since."""
+        """Returns copies of the tensors that have changed since the beginning."""
         kept = self._before.items()
         return {identity: tensor.detach().clone() for identity, (_, tensor, copy) in kept if not _holds(tensor, copy)}
 
     def versions(self) -> dict[int, int]:
-        """How often each was changed in place, as autograd counts."""
+        """Returns each tensor's version counter, by id."""
         return {identity: version_of(tensor) for identity, (_, tensor, _) in self._before.items()}
 
     def write(self, changes: Changes, versions: Mapping[int, int]) -> None:
-        """The tensors are as at first, but for `changes`. Autograd counts the changes in place that `versions` says."""
+        """Restores the tensors to the beginning, with `changes` applied. Sets their version counters to `versions`."""
         for identity, (_, tensor, copy) in self._before.items():
             value = changes.get(identity, copy)
             if not _holds(tensor, value):
@@ -77,7 +77,7 @@ class Memory:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's memory can be read and written as that of any other."""
+    """Returns whether a tensor's memory can be read and written like ordinary dense memory."""
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
     if not is_known or tensor.layout is not torch.strided or tensor.device.type == "meta" or tensor.is_inference():
         return False

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python state that a module's forward may change: its attributes, and what is reached from them.
+"""Copies and restores the Python state that a module's forward may change: its attributes and all objects behind them.
 
-Followed are submodules, lists, tuples, dicts, sets and deques, NumPy arrays, objects of the user's own classes, and the
-attributes of those classes. Objects that hold threads, locks or queues are not: others may change them meanwhile. Each
-object that is followed has a shallow copy, so that both an object that was replaced and one that changed inside are put
-back.
+It follows submodules, lists, tuples, dicts, sets, deques, NumPy arrays, objects of the user's own classes, and the
+attributes of these classes. It does not follow objects that hold threads, locks or queues, because other threads may
+change them meanwhile. Each followed object has a shallow copy. So both replaced objects and changed contents can be
+restored.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _OF_MODULES = ("_buffers", "_modules", "_parameters")
 
 
 class PythonState:
-    """A copy of the Python state that is reached from a module, the arguments of its call and `others`, and of Python's
-    and NumPy's default generators.
+    """A copy of all Python state that can be reached from a module, the arguments of its call and `others`, and of
+    Python's and NumPy's default generators.
 
-    Raises: UnsupportedError where more objects are reached than are worth a copy.
+    Raises: UnsupportedError if too many objects can be reached.
     """
 
     def __init__(self, module: nn.Module, args: Any, kwargs: Any, others: Iterable[object] = ()) -> None:
         self._held: dict[int, tuple[str, Any, Any]] = {}
-        """By id of an object: where it was found, the object, and a shallow copy of what it holds."""
+        """{id of an object: (where it was found, the object, a shallow copy of its content)}."""
         waiting: list[tuple[str, Any]] = [("input", list(args)), ("input", kwargs), ("", module)]
         waiting += [(type(value).__name__, value) for value in others]
         while waiting:
@@ -70,11 +70,11 @@ class PythonState:
         self._generators = [(generator, generator.get_state()) for generator in generators]
 
     def __contains__(self, value: object) -> bool:
-        """Whether `restore` undoes changes of `value`."""
+        """Returns whether `restore` undoes changes of `value`."""
         return id(value) in self._held
 
     def restore(self) -> None:
-        """Everything is as it was. Objects that have not changed are not touched."""
+        """Restores everything. Does not touch objects that have not changed."""
         random.setstate(self._python_random)
         if self._numpy_random is not None:
             sys.modules["numpy"].random.set_state(self._numpy_random)
@@ -84,11 +84,11 @@ class PythonState:
             _restore(value, content)
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The tensors that are held, each with where it was found; one may come more than once."""
+        """Returns (where it was found, tensor) pairs; a tensor may appear more than once."""
         return ((name, value) for name, value in self._values() if isinstance(value, torch.Tensor))
 
     def replaced_tensors(self, other: PythonState) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-        """Where the same object holds one tensor here and another one in `other`, with both."""
+        """Yields (place, tensor here, tensor in `other`) for places that hold different tensors in the two states."""
         for identity, (name, _, content) in self._held.items():
             if identity not in other._held:
                 continue
@@ -99,7 +99,7 @@ class PythonState:
                     yield _join(name, label), own, others
 
     def difference(self, other: PythonState) -> tuple[str, str] | None:
-        """The first plain value in which `other` differs, as (NAME, "is A and B"), or None. Tensors are left out."""
+        """Returns the first plain value in which `other` differs, as (name, "is A and B"), or None. Ignores tensors."""
         for identity, (name, value, content) in self._held.items():
             if identity not in other._held:
                 continue
@@ -118,12 +118,12 @@ class PythonState:
 
 
 def is_followed(value: object) -> bool:
-    """Whether changes of an object can be undone."""
+    """Returns whether changes of an object can be undone."""
     return _content(value) is not None
 
 
 def _content(value: Any) -> Any:
-    """A shallow copy of what an object holds, or None where it is not followed."""
+    """Returns a shallow copy of an object's content; None if the object is not followed."""
     if isinstance(value, dict):
         return dict(value.items())
     if isinstance(value, (*_SEQUENCES, tuple)):
@@ -174,7 +174,7 @@ def _restore(value: Any, content: Any) -> None:
     if _holds(target, content):
         return
     if isinstance(target, dict):
-        base = OrderedDict if isinstance(target, OrderedDict) else dict  # it keeps its order beside the dict
+        base = OrderedDict if isinstance(target, OrderedDict) else dict  # OrderedDict stores its order separately
         base.clear(target)
         base.update(target, content)
     elif isinstance(target, set):
@@ -186,7 +186,7 @@ def _restore(value: Any, content: Any) -> None:
 
 
 def _holds(target: Any, content: Any) -> bool:
-    """Whether a container holds the very objects of `content`, in that order."""
+    """Returns whether a container holds the same objects as `content`, in the same order."""
     if len(target) != len(content):
         return False
     if isinstance(target, dict):
@@ -198,7 +198,7 @@ def _holds(target: Any, content: Any) -> bool:
 
 
 def _are_other(own: Any, others: Any) -> bool:
-    """Whether two values differ, as far as both are plain."""
+    """Returns whether two values differ. Values that are not plain count as equal."""
     if own is _ABSENT or others is _ABSENT:
         return True
     if not isinstance(own, _PLAIN) or not isinstance(others, _PLAIN):
@@ -208,7 +208,7 @@ def _are_other(own: Any, others: Any) -> bool:
 
 
 def _is_own(kind: type) -> bool:
-    """Whether a class is the user's, not torch's or Python's."""
+    """Returns whether a class is the user's and not torch's or Python's."""
     path = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return is_users(path) if path is not None else kind.__module__ == "__main__"
 
@@ -223,7 +223,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _join(name: str, label: Any) -> str:
-    """The name of what `name` holds under `label`: "layers.0.weight", without the dicts of modules between."""
+    """Joins names to "layers.0.weight", without the modules' internal dicts such as `_parameters`."""
     if label in _OF_MODULES:
         return name
     return f"{name}.{label}" if name else str(label)

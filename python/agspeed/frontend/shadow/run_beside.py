@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface by which regions get their inputs while the captured code runs beside the module."""
+"""The interface through which regions get their inputs while captured code runs beside the module."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class RunBeside(Protocol):
     """One run of captured code beside the real one, on the thread that trains."""
 
     def begin(self, args: Sequence[Any], changed: Collection[int] | None) -> Sequence[Any]:
-        """A region is called with `args`. Returns: the inputs that it gets instead. changed: places of the inputs that
-        it changes in place; None: they are not known yet. Raises: an exception that ends the run early."""
+        """Called before a region runs with `args`. Returns: the inputs that it gets instead. changed: positions of the
+        inputs that it changes in place; None: not known yet. Raises: an exception that ends the run early."""
 
     def end(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> None:
-        """The region has run on `given`."""
+        """Called after the region has run on `given`."""

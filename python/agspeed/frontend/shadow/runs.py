@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the module and of its captured graphs: the state that each leaves, and the differences between two."""
+"""Runs of the module and of its captured graphs: the state that each leaves, and the differences between two runs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Before:
         self._random.restore()
 
     def ended(self, aliases: Aliases, output: Any, args: Any, kwargs: Any) -> Run:
-        """A run that has just ended, with the state it left."""
+        """Returns a run that has just ended, with the state that it left."""
         python = PythonState(self._module, args, kwargs, self._roots)
         memory = self.memory
         return Run(
@@ -54,10 +54,10 @@ class Before:
 
 @dataclass
 class Run:
-    """A forward that has ended: its output, and the state it left."""
+    """A forward that has ended: its output and the state that it left."""
 
     aliases: Aliases
-    """Stood in for inputs; of a run of the module itself only where autograd's graph of it begins."""
+    """The stand-ins for inputs. For a run of the module itself they only mark where its autograd graph begins."""
     output: Any
     python: PythonState
     changes: Changes
@@ -71,7 +71,7 @@ class Run:
         self.random.restore()
 
     def outputs(self) -> dict[Any, torch.Tensor]:
-        """The tensors that require grad: outputs by place, attributes by name."""
+        """Returns the tensors that require grad: outputs by position, attributes by name."""
         named = [*enumerate(compare.leaves_of(self.output)), *self.python.tensors()]
         return {place: leaf for place, leaf in named if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
 
@@ -82,7 +82,7 @@ def key_of(border: Border, aliases: Aliases) -> Key:
 
 
 def gradients(run: Run, taken: dict[Any, torch.Tensor]) -> dict[Key, torch.Tensor]:
-    """The gradients that leave a run's part of autograd's graph when its outputs get the gradients `taken`."""
+    """Returns the gradients that leave a run's part of the autograd graph if its outputs get the gradients `taken`."""
     outputs = run.outputs()
     borders = list(Passage(outputs, run.aliases.first).borders)
     inputs = [node.variable if is_leaf(node) else GradientEdge(node, number) for node, number in borders]
@@ -107,7 +107,7 @@ def between(own: dict[Key, torch.Tensor], other: dict[Key, torch.Tensor], names:
 
 
 def differences(memory: Memory, own: Run, other: Run) -> list[Difference]:
-    """Between the forwards of two runs."""
+    """Returns the differences between the forwards of two runs."""
     found = compare.of_outputs(own.output, other.output)
     for identity in {**own.changes, **other.changes}:
         name = memory.name(identity)

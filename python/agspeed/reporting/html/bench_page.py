@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of `agspeed comm bench` as one self-contained HTML page: a plot per collective, and the table.
+"""Writes the rows of `agspeed comm bench` as one self-contained HTML page: a plot per collective, and a table.
 
-The page looks like a report's and keeps the rules of all pages (pages.py).
+The page looks like a report's page and follows the rules of all pages (pages.py).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Figure(NamedTuple):
 
 
 def render(document: Json) -> str:
-    """The page for a document of `agspeed comm bench --json`."""
+    """Returns the page for a document of `agspeed comm bench --json`."""
     collectives = list(dict.fromkeys(row["collective"] for row in document["rows"]))
     figures = [
         _Figure(
@@ -48,7 +48,8 @@ def render(document: Json) -> str:
 
 
 def plot(document: Json, collective: str, width: float, css: str) -> Markup:
-    """Bus bandwidth over size, both logarithmic, a line per algorithm; the speed of the link where it is known."""
+    """Returns a plot of bus bandwidth over size, both logarithmic, with a line per algorithm and, if it is known, the
+    speed of the link."""
     rows = [row for row in document["rows"] if row["collective"] == collective]
     link = document["link_gbytes_per_s"]
     speeds = [row["bus_gbytes_per_s"] for row in rows] + ([link] if link else [])
@@ -73,7 +74,7 @@ def _algorithms(document: Json, collective: str) -> list[str]:
 
 
 def _decades(values: Sequence[float], base: int) -> tuple[float, float]:
-    """The powers of `base` around positive values, at least one step apart."""
+    """Returns the powers of `base` below and above positive values, at least one step apart."""
     low = math.floor(math.log(min(values), base) + 1e-9)
     high = math.ceil(math.log(max(values), base) - 1e-9)
     return float(base) ** low, float(base) ** max(high, low + 1)
@@ -90,7 +91,7 @@ def _axes(drawing: Drawing, x: Logarithmic, y: Logarithmic, width: float) -> Non
 
 
 def _powers(scale: Logarithmic, base: int, most: int) -> list[float]:
-    """The scale's powers of `base`, thinned out to at most about `most`."""
+    """Returns the scale's powers of `base`, thinned out to about `most` at most."""
     low, high = round(math.log(scale.low, base)), round(math.log(scale.high, base))
     step = max(-(-(high - low) // max(most, 1)), 1)
     return [float(base) ** power for power in range(low, high + 1, step)]

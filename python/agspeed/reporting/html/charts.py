@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The charts that compare things: candidates, errors, time, memory, break-even. Step times are in timeline_chart.py.
+"""Draws charts of candidates, errors, time, memory and break-even. timeline_chart.py draws the step times.
 
-Each function takes the report and a width and returns the SVG, or None where there is nothing to draw. A chart is drawn
+Each function takes the report and a width and returns the SVG, or None if there is nothing to draw. A chart is drawn
 once for wide and once for narrow screens, because scaling one drawing down makes its text too small to read.
 """
 
@@ -23,11 +23,11 @@ Json = Mapping[str, Any]
 _NARROW = 400
 _MAX_ROWS = 14
 _MAX_ERROR_ROWS = 20
-_LEAST_ERROR = 1e-20  # smaller ones are drawn at the axis' end
+_LEAST_ERROR = 1e-20  # smaller errors are drawn at the end of the axis
 
 
 class _Rows(NamedTuple):
-    """Geometry of a chart with one labelled row per thing: labels at the left, or above the row on narrow screens."""
+    """The geometry of a chart with labelled rows: labels are at the left, or above the row on narrow screens."""
 
     names: Sequence[str]
     width: float
@@ -51,7 +51,7 @@ class _Rows(NamedTuple):
         return 8 + self.pitch * len(self.names)
 
     def y(self, index: int) -> float:
-        """The middle of the row's mark."""
+        """Returns the vertical middle of the row's mark."""
         return 8 + self.pitch * index + (28 if self.stacked else 14)
 
     def label(self, drawing: Drawing, index: int, css: str = "") -> None:
@@ -60,7 +60,7 @@ class _Rows(NamedTuple):
 
 
 def candidates(report: Json, width: float, css: str) -> Markup | None:
-    """Speed against eager, which is the line at 1 ×, with its interval, one row per plan; those never timed say why."""
+    """Draws each plan's speed against eager (the line at 1 ×) with its interval. Plans that were not timed show why."""
     plans = _selected(
         [plan for plan in report["plans"] if plan["name"] != "eager" and not fmt.is_folded(plan)], _MAX_ROWS
     )
@@ -110,7 +110,7 @@ def _candidate_mark(drawing: Drawing, rows: _Rows, scale: Linear, index: int, pl
 
 
 def errors(report: Json, width: float, css: str) -> Markup | None:
-    """RMS error against fp64 on a logarithmic axis, beside eager's own."""
+    """Draws RMS errors against fp64 on a logarithmic axis, with eager's own errors."""
     found = list(_error_rows(report))[:_MAX_ERROR_ROWS]
     if not found:
         return None
@@ -134,7 +134,7 @@ def errors(report: Json, width: float, css: str) -> Markup | None:
 
 
 def _error_rows(report: Json) -> Iterator[tuple[str, Json, str]]:
-    """(label, errors, verdict) of every gate with figures; of regions only where no plan has any."""
+    """Yields (label, errors, verdict) for every gate result with figures; for regions only if no plan has figures."""
     gated = [plan for plan in report["plans"] if plan["gate"] and not fmt.is_folded(plan)]
     named = [(fmt.plan(plan["name"]), plan["gate"]) for plan in _selected(gated, _MAX_ERROR_ROWS // 2)]
     if not named:
@@ -165,7 +165,7 @@ def _error_words(group: Json) -> str:
 
 
 def time_shares(report: Json, width: float, css: str) -> Markup | None:
-    """Where an average steady step goes, longest first."""
+    """Draws the parts of an average steady step, longest first."""
     shares = sorted(report["time_shares"], key=lambda share: -share["ms"])[:_MAX_ROWS]
     total = sum(share["ms"] for share in report["time_shares"])
     if total <= 0:
@@ -184,7 +184,7 @@ def time_shares(report: Json, width: float, css: str) -> Markup | None:
 
 
 def memory(report: Json, width: float, css: str) -> Markup | None:
-    """Peak live bytes of every plan that ran, and of the gate, against the limit."""
+    """Draws the peak live bytes of every plan that ran, and of the gate, with the limit."""
     measured = _selected([p for p in report["plans"] if p["peak_bytes"] and not fmt.is_folded(p)], _MAX_ROWS - 1)
     peaks = [(fmt.plan(plan["name"]), plan["peak_bytes"], plan["state"]) for plan in measured]
     if report["memory"]["gate_peak_bytes"]:
@@ -212,13 +212,13 @@ def memory(report: Json, width: float, css: str) -> Markup | None:
 
 
 def break_even(report: Json, width: float, css: str) -> Markup | None:
-    """Seconds won minus seconds spent on tuning, by step: where the line crosses zero, tuning is paid."""
+    """Draws seconds saved minus seconds spent on tuning, by step. Tuning has paid where the line crosses zero."""
     cost, steps = report["cost"], report["timeline"]["steps"]
     saving, spent, crossing = cost["saving_ms_per_step"], cost["foreground_s"], cost["break_even_step"]
     if not saving or saving <= 0 or crossing is None:
         return None
     last = max(steps, math.ceil(crossing * 1.5), 1)
-    start = max(crossing - spent * 1000 / saving, 0.0)  # where the plan began to save
+    start = max(crossing - spent * 1000 / saving, 0.0)  # the step at which the plan began to save
     lowest, final = saving * (start - crossing) / 1000, saving * (last - crossing) / 1000
     height, left, right, bottom = 260.0, 52.0, 14.0, 44.0
     description = (
@@ -252,7 +252,7 @@ def _frame(drawing: Drawing, x: Linear, y: Linear, width: float) -> None:
 
 
 def _selected(plans: Sequence[Json], most: int) -> list[Json]:
-    """At most `most` plans in their order; eager, the chosen one and the best of the others stay (tables list all)."""
+    """Returns at most `most` plans in their order: eager, the chosen plan and the best others (tables list all)."""
 
     def interest(plan: Json) -> tuple[bool, bool, float]:
         return (

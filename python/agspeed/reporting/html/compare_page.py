@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two reports as one self-contained HTML page: both timelines, what changed, and which conditions differ.
+"""Writes two reports as one self-contained HTML page: both timelines, the changes, and the conditions that differ.
 
-The page looks like a report's and keeps the rules of all pages (pages.py).
+The page looks like a report's page and follows the rules of all pages (pages.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Side(NamedTuple):
 
 
 def render(before: Json, after: Json) -> str:
-    """The page for two validated reports."""
+    """Returns the page for two validated reports."""
     return pages.template("compare_page.html.j2").render(
         sides=[_side("Before", before), _side("After", after)],
         figures=compare.compare(before, after),

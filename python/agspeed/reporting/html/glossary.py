@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a report, each in a line: the page's glossary, and the help beside what it names."""
+"""Explains the terms of a report in one line each, for the page's glossary and for tooltips."""
 
 __all__ = ["TERMS"]
 

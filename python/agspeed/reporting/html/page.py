@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report as one HTML file (pages.py), readable on a phone and in the dark.
+"""Writes the report as one HTML file (pages.py), readable on a phone and in dark mode.
 
-Every text in a report comes from somebody's model, so the template escapes all of it, the drawings do too, and the
-page's own policy forbids any script but page.js (by its hash) and any request to anywhere.
+The texts in a report come from the user's model and are not trusted. So the template and the drawings escape all of
+them. The page's content security policy allows only the script page.js (by its hash) and no requests.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from agspeed.reporting.html.glossary import TERMS
 
 __all__ = ["render"]
 
-# (CSS class, drawing width): page.css shows exactly one of a figure's drawings at any window width.
+# (CSS class, drawing width): at any window width, page.css shows exactly one of a figure's drawings.
 _HALF = (("wide", 530.0), ("narrow", 330.0))
 _FULL = (("full", 1100.0), ("wide", 530.0), ("narrow", 330.0))
 
 
 class Figure(NamedTuple):
-    """A chart in all its widths, or the sentence that stands in for it."""
+    """A chart in all its widths, or the sentence to show if there is no chart."""
 
     title: str
     note: str
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """The page for a validated report."""
+    """Returns the page for a validated report."""
     script = pages.asset("page.js")
     return pages.template("page.html.j2").render(
         report=report,
@@ -88,7 +88,7 @@ def _timeline(report: Mapping[str, Any]) -> Figure:
 
 
 def _columns(report: Mapping[str, Any]) -> list[list[Figure]]:
-    """The charts that compare things, in two columns of about the same height."""
+    """Returns the charts in two columns of about the same height."""
     figure = functools.partial(_figure, report)
     candidates, errors, *others = [
         figure("Candidates", "Speed against eager, the line at 1 ×, with intervals; right of it is faster.",

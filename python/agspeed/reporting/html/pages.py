@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all HTML pages of agspeed have in common: their templates and assets, which lie beside this file.
+"""Loads the templates and assets of all HTML pages of agspeed from this folder.
 
-A page is one file: everything inline, nothing fetched, every value escaped, a misspelt name in a template an error.
+A page is one file: it inlines everything and requests nothing. Templates escape every value, and a misspelt name in a
+template is an error.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One step of ranks that reduce gradients: the backward above, its buckets below, on one axis of time."""
+"""Draws one step of ranks that reduce gradients: the backward above and its buckets below, on one time axis."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _MAX_ROWS = 24
 
 
 def by_bucket(report: Json, width: float, css: str) -> Markup | None:
-    """None where no step was timed. A bucket waits for its gradients (a thin line), for its turn, and is reduced."""
+    """Returns the chart; None if no step was timed. A bucket waits for its gradients (a thin line), then for its turn,
+    and is then reduced (a bar)."""
     together = (report["group"] or {}).get("together") or {}
     step = together.get("step")
     if step is None:

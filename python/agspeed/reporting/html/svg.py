@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few SVG pieces that the report's charts need: a drawing, scales, ticks.
+"""The SVG tools for the report's charts: a drawing, scales, ticks.
 
-Colours come from CSS classes, so one drawing serves the light and the dark page. Every piece of text is escaped.
+Colours come from CSS classes, so one drawing works in light and dark mode. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HATCH_PITCH = 9
 
 
 class Drawing:
-    """Collects elements and turns into one <svg> with a title and a description for screen readers."""
+    """Collects elements and makes one <svg> of them, with a title and a description for screen readers."""
 
     def __init__(self, width: float, height: float, title: str, description: str, css: str = "") -> None:
         self.width, self.height = width, height
@@ -46,7 +46,7 @@ class Drawing:
         self._add('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>', x, y, css, anchor, words)
 
     def upright(self, x: float, y: float, words: str, css: str) -> None:
-        """Text from bottom to top around (x, y)."""
+        """Adds text that runs from bottom to top, centred at (x, y)."""
         shape = '<text transform="translate({:.1f} {:.1f}) rotate(-90)" class="{}" text-anchor="middle">{}</text>'
         self._add(shape, x, y, css, words)
 
@@ -57,7 +57,7 @@ class Drawing:
         self._add('<polygon points="{}" class="{}"/>', _points(points), css)
 
     def hatched(self, x: float, y: float, width: float, height: float, css: str, title: str = "") -> None:
-        """A rectangle with diagonal lines every few pixels, which hides what it covers."""
+        """Adds an opaque rectangle with diagonal lines every few pixels."""
         self.rect(x, y, width, height, "blank")
         self.rect(x, y, width, height, f"{css} hatched", title)
         starts = range(0, math.ceil(width + height), _HATCH_PITCH)
@@ -66,7 +66,7 @@ class Drawing:
         self._add('<path d="{}" class="{} hatch"/>', path, css)
 
     def data(self, name: str, value: str) -> None:
-        """An attribute for the page's script, on an invisible group."""
+        """Adds an invisible group with an attribute for the page's script."""
         self._add('<g data-{}="{}"></g>', Markup(escape(name)), value)
 
     def markup(self) -> Markup:
@@ -106,7 +106,7 @@ class Logarithmic:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """At most about `most` round values within [low, high]."""
+    """Returns about `most` round values, or fewer, within [low, high]."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
@@ -118,7 +118,7 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def text_width(words: str) -> float:
-    """A generous estimate: SVG made without a browser cannot measure text."""
+    """Returns a generous estimate of a text's width: it cannot be measured without a browser."""
     return len(words) * _CHARACTER_WIDTH
 
 

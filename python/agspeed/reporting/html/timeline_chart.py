@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Step times over the run: the mean line, the band up to the slowest step, input wait at the bottom, phases shaded.
+"""Draws step times over the run: a line for the mean, a band up to the slowest step, input wait at the bottom, and
+shaded phases.
 
-By wall time, pauses in which training stood still are hatched blocks with their seconds; by steps they take no room.
+Over wall time, pauses of training are hatched blocks with their seconds. Over step numbers, pauses have no width.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Point(NamedTuple):
 
 
 class _Clock:
-    """When steps begin, in seconds, between the points of a timeline in proportion."""
+    """Maps step numbers to seconds, with linear interpolation between the points of a timeline."""
 
     def __init__(self, timeline: Json) -> None:
         last = (timeline["steps"] - timeline["step"][-1]) * (timeline["ms"][-1] + timeline["wait_ms"][-1]) / 1000
@@ -54,7 +55,7 @@ class _Clock:
 
 
 def by_time(report: Json, width: float, css: str) -> Markup | None:
-    """The chart over seconds, with the pauses; the points are attached for the page's pointer read-out."""
+    """Returns the chart over seconds, with the pauses. The points are attached for the page's script."""
     timeline = report["timeline"]
     if not timeline["step"]:
         return None
@@ -74,7 +75,7 @@ def by_time(report: Json, width: float, css: str) -> Markup | None:
 
 
 def by_steps(report: Json, width: float, css: str) -> Markup | None:
-    """The same over the numbers of steps."""
+    """Returns the chart over step numbers."""
     timeline = report["timeline"]
     if not timeline["step"]:
         return None
@@ -91,17 +92,17 @@ def by_steps(report: Json, width: float, css: str) -> Markup | None:
 
 
 def phase_kinds(report: Json) -> list[str]:
-    """The kinds of phases that occur, for the legend, in order of appearance."""
+    """Returns the kinds of phases that occur, in order of appearance, for the legend."""
     return list(dict.fromkeys(phase["kind"] for phase in report["timeline"]["phases"]))
 
 
 def pause_kinds(report: Json) -> list[str]:
-    """The kinds of pauses that occur, in order of appearance."""
+    """Returns the kinds of pauses that occur, in order of appearance."""
     return list(dict.fromkeys(pause["kind"] for pause in report["timeline"]["pauses"]))
 
 
 def stood_still(report: Json) -> str:
-    """How long training stood still, and for what."""
+    """Returns a sentence that says how long training stood still and for what."""
     seconds: Counter[str] = Counter()
     for pause in report["timeline"]["pauses"]:
         seconds[pause["kind"]] += pause["seconds"]
@@ -112,7 +113,7 @@ def stood_still(report: Json) -> str:
 
 
 def _empty(title: str, timeline: Json, points: Sequence[_Point], width: float, css: str) -> tuple[Drawing, Linear]:
-    """The drawing without content, and its scale of milliseconds."""
+    """Returns an empty drawing and its scale of milliseconds."""
     height = _HEIGHT if width > _NARROW else 250.0
     return Drawing(width, height, title, _description(timeline), css), Linear(
         0, _ceiling(points), height - _BOTTOM, _TOP
@@ -134,7 +135,8 @@ def _merge(points: Sequence[_Point]) -> _Point:
 
 
 def _ceiling(points: Sequence[_Point]) -> float:
-    """A few very slow steps (captures, compiles) must not flatten the rest: they are cut off at the top."""
+    """Returns the upper end of the scale. A few very slow steps (captures, compiles) are cut off at the top, so that
+    they do not flatten the rest."""
     means = sorted(point.ms for point in points)
     usual = means[int(0.98 * (len(means) - 1))]
     if len(means) < 50:
@@ -172,7 +174,7 @@ def _phases(
 
 
 def _pause(drawing: Drawing, pause: Json, x: Linear, y: Linear) -> None:
-    """A hatched block with its seconds, and its name where there is room; the very narrow say it under the pointer."""
+    """Draws a hatched block with its seconds and, if there is room, its name. Narrow blocks have only a tooltip."""
     left, right = x(pause["at_s"]), x(pause["at_s"] + pause["seconds"])
     width, words = max(right - left, _LEAST_WIDTH), _words(pause)
     drawing.hatched(left, y.end, width, y.start - y.end, f"pause-{pause['kind']}", f"stood still: {words}")
@@ -195,7 +197,7 @@ def _axes(drawing: Drawing, x: Linear, y: Linear, width: float, title: str) -> N
 
 
 def _between(points: Sequence[_Point], pauses: Sequence[Json]) -> Iterator[list[_Point]]:
-    """The points in runs that no pause interrupts."""
+    """Yields runs of points without a pause inside."""
     begins = sorted(pause["at_s"] for pause in pauses)
     run: list[_Point] = []
     for point in points:
@@ -217,7 +219,7 @@ def _series(drawing: Drawing, points: Sequence[_Point], places: Sequence[float],
 
 
 def _attach(drawing: Drawing, points: Sequence[_Point], places: Sequence[float], y: Linear) -> None:
-    """What the page's script reads out under the pointer."""
+    """Attaches the points, which the page's script shows under the pointer."""
     rows = [[round(place, 1), *point] for place, point in zip(places, points, strict=True)]
     drawing.data("points", json.dumps(rows))
     drawing.line(0, y.end, 0, y.start, "cursor")

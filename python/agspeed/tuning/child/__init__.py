@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiling in a child process: `queue` says what comes next, `process` owns the child, `worker` is what runs in it."""
+"""Compiles in a child process: `queue` orders the jobs, `process` owns the child, and `worker` runs in the child."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a compile child says of a job, as others read it: its own training process, and ranks that share its compiles.
+"""Validates the answers of a compile child. Its own training process and ranks that share its compiles read them.
 
-A candidate runs in the child and may write whatever it likes where answers are expected. Stateless functions.
+Candidates run in the child and can write anything to the pipe that carries its answers. Stateless functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[\w.+-]{1,100}")
 
 
 def read(line: bytes) -> Any:
-    """The JSON in a line, or None where there is none."""
+    """Returns the JSON value in a line; None if the line is not valid JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
@@ -29,7 +29,7 @@ def read(line: bytes) -> Any:
 
 
 def understood(found: Any) -> dict[str, Any] | None:
-    """What was read, where it is the answer to a job, else None."""
+    """Returns `found` if it is a valid answer to a job, else None."""
     if not isinstance(found, dict) or not {"state", "reason"} <= found.keys():
         return None
     return found if all(is_right(found[name]) for name, is_right in _FIELDS.items() if name in found) else None

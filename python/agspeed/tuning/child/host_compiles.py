@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one host that share a cache compile once: the lowest of them does it, the others take its child's answer and
-find the code in the cache.
+"""Makes ranks of one host that share a cache compile each candidate once. The lowest rank compiles it. The other ranks
+take the answer of that rank's child and find the code in the cache.
 
-Whoever compiles holds a lock on a file, which the system releases when that process ends: another rank compiles then.
-Answers are files beside the locks, in a private folder of this job that the last rank removes. No method blocks, and
-without such a folder each rank compiles for itself. Training thread only.
+The rank that compiles holds a lock on a file. If its process ends, the system releases the lock and another rank
+compiles. Answers are files beside the locks, in a private folder of this job. The last rank removes the folder. No
+method blocks. If the folder cannot be used, each rank compiles for itself. Training thread only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from agspeed.private_folder import PrivateFolder
 from agspeed.tuning.child import answers
 
 _START_S = 5.0
-"""For how long others wait for the lowest rank to begin."""
+"""How long the other ranks wait for the lowest rank to begin."""
 _MOST_BYTES = 1 << 20
-"""Of an answer."""
+"""The largest answer that is read."""
 
 
 class HostCompiles:
-    """See the module's text. One per session."""
+    """One session's part in the shared compiles of its host."""
 
     def __init__(self, household: Household) -> None:
         self.is_first = household.is_first
@@ -40,7 +40,7 @@ class HostCompiles:
         self._claims: list[Claim] = []
 
     def claim(self, region_key: str, candidate: str, options: CompileOptions) -> Claim | None:
-        """For one compile. Returns: None where nothing can be shared: it is to be compiled here."""
+        """Returns the claim for one compile; None if it cannot be shared, in which case this rank compiles it."""
         text = "\n".join((region_key, candidate, json.dumps(dict(vars(options)), sort_keys=True, default=str)))
         try:
             folder = self._folder = self._folder or self._entered()
@@ -52,7 +52,7 @@ class HostCompiles:
         return claim
 
     def close(self) -> None:
-        """Lets go of what was not finished. All ranks close at the same step."""
+        """Releases all unfinished claims and the folder. All ranks close at the same step."""
         for claim in self._claims:
             claim.release()
         self._claims.clear()
@@ -68,7 +68,7 @@ class HostCompiles:
 
 
 class Claim:
-    """What one rank knows of one compile."""
+    """One rank's state of one shared compile."""
 
     def __init__(self, folder: PrivateFolder, stem: str, is_first: bool) -> None:
         self._folder = folder
@@ -78,29 +78,30 @@ class Claim:
 
     @property
     def is_mine(self) -> bool:
-        """This rank compiles, and is to `tell` the others."""
+        """True if this rank compiles. It must then call `tell`."""
         return self._held >= 0
 
     def look(self) -> dict[str, Any] | None:
-        """The answer of the rank that compiles, None while there is none. That rank may be this one from now on."""
+        """Returns the answer of the rank that compiles; None while there is none. This call may make this rank the one
+        that compiles: check `is_mine` afterwards."""
         if self.is_mine or (answer := self._found()) is not None:
             return None if self.is_mine else answer
         is_begun = self._is_first or self._folder.has(self._lock) or time.monotonic() - self._begun > _START_S
         if is_begun and self._is_locked() and (answer := self._found()) is not None:
-            self.release()  # told just before
+            self.release()  # the answer arrived just before this rank took the lock
             return answer
         return None
 
     def tell(self, answer: dict[str, Any]) -> None:
-        """The others may have it."""
+        """Publishes this rank's answer to the other ranks and releases the lock."""
         try:
             self._folder.write(self._answer, json.dumps(answer).encode())
-        except OSError as error:  # they compile for themselves
+        except OSError as error:  # the other ranks compile for themselves
             logger.debug("the answer of a compile cannot be shared: %s", error)
         self.release()
 
     def release(self) -> None:
-        """Another rank may compile."""
+        """Releases the lock, so that another rank may compile."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
@@ -113,13 +114,13 @@ class Claim:
         return answers.understood(answers.read(content)) if content is not None else None
 
     def _is_locked(self) -> bool:
-        """Takes the lock, unless another process has it."""
+        """Takes the lock unless another process has it. Returns: whether this rank compiles now."""
         try:
             self._held = self._folder.descriptor_of(self._lock, os.O_RDWR)
-            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # of this process: its forks do not hold it
+            fcntl.lockf(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a lock that forked processes do not inherit
         except BlockingIOError:
             self.release()
-        except OSError as error:  # no locks here: everybody compiles
+        except OSError as error:  # a file system without locks: every rank compiles
             logger.debug("ranks of this host cannot lock %s: %s", self._lock, error)
             with contextlib.suppress(OSError):
                 self._held = os.open(os.devnull, os.O_RDONLY)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region on its way to the compile child, in one file of torch.save's, which is read back with weights_only:
+"""Transfers a region to the compile child in one file that torch.save writes and torch.load(weights_only=True) reads:
 
-    header      JSON: GraphSpec of the graph, the homes of its operators and the ambient modes
-    constants   of the graph
+    header      JSON: the graph as GraphSpec, where its operators come from, and the ambient modes
+    constants   the graph's constants
     sample      the captured inputs
 
-The file has no name: the child is handed its descriptor, and parameters and batch are gone from the disk with the last
-process that has it open, in whatever way that ends.
+The file has no name; the child receives its descriptor. Parameters and batch leave the disk when the last process that
+has the file open ends, even if that process is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from agspeed.tuning.proof import Proof
 
 @dataclass
 class RebuiltRegion:
-    """What `build` needs, made from files."""
+    """A region as `build` needs it, read back from a file."""
 
     gm: fx.GraphModule
     example_inputs: list[Any]
@@ -43,11 +43,11 @@ class RebuiltRegion:
 
 
 def write_region(region: BuildableRegion, folder: Path) -> BinaryIO:
-    """A file with `region`, on the disk of `folder`, which nobody can write to. The caller closes it.
+    """Writes `region` to a file on the disk of `folder`. Returns the file, read-only; the caller closes it.
 
     Raises:
-        UnsupportedError: its graph cannot be exported, or another process cannot know its operators.
-        OSError, RuntimeError: there is no room for it.
+        UnsupportedError: the graph cannot be exported, or another process cannot load its operators.
+        OSError, RuntimeError: there is no room for the file.
     """
     spec, homes = export(region.gm), find_homes(region.gm)
     with tempfile.TemporaryFile(dir=folder) as file:
@@ -73,8 +73,9 @@ def _content(region: BuildableRegion, spec: GraphSpec, homes: Homes) -> dict[str
 
 
 def read_region(file: BinaryIO) -> RebuiltRegion:
-    """Inverse of `write_region`, in the child. Raises: what importing a home of the graph's operators raises, too."""
-    file.seek(0)  # of all processes that have it
+    """Inverse of `write_region`, used in the child. Raises: also what the modules that define the graph's operators
+    raise on import."""
+    file.seek(0)  # all processes that have the file share its position
     found = torch.load(file, weights_only=True)
     header = json.loads(found["header"])
     load_homes(Homes(**header["homes"]))

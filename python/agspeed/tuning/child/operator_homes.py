@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a graph's operators come from, so that the compile child can know them too.
+"""Finds where a graph's operators come from, so that the compile child can load them too.
 
-Operators of torch itself are there in every process. Those of libraries and of the user's Python come with the modules
-that registered them, which the child imports, and with shared libraries, which it loads. Stateless functions; one
-thread.
+Torch's own operators exist in every process. Other operators come from Python modules, which the child imports, and
+from shared libraries, which the child loads. Stateless functions; one thread.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _TORCH_HOME = os.path.dirname(torch.__file__) + os.sep
 
 @dataclass(frozen=True)
 class Homes:
-    """What a process needs before it knows the operators of a graph."""
+    """Everything that a process must load before it can run the operators of a graph."""
 
     modules: list[str]
     libraries: list[str]
@@ -34,9 +33,9 @@ class Homes:
 
 
 def find_homes(gm: fx.GraphModule) -> Homes:
-    """The homes of all operators in `gm` and its bodies.
+    """Returns the homes of all operators in `gm` and in the bodies of its higher-order operators.
 
-    Raises: UnsupportedError naming an operator whose module another process cannot import.
+    Raises: UnsupportedError that names an operator whose module another process cannot import.
     """
     modules: dict[str, None] = {}
     operators = _foreign_operators(gm)
@@ -51,7 +50,7 @@ def find_homes(gm: fx.GraphModule) -> Homes:
 
 
 def load_homes(homes: Homes) -> None:
-    """Makes the operators known to this process. Raises: what an import raises."""
+    """Loads the operators into this process. Raises: what an import raises."""
     sys.path[:] = homes.search_path
     for library in homes.libraries:
         try:
@@ -63,7 +62,7 @@ def load_homes(homes: Homes) -> None:
 
 
 def _foreign_operators(gm: fx.GraphModule) -> list[str]:
-    """Names, as in "library::operator"."""
+    """Returns the names of all operators that torch itself does not define, such as "library::operator"."""
     found: dict[str, None] = {}
     for part in gm.modules():
         for node in part.graph.nodes if isinstance(part, fx.GraphModule) else ():
@@ -73,14 +72,14 @@ def _foreign_operators(gm: fx.GraphModule) -> list[str]:
 
 
 def _modules_of(name: str) -> list[str]:
-    """The modules that registered `name`, its kernels or its shape function, as far as torch remembers them."""
+    """Returns the modules that registered `name`, its kernels or its shape function, as far as torch records them."""
     said = [operators.defining_module(name), operators.announced_module(name)]
     found = [*said, *map(_module_of_file, operators.registering_files(name))]
     return list(dict.fromkeys(module for module in found if module is not None))
 
 
 def _module_of_file(path: str) -> str | None:
-    """The module that was loaded from `path`; None for torch's own and for what is no module any more."""
+    """Returns the module that was loaded from `path`; None for torch's own modules and if none is loaded from it."""
     if path.startswith("<"):  # "<stdin>", "<string>"
         return "__main__"
     if path.startswith(_TORCH_HOME):
@@ -90,7 +89,8 @@ def _module_of_file(path: str) -> str | None:
 
 
 def _why_not_importable(module: str) -> str | None:
-    """Ends the sentence "it was registered by"; None for a module that another process can import."""
+    """Returns the end of a sentence that begins "it was registered by"; None if another process can import the
+    module."""
     spec = getattr(sys.modules.get(module), "__spec__", None)
     if module == "__main__" or spec is None or getattr(spec, "_initializing", False):
         return (

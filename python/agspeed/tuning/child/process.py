@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The training process's side of the compile child: starts it, feeds it jobs, reads its answers, survives its death.
 
-The child is exec'd, never forked: a fork after OpenMP started hangs. It runs at idle priority unless raised. Jobs run
-one after another; when the child dies, answers nonsense or exceeds a job's time limit, that job fails with the reason
-and a new child takes the remaining ones. A machine without room for a child (memory, disk, descriptors) fails jobs,
-too. Single-threaded: all methods are called from the training thread; `poll` never blocks.
+The child is exec'd and never just forked, because a fork after OpenMP has started hangs. It runs at idle priority
+unless its level is raised. Jobs run one after another. If the child dies, stops answering or exceeds a job's time
+limit, that job fails with the reason, and a new child takes the remaining jobs. Jobs also fail if the machine has no
+room for a child (memory, disk, descriptors). Single-threaded: the training thread calls all methods. `poll` never
+blocks.
 """
 
 from __future__ import annotations
@@ -40,18 +41,19 @@ WORKER = "agspeed.tuning.child.worker"
 _MAX_ANSWER_BYTES = 1 << 24
 _LAST_WORDS_S = 0.5
 GUARDED = {"guarded": True}
-"""A child's first message: it does not outlive the training process from now on, though it be stopped."""
+"""A child's first message: from now on it ends together with the training process, even while it is stopped."""
 _BEGIN = (
     "import json, runpy, sys; sys.path[:] = json.loads(sys.argv.pop(1)); "
     "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 )
-"""A child's Python begins with the search path as JSON: a path may contain the letter that ends one in PYTHONPATH."""
+"""A child's first code: it reads sys.path from its arguments as JSON, because PYTHONPATH cannot hold a path with ":".
+"""
 _living: weakref.WeakSet[Child] = weakref.WeakSet()
 
 
 @dataclass
 class Job:
-    """One candidate on one region. `answer` is None until it is known."""
+    """One candidate to compile for one region. `answer` is None until the job is done."""
 
     candidate: str
     region: BinaryIO
@@ -67,14 +69,14 @@ class Job:
 
 
 class Child:
-    """See the module's text. `folder` is the child's temporary directory; it is deleted by `close`, at the latest when
-    this process ends.
+    """The compile child of one training process. `folder` is the child's temporary directory. `close` deletes it, at
+    the latest when this process ends.
 
-    Raises: OSError when there is no room for that directory.
+    Raises: OSError if there is no room for that directory.
     """
 
     def __init__(self, cache_dir: str = "") -> None:
-        """cache_dir: agspeed's cache, in which compilers keep their code, too."""
+        """cache_dir: agspeed's cache, in which compilers also store their code."""
         self._cache_dir = cache_dir
         self.folder = PrivateFolder("child")
         try:
@@ -98,7 +100,7 @@ class Child:
         _living.add(self)
 
     def start(self) -> None:
-        """Starts the process before its first job, which then need not wait for it to load what it takes."""
+        """Starts the process before its first job, so that it has loaded its modules when that job arrives."""
         if self._process is None:
             self._spawn("prepare")
 
@@ -108,7 +110,7 @@ class Child:
         self._start_next()
 
     def poll(self) -> None:
-        """Takes in whatever the child has answered, notices its death and time limits."""
+        """Reads the child's answers, and fails the running job if the child has died or exceeded the time limit."""
         self._read()
         with contextlib.suppress(OSError):
             self._log.cut()
@@ -127,10 +129,10 @@ class Child:
     def wait(
         self, jobs: list[Job], timeout_s: float | None = None, meanwhile: Callable[[], None] = lambda: None
     ) -> None:
-        """Blocks until all `jobs` are done or `timeout_s` is over, and calls `meanwhile` now and then, which may end
-        jobs. Ctrl-C passes through, the child goes on.
+        """Blocks until all `jobs` are done or `timeout_s` is over. Calls `meanwhile` at least every 0.1 s if nothing
+        blocks it; it may finish jobs. Ctrl-C raises here, and the child continues.
 
-        The child runs at normal priority meanwhile, even one that was suspended: nothing else runs here.
+        The child runs at normal priority during the wait, even if it was suspended, as training does not run meanwhile.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         level = self._level
@@ -147,9 +149,9 @@ class Child:
             self.set_level(level)
 
     def set_level(self, level: str) -> None:
-        """How much of the machine the child may take: "suspended", "idle" or "raised" (normal priority).
+        """Sets how much of the machine the child may use: "suspended", "idle" or "raised" (normal priority).
 
-        A suspended child still runs until it has told that it would be woken when this process dies.
+        A child is stopped only after its `GUARDED` message, because only then is it woken when this process dies.
         """
         self._level = level
         if self._process is not None and self._code() is None:
@@ -206,8 +208,8 @@ class Child:
                     stderr=subprocess.STDOUT,
                     pass_fds=[writer, self.folder.descriptor],
                     env=self._environment(),
-                    # Not training's group, as Ctrl-C is for training alone; of its session, as the kernel ends what is
-                    # stopped in a group once nobody else of its session is a parent there.
+                    # A process group of its own, so that Ctrl-C reaches training alone. The same session, so that the
+                    # group becomes orphaned when training ends: the kernel then sends SIGHUP to stopped members.
                     process_group=0,
                 )
             finally:
@@ -231,7 +233,7 @@ class Child:
             self._take(line)
 
     def _take(self, line: bytes) -> None:
-        """Takes in one answer; whatever else a candidate writes there is no answer."""
+        """Handles one line from the child. Ignores other text that a candidate writes to the pipe."""
         message = answers.read(line)
         if message == GUARDED:
             self._may_stop = True
@@ -245,7 +247,7 @@ class Child:
             self._running = None
 
     def _has_ended(self) -> bool:
-        """True when the child is gone or will never answer again; it is gone then."""
+        """Returns True if the child has ended or closed its answers, after a short wait for its exit code."""
         if self._process is None:
             return False
         deadline = time.monotonic() + _LAST_WORDS_S
@@ -254,29 +256,29 @@ class Child:
         return self._is_silent or self._code() is not None
 
     def _code(self) -> int | None:
-        """With what code the child has ended, negative for a signal; None while it lives.
+        """Returns the child's exit code, negative for a signal; None while it runs.
 
-        Its number, which is its group's, stays its own until `_kill`.
+        The child is not reaped here, so its process id, which is also its group's id, stays reserved until `_kill`.
         """
         assert self._process is not None
         if self._process.returncode is not None:
             return self._process.returncode
         try:
             end = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # somebody else has waited for it
+        except ChildProcessError:  # other code in this process has reaped it
             return self._process.wait()
         if end is None:
             return None
         return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
     def _death(self) -> str:
-        """How the child ended, and the last thing it said."""
+        """Returns how the child ended, with the last line that it printed."""
         code = self._code() if self._process is not None else None
         last = self._log.last_line()
         return (_end_of(code) if code is not None else "stopped answering") + (f" ('{last}')" if last else "")
 
     def _fail(self, reason: str) -> None:
-        """Ends the running job, and the child with it."""
+        """Fails the running job for `reason` and kills the child."""
         assert self._running is not None
         self._kill()
         self._running.answer = {"state": "failed", "reason": reason}
@@ -285,7 +287,7 @@ class Child:
     def _kill(self) -> None:
         if self._process is not None:
             if self._process.returncode is None:
-                self._signal_group(signal.SIGKILL)  # what the child has started, though it may have ended itself
+                self._signal_group(signal.SIGKILL)  # also kills the child's compilers if the child itself has ended
             self._process.wait()
             self._process = None
         if self._channel is not None:
@@ -304,11 +306,12 @@ class Child:
         if is_wanted:
             self._stopped_at = time.monotonic()
         elif self._running is not None and self._running.started is not None:
-            self._running.started += time.monotonic() - self._stopped_at  # a time limit counts time it may run
+            self._running.started += time.monotonic() - self._stopped_at  # the time limit excludes suspended time
 
     def _environment(self) -> dict[str, str]:
-        """The training process's, with agspeed switched off for modules that use it on import. What compilers leave in
-        their temporary directory when they are killed goes with the child's folder; Inductor's cache stays where it is.
+        """Returns the training process's environment without secrets and with agspeed switched off, for modules that
+        use agspeed on import. TMPDIR is the child's folder, so that files of killed compilers are deleted with it.
+        Inductor's cache keeps its place.
         """
         environment = compiler_cache.handed_on(config.without_secrets(os.environ), self._cache_dir)
         return environment | {"AGSPEED_DISABLE": "1", "TMPDIR": str(self.folder.path)}
@@ -316,13 +319,14 @@ class Child:
     def _signal_group(self, number: int) -> None:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)  # its own group: takes its compilers along
+            os.killpg(self._process.pid, number)  # the child's own group, which includes its compilers
 
 
 def _python() -> list[str]:
-    """Python with this process's search path: neither the working directory nor a script's folder is on it else."""
+    """Returns a Python command line with exactly this process's search path: Python adds neither the working directory
+    nor a script's folder."""
     isolation = "-I" if sys.flags.isolated else "-P"
-    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python passes over others, too
+    path = [entry for entry in sys.path if isinstance(entry, str)]  # Python ignores other entries, too
     return [sys.executable or "python3", isolation, "-c", _BEGIN, json.dumps(path)]
 
 
@@ -333,7 +337,7 @@ def _close_all() -> None:
 
 
 def _set_idle(pid: int, idle: bool) -> None:
-    """Idle or normal scheduling of the child; best effort where the system does not allow it."""
+    """Sets idle or normal scheduling for the child, as far as the system allows it."""
     try:
         os.sched_setscheduler(pid, os.SCHED_IDLE if idle else os.SCHED_OTHER, os.sched_param(0))
     except OSError as error:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles under way in the child process: which regions wait for which candidate, and what came of it.
+"""Queues compiles for the child process and records their results in the regions.
 
-A *batch* is what one plan needs: one job per region. A job that ends well leaves the region without an outcome: the
-candidate is then compiled again in the training process, where it hits the caches the child filled. Any other end
-becomes the region's outcome. Single-threaded, on the training thread; owns the child, which starts with the first job.
+A *batch* holds the jobs of one plan, one per region. A successful job leaves the region without an outcome: the
+candidate is then compiled again in the training process, where it hits the caches that the child filled. Any other
+result becomes the region's outcome. Training thread only; the queue owns the child, which starts with the first job.
 
-Ranks of one host share what their children do (`host_compiles.py`): a job that another rank's child has is waited for.
+Ranks of one host share compiles (`host_compiles.py`): this rank waits for a job that another rank's child compiles.
 
-A graph that cannot travel is compiled in the training process where the user waits for tuning (mode="max") and that is
-expected to take no longer than its budget.
+A graph that cannot be sent to the child is compiled in the training process only in mode="max", in which the user waits
+for tuning, and only if the expected time is within the budget.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.proof import Proof
 
 _FIRST_COMPILE_S, _NODE_S = 15.0, 0.3
-"""A high estimate of what a candidate takes to compile a graph, and for each of its nodes, on one core."""
+"""A high estimate of the seconds that a candidate takes to compile on one core: per graph, and per node of it."""
 _COPIES = 8
-"""A region's inputs, as often as the gate may hold them at once, twice as wide."""
+"""The gate may need this many times the bytes of a region's inputs at once, with copies that are twice as wide."""
 
 
 @dataclass(eq=False)
 class Batch:
-    """Jobs that were started together, under the name of the plan that needs them."""
+    """Jobs that were started together; `name` is the plan that needs them."""
 
     name: str
     jobs: list[tuple[Any, Job]]
@@ -53,26 +53,26 @@ class Batch:
 
     @property
     def seconds(self) -> float:
-        """What the child spent on it."""
+        """The seconds that the child spent compiling."""
         return sum(float((job.answer or {}).get("compile_seconds", 0.0)) for _, job in self.jobs)
 
 
 class CompileQueue:
-    """See the module's text."""
+    """The compile queue of one session; see the module docstring."""
 
     def __init__(
         self, options: Callable[[], CompileOptions], settings: Settings, host: HostCompiles | None = None
     ) -> None:
-        """host: of ranks that all start the same jobs."""
+        """host: shares compiles with ranks that all start the same jobs; None: this rank compiles everything."""
         self._options, self._host = options, host
         waits = settings.mode == "max"
         self._seconds_here = (math.inf if settings.budget_s is None else settings.budget_s) if waits else 0.0
         self._child: Child | None = None
         self._files: dict[int, BinaryIO] = {}
-        """By number of the region, for the child."""
+        """{region index: its file for the child}."""
         self._batches: list[Batch] = []
         self._shared: list[tuple[Job, Claim]] = []
-        """Jobs without an answer that other ranks have, too."""
+        """Unanswered jobs that this rank shares with other ranks."""
         self._passed: set[tuple[int, str]] = set()
         sweep()
 
@@ -81,10 +81,10 @@ class CompileQueue:
         return not self._batches
 
     def prepare(self) -> None:
-        """Starts the child, at normal priority: the user waits for its first job."""
+        """Starts the child at normal priority, because the user waits for its first job."""
         if self._host is not None and not self._host.is_first:
             return
-        with contextlib.suppress(OSError):  # the first job will meet it, too
+        with contextlib.suppress(OSError):  # the first job meets the same error and reports it
             self._child = self._child or Child(self._options().cache_dir)
             self._child.set_level("raised")
             self._child.start()
@@ -92,8 +92,8 @@ class CompileQueue:
     def start(self, name: str, wanted: Iterable[tuple[Any, str]], level: str) -> Batch | None:
         """Starts compiling each region with its candidate at `level` (see `Child.set_level`).
 
-        Regions that have an outcome, or that the child is through with, are left out. Returns: None when there is
-        nothing to do in the child; regions it cannot take have their outcome then, unless they are compiled here.
+        Skips regions that have an outcome or that the child has finished. A region that the child cannot take gets its
+        outcome at once, unless it is to be compiled in this process. Returns: None if the child has nothing to do.
         """
         new = [(region, wish) for region, wish in wanted if self.lacks(region, wish)]
         jobs = [(region, job) for region, wish in new if (job := self._make_job(region, wish)) is not None]
@@ -113,11 +113,11 @@ class CompileQueue:
         return batch
 
     def lacks(self, region: Any, name: str) -> bool:
-        """True when neither an outcome nor the child's answer is there for candidate `name` on `region`."""
+        """Returns True if candidate `name` has neither an outcome nor a successful child's answer for `region`."""
         return name not in region.outcomes and (region.index, name) not in self._passed
 
     def poll(self) -> list[Batch]:
-        """Takes in what the child has answered. Returns the batches that are finished since the last call."""
+        """Handles the child's answers. Returns: the batches that finished since the last call."""
         if self._child is None:
             return []
         self._child.poll()
@@ -143,7 +143,7 @@ class CompileQueue:
             self._child.set_level(level)
 
     def give_up(self, reason: str) -> None:
-        """Ends everything that is still under way: the regions concerned have failed for `reason`."""
+        """Ends all unfinished jobs: their regions fail with `reason`."""
         for batch in self._batches:
             for region, job in batch.jobs:
                 job.answer = job.answer or {"state": "failed", "reason": reason}
@@ -151,7 +151,7 @@ class CompileQueue:
         self.close()
 
     def close(self) -> None:
-        """Ends the child; it starts again with the next job."""
+        """Drops all jobs and ends the child, which starts again with the next job."""
         self._batches.clear()
         self._shared.clear()
         if self._host is not None:
@@ -164,7 +164,7 @@ class CompileQueue:
         self._files.clear()
 
     def _make_job(self, region: Any, name: str) -> Job | None:
-        """None where the child has nothing to do: the region has its outcome, or is compiled here."""
+        """Returns a job for the child; None if the region got its outcome or is to be compiled in this process."""
         reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, self._options())
         if reason is not None:
             region.outcomes[name] = Outcome(name, "skipped", reason)
@@ -188,8 +188,8 @@ class CompileQueue:
         return None
 
     def _look_around(self) -> None:
-        """Takes what other ranks' children have answered and tells them what this one's has; takes over jobs of ranks
-        that are gone.
+        """Takes over the answers of other ranks' children, publishes this child's answers, and submits the jobs of
+        ranks that have ended.
         """
         assert self._child is not None
         for entry in list(self._shared):
@@ -204,7 +204,8 @@ class CompileQueue:
                     claim.tell(job.answer)
 
     def _stay_here(self, region: Any, name: str, reason: str) -> None:
-        """The child cannot take `region` for `reason`: this process may."""
+        """Handles a region that cannot go to the child for `reason`: this process compiles it if that is expected to
+        fit the budget; otherwise the candidate is skipped."""
         graphs = [part.graph for part in region.gm.modules() if isinstance(part, fx.GraphModule)]
         seconds = _FIRST_COMPILE_S + _NODE_S * sum(len(graph.nodes) for graph in graphs)
         if seconds > self._seconds_here:
@@ -234,7 +235,7 @@ class CompileQueue:
 
 
 def _why_no_child(region: Any) -> str | None:
-    """Why the device that a region works on has no place for a second process, or None."""
+    """Returns why the region's device has no room for a second process, or None."""
     tensors = list(tensors_in(region.sample or region.example_inputs))
     accelerator = accelerator_of(home_of(tensors))
     if accelerator is None:
@@ -243,7 +244,7 @@ def _why_no_child(region: Any) -> str | None:
 
 
 def _same_code(region: Any, name: str, digest: str | None) -> str | None:
-    """Another candidate that generated this code for this region before, or None."""
+    """Returns another candidate that has already generated the same code for this region, or None."""
     if digest is None:
         return None
     twin: str | None = region.code_digests.setdefault(digest, name)

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The compile child, started and owned by `agspeed.tuning.child.process`.
 
-Receives jobs from the socket that is its stdin, each a message in JSON with the descriptor of a file that its region is
-in (`job.py`). Writes one JSON answer per line to the descriptor named on the command line, after a line
-{"guarded": true}: from then on it does not outlive the training process, though it be stopped:
+It receives jobs from the socket that is its stdin. Each job is a JSON message with the descriptor of the file that
+contains its region (`job.py`). It writes one JSON answer per line to the descriptor named on the command line. The
+first line is {"guarded": true}: from then on it ends together with the training process, even while it is stopped.
 
     {"id": 3, "candidate": "inductor", "options": {...}}
     {"id": 3, "state": "ready", "reason": "", "compile_seconds": 8.1, "gate": {...}, "code_digest": "..."}
 
-It compiles, gates and tries the candidate exactly as the training process would, so that on-disk caches are filled
-and a crash, a hang or an ``exit`` happens here. It ends when that socket closes, that is, when the training process
-ends. A suspended worker reads nothing: the kernel wakes it then, and it takes its compilers with it. Where memory runs
-out, the kernel takes it before the training process.
+It compiles, gates and tries the candidate exactly as the training process would. This fills the on-disk caches, and a
+crash, a hang or an ``exit`` happens here. The worker ends when that socket closes, that is, when the training process
+ends. A stopped worker cannot read the socket: the kernel wakes it with a signal instead, and it kills its process
+group, compilers included. If memory runs out, the kernel kills the worker before the training process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> int:
-    """Arguments: the descriptor for answers; the training process; "prepare" where there is time before the jobs."""
+    """argv: the descriptor for answers, the training process's id, and "prepare" if the first job comes later."""
     if not _ends_with(int(argv[1])):
         return 1
     _go_first_when_memory_ends()
@@ -53,7 +53,7 @@ def main(argv: list[str]) -> int:
 
 
 def _jobs() -> Iterator[dict[str, Any]]:
-    """As they come, until the training process has ended; "region" of each is its file, open meanwhile."""
+    """Yields jobs as they arrive, until the training process ends. "region" is the job's file, open until the next."""
     with socket.socket(fileno=0) as training:
         while True:
             message, descriptors, _, _ = socket.recv_fds(training, _MAX_JOB_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
@@ -64,14 +64,14 @@ def _jobs() -> Iterator[dict[str, Any]]:
 
 
 def _ends_with(parent: int) -> bool:
-    """Kills this process group, whose leader this process is, once `parent` is gone. Returns: False if it is.
+    """Kills this process group, which this process leads, once `parent` has ended. Returns: False if it already has.
 
-    A thread of its own waits for the signal: where any thread might take it, the one that waits for a compiler need
-    not hear of it. To be called before there are other threads.
+    A separate thread waits for the signal, because the main thread may be blocked in a compiler. Call this before the
+    process starts other threads: they inherit the signal mask.
     """
     own = os.getpid()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # by it the kernel ends stopped compilers without us, under nohup too
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # it continues what is stopped all the same
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the kernel ends stopped compilers with it; nohup had ignored it
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # a blocked SIGCONT still continues a stopped process
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -91,7 +91,7 @@ def _go_first_when_memory_ends() -> None:
 
 
 def _run_safely(job: dict[str, Any]) -> dict[str, Any]:
-    """`_run`; whatever goes wrong outside the candidate is the answer, too."""
+    """Like `_run`, but returns an error outside the candidate as a failed answer."""
     try:
         return _run(job)
     except (Exception, SystemExit) as error:
@@ -101,7 +101,7 @@ def _run_safely(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _prepare() -> None:
-    """Loads what the first job is likely to need, which takes seconds. What fails here fails in the job, too."""
+    """Loads modules that the first job probably needs, which takes seconds. Ignores errors: the job meets them too."""
     with contextlib.suppress(Exception):
         from agspeed.torch_compat import inductor
 
@@ -134,7 +134,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
             for _ in range(_NUM_TRIALS):
                 outcome.runner(*region.sample)
             if accelerator is not None:
-                accelerator.synchronize()  # what went wrong on the device shows here
+                accelerator.synchronize()  # raises errors of the device
     proof = Proof.of(outcome)
     return {
         "state": outcome.state,

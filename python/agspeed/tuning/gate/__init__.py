@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numerics gate: `check` compares a candidate with the reference; the other modules are its parts."""
+"""The numerics gate: `check` compares a candidate with the reference; the other modules implement its parts."""

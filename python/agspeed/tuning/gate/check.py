@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The numerics gate: no candidate is used before `check` has accepted it.
 
-`check` runs a region eagerly, in float64, and through the candidate, on private copies of real inputs, and compares
-every output, every gradient and every input the region changes: numbers (see `compare` for the rule), the places of
-NaN and infinities where such numbers are among the inputs (`extremes`), element types, shapes, strides, devices,
-gradient flags, memory shared between results and inputs, results overwritten by a later call, and the use of the random
-generators. The training process is left as it was: its tensors, gradients, generators and modes. One thread; costs a
-few eager steps (`Verdict.seconds`) and the memory that `Policy.memory_budget_bytes` limits.
+`check` runs a region three ways on private copies of real inputs: eagerly, in float64, and through the candidate. It
+compares every output, every gradient and every input that the region changes. It compares numbers (`compare` has the
+rule), positions of NaN and infinities when the inputs contain them (`extremes`), element types, shapes, strides,
+devices, gradient flags, and memory shared between results and inputs. It also detects results that a later call
+overwrites, and a different use of the random generators. It leaves the training process's tensors, gradients,
+generators and modes unchanged. One thread. It costs a few eager steps (`Verdict.seconds`), and
+`Policy.memory_budget_bytes` limits its memory.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from agspeed.tuning.gate.run import GRADIENT, Region, Run, Tangents, execute, ma
 class Policy:
     """How strictly, and at what cost, to check.
 
-    numerics: "standard" compares errors with eager's own; "exact" asks for equal bits; "off" accepts unseen.
-    memory_budget_bytes: what the float64 run may allocate, by estimate; None for no limit.
-    seed: of tangents and perturbations.
-    gradients: check gradients too (where gradients are enabled and an output is differentiable).
-    is_steady: eager gives the same bits at each run. Where it may not, as on a GPU, it runs twice, and the difference
-        counts as its error.
+    numerics: "standard" compares errors with eager's own errors; "exact" requires equal bits; "off" accepts unchecked.
+    memory_budget_bytes: limit for the estimated allocation of the float64 run; None for no limit.
+    seed: seeds the tangents and perturbations.
+    gradients: also check gradients, if gradients are enabled and an output is differentiable.
+    is_steady: eager gives the same bits at each run. If False, as on a GPU, eager runs twice, and the difference counts
+        as its error.
     """
 
     numerics: str = "standard"
@@ -54,18 +55,18 @@ class Policy:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `check` found. ``outcome`` is "passed", "rejected" or "not-run"; ``reason`` is one sentence."""
+    """The result of `check`. ``outcome`` is "passed", "rejected" or "not-run"; ``reason`` is one sentence."""
 
     outcome: str
     reason: str
     numerics: str
     seconds: float
     reference: str = "none"
-    """What errors are measured against: "float64", "eager (<why>)" where float64 cannot run the graph, or "none"."""
+    """Errors are measured against this: "float64", "eager (<why>)" if the graph cannot run in float64, or "none"."""
     forward: tuple[TensorError, ...] = ()
     gradients: tuple[TensorError, ...] = ()
     layouts: Layouts = field(default_factory=dict)
-    """What would make the outputs' strides eager's, where the candidate differs in them alone (`gate.layouts`)."""
+    """Layouts that would give the outputs eager's strides, if strides are the only difference (`gate.layouts`)."""
 
     @property
     def accepted(self) -> bool:
@@ -89,9 +90,9 @@ def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: P
     Args:
         candidate, reference: ``region(*inputs) -> outputs``; reference is the captured graph, run eagerly.
         inputs: flat arguments; tensors are copied, never changed.
-        policy: see `Policy`. Gradients are checked under the gradient mode in force; autocast likewise.
+        policy: see `Policy`. The check runs under the gradient mode and autocast state in force.
 
-    Returns: a Verdict; exceptions of the candidate become rejections, only KeyboardInterrupt and the like pass through.
+    Returns: a Verdict. Exceptions of the candidate become rejections; only KeyboardInterrupt and the like propagate.
     """
     started = time.perf_counter()
     if policy.numerics == "off":
@@ -124,7 +125,7 @@ class _Judge:
     def __init__(self, candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy) -> None:
         self._candidate = candidate
         self._graph = reference if isinstance(reference, fx.GraphModule) else None
-        # Calling the module prints a traceback where the graph raises, as one with float64 inputs may.
+        # Calling the GraphModule itself would print a traceback if the graph raises, which it may on float64 inputs.
         self._reference: Region = reference if self._graph is None else self._graph.forward
         self._inputs = inputs
         self._policy = policy
@@ -141,8 +142,8 @@ class _Judge:
     def judge(self) -> None:
         """Raises `_RejectedError` or `_NotRunError` unless the candidate agrees.
 
-        The candidate is called three times: A, B, A. The first call's gradients are taken after the second call, and
-        its results must survive the third.
+        The candidate is called three times: with the inputs, with other data, and with the inputs again. The first
+        call's backward runs after the second call. Its results must be intact after the third.
         """
         self._random = RandomState(self._devices)
         self._eager = self._run_eagerly()
@@ -172,7 +173,7 @@ class _Judge:
         )
 
     def _run_eagerly(self) -> Run:
-        """The eager run in its own precision; it also fixes tangents, random draws and the memory estimate."""
+        """Runs the reference in its own precision. Also determines tangents, random draws and the memory estimate."""
         self._check_budget(4 * nbytes(self._inputs))
         recorder = DrawRecorder(self._devices)
         self._tangents: list[Tangents] = []
@@ -194,7 +195,7 @@ class _Judge:
         return run
 
     def _wobble(self, names: Sequence[str], turn: int) -> dict[str, list[Deviation]]:
-        """How far eager's second run is from its first, by tensor; nothing of tensors that are equal."""
+        """Returns how far eager's second run is from its first, by tensor. Omits equal tensors."""
         if self._again is None:
             return {}
         first, again = self._eager.numbers(turn), self._again.numbers(turn)
@@ -224,7 +225,7 @@ class _Judge:
             raise _RejectedError(f"it raised {type(error).__name__}: {_first_line(error)}") from None
 
     def _call_with_other_data(self) -> None:
-        """A call whose results nobody looks at: it must not change those of the call before."""
+        """Calls the candidate with other data and ignores the results. The call before must keep its results."""
         if RandomState(self._devices) != self._random_after:
             raise _RejectedError("it draws other random numbers than eager, or another number of them")
         generator = torch.Generator().manual_seed(self._policy.seed + 1)
@@ -275,7 +276,7 @@ class _Judge:
             self._wide = self._run_in_float64()
         wide = theirs | self._wide.numbers(turn)
         errors = [compare(name, mine[name], theirs[name], wide[name], wobble.get(name, ())) for name in names]
-        # Eager may have been lucky: ask how far rounding moves these results at all.
+        # Eager's error may be small by chance: measure how far rounding moves these results at all.
         for runs in range(1, _NOISE_RUNS + 1):
             refused = [
                 error for error in errors if not error.ok and (runs == 1 or self._is_amplified(error.name, turn))
@@ -294,12 +295,12 @@ class _Judge:
         return errors
 
     def _is_amplified(self, name: str, turn: int) -> bool:
-        """Whether one run is no yardstick for this tensor."""
+        """Returns whether rounding moves this tensor so far that one noisy run is too few."""
         first = _of_turn(self._noise[0], turn).get(name)
         return first is not None and first.steps > _AMPLIFIED
 
     def _first_noise(self, count: int, wide: Run) -> list[_Deviations]:
-        """What rounding does to the results, in `count` runs."""
+        """Returns how far rounding noise moves the results, in `count` runs."""
         while len(self._noise) < count:
             noisy = self._run_noisily(wide, len(self._noise))
             turns = range(max(len(self._tangents), 1))
@@ -307,7 +308,7 @@ class _Judge:
         return self._noise[:count]
 
     def _run_in_float64(self) -> Run:
-        """The reference; eager's own run stands in where the graph has no float64 form."""
+        """Runs the reference in float64. Returns eager's own run if the graph cannot run in float64."""
         self._random.restore()
         try:
             copies = InputCopies(self._inputs, promote=True)
@@ -319,7 +320,7 @@ class _Judge:
             return self._eager
 
     def _run_noisily(self, wide: Run, number: int) -> Run:
-        """The reference with the noise of rounding in the inputs' precision; without, where that cannot run."""
+        """Runs the reference with rounding noise of the inputs' precision. Returns `wide` if that run fails."""
         is_wide = wide is not self._eager
         noise = Noisy(finest_eps(self._inputs), self._policy.seed + 2 + number)
         copies = InputCopies(self._inputs, promote=is_wide, change=lambda flat, like: noise.shaken(flat))
@@ -333,7 +334,7 @@ class _Judge:
             return wide
 
     def _shown(self, name: str) -> str:
-        """A tensor's name, with what the graph calls the input in it."""
+        """Returns a tensor's name, with the graph's own name for an input in parentheses."""
         number = re.search(r"input (\d+)", name)
         if number is None or self._graph is None:
             return name
@@ -350,14 +351,14 @@ class _Judge:
 
 
 _NOISE_RUNS = 6
-"""At most: rounding may move all results of a run by multiples of one random number, which is small now and then."""
+"""The most noisy runs. A single run can move all results by multiples of one random number that happens to be small."""
 _AMPLIFIED = 8.0
-"""Results that one run moves by fewer steps are well-conditioned: that run's noise is the yardstick for good."""
+"""Results that one run moves by fewer steps than this are well-conditioned: one noisy run is enough for them."""
 _HOPELESS = 8.0
-"""Errors that are this many times their bound after two runs are not those of rounding."""
+"""Errors of this many times their bound after two runs do not come from rounding."""
 
 _Deviations = list[dict[str, Deviation]]
-"""Of one noisy run, for each set of tangents by the tensor's name."""
+"""The deviations of one noisy run: for each set of tangents, {tensor name: deviation}."""
 
 
 def _of_turn(deviations: _Deviations, turn: int) -> dict[str, Deviation]:

@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers against numbers: is a candidate's tensor as close to the float64 reference as eager's own?
+"""Compares numbers: checks that a candidate's tensor is about as close to the float64 reference as eager's own.
 
-With c the candidate's error, e the yardstick (eager's error, or the change that rounding noise in every operator
-causes in one of several runs, whichever is largest: `noise`), r the reference and u the step of the element type
-(``torch.finfo(dtype).eps``), a tensor passes if
+Let c be the candidate's error, r the reference and u the step of the element type (``torch.finfo(dtype).eps``). Let e
+be the yardstick: the largest of eager's own error and the changes that rounding noise causes in several runs (`noise`).
+A tensor passes if
 
     max |c|  <=  4 max |e|  +  FLOOR_MAX u max |r|          and          rms c  <=  2 rms e  +  FLOOR_RMS u rms r
 
-with the floors of `TOLERANCES`. One run is no yardstick: where few roundings decide (a mean over 16 elements that all
-gradients pass through), all errors of a run are multiples of one random number, often a small one. Where the reference
-lies below the noise (rms r <= rms e: a gradient that is zero but for cancellation), the tensor says nothing and depends
-on the order of summation alone: the factors are then `FACTOR_BELOW_NOISE`. In bfloat16 and float16, where u is large,
-the first rule is applied to every element with its own |r| and the yardstick of elements of similar size, so that a
-wrong small element does not hide below a large one. NaN and infinities must be where eager has them; integers and
-booleans must be equal. Pure functions.
+with the floors of `TOLERANCES`. One run is not enough for a yardstick: if few roundings dominate (for example, all
+gradients pass through a mean over 16 elements), all errors of a run are multiples of one random number, which is often
+small. If the reference lies below the noise (rms r <= rms e, for example a gradient that cancels to zero), the tensor
+carries no information and depends only on the order of summation: the factors are then `FACTOR_BELOW_NOISE`. In
+bfloat16 and float16, u is large. There the first rule also applies to every element, with its own |r| and the yardstick
+of elements of similar size, so that a large element cannot hide a wrong small one. NaN and infinities must be at
+eager's positions. Integers and booleans must be equal. Pure functions.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ _NEIGHBOURS = 64
 class TensorError:
     """Errors of one tensor against the reference, relative to the reference's own size.
 
-    max, eager_max and allowed_max are fractions of the largest reference element, the others of the reference's RMS;
-    of the noise, where that is larger. problem is a clause that follows the name, or None.
+    max, eager_max and allowed_max are fractions of the largest reference element, or of the largest yardstick error if
+    that is larger. rms, eager_rms and allowed_rms are fractions of the corresponding RMS values. problem is a clause
+    that follows the name, or None.
     """
 
     name: str
@@ -71,9 +72,9 @@ class TensorError:
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a tensor of one run is from the reference: largest and RMS, and in low precision every element.
+    """The distance of one run's tensor from the reference: its maximum, its RMS, and in low precision each element's.
 
-    steps: the RMS in steps of the element type at the reference's size; well-conditioned results have a few.
+    steps: the RMS in steps of the element type at the reference's size; a few for well-conditioned results.
     """
 
     max: float
@@ -83,7 +84,8 @@ class Deviation:
 
 
 def deviation(value: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> Deviation:
-    """Of a run of the reference with rounding noise, where eager is finite. Requires: equal shapes."""
+    """Returns the deviation of a noisy run from the reference, over the elements at which eager is finite. Requires:
+    equal shapes."""
     if not (eager.is_floating_point() or eager.is_complex()):
         return Deviation(0.0, 0.0)
     off = (_real(value) - _real(reference)).abs().nan_to_num(0.0, 0.0, 0.0).masked_fill(~_real(eager).isfinite(), 0.0)
@@ -105,7 +107,7 @@ def compare(
 
     Args:
         reference: the same tensor computed in float64 (equal to eager for integers).
-        noise: of runs of the reference with rounding noise in every operator; widens the yardstick.
+        noise: deviations of runs of the reference with rounding noise in every operator; they widen the yardstick.
     """
     if not (candidate.is_floating_point() or candidate.is_complex()):
         return _exact(name, candidate, eager)
@@ -122,7 +124,7 @@ def compare(
 
 
 def compare_exactly(name: str, candidate: torch.Tensor, eager: torch.Tensor) -> TensorError:
-    """Judges one tensor by bits. NaNs equal each other whatever their payload."""
+    """Judges one tensor by bits. All NaNs equal each other, with any payload."""
     if same_bits(candidate, eager):
         return TensorError(name, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     if candidate.dtype.is_floating_point and torch.equal(candidate.isnan(), eager.isnan()):
@@ -131,7 +133,7 @@ def compare_exactly(name: str, candidate: torch.Tensor, eager: torch.Tensor) -> 
 
 
 class _Yard:
-    """The yardstick of one tensor: eager's own error and the noise beside it."""
+    """The yardstick of one tensor: the larger of eager's own error and the noise."""
 
     def __init__(self, own: Deviation, noise: Sequence[Deviation], finite: torch.Tensor) -> None:
         self.own, self._noise, self._finite = own, noise, finite
@@ -139,7 +141,7 @@ class _Yard:
         self.rms = max(each.rms for each in (own, *noise))
 
     def elements(self) -> torch.Tensor:
-        """Element by element the largest. Requires: a tensor in low precision."""
+        """Returns the largest deviation of each element. Requires: a tensor in low precision."""
         widest = self.own.elements
         assert widest is not None
         for each in self._noise:
@@ -148,7 +150,7 @@ class _Yard:
         return widest
 
     def origin(self, factor: float, value: float, own: float) -> str:
-        """Where a bound comes from, given the yardstick's and eager's own figure."""
+        """Returns text that explains a bound. value: the yardstick's figure; own: eager's own."""
         if value <= own or not self._noise:
             return f"{factor:.0f} times eager's error and a step of the result"
         runs = f"what rounding shows in {len(self._noise)} runs of the reference"
@@ -166,7 +168,7 @@ def _judge(
     allowed_max = factor_max * yard.max + tolerance.floor_max * eps * largest + tiny
     allowed_rms = factor_rms * yard.rms + tolerance.floor_rms * eps * typical + tiny
     worst, rms = float(error.max()), _rms(error)
-    # Where the result is mathematically zero, errors are fractions of the noise.
+    # If the result is mathematically zero, errors are shown as fractions of the noise.
     unit, mean = max(largest, yard.max) or 1.0, max(typical, yard.rms) or 1.0
     if problem is None and worst > allowed_max:
         problem = f"is off by up to {worst / unit:.1e} of its largest element, eager by {yard.own.max / unit:.1e}; "
@@ -190,7 +192,7 @@ def _judge(
 
 
 def _local_rule(error: torch.Tensor, yard: torch.Tensor, size: torch.Tensor, relative: float, largest: float) -> bool:
-    """The max rule per element: the yardstick of an element is the largest among elements that are no larger."""
+    """Applies the max rule to each element: its yardstick is the largest one among elements of its size or smaller."""
     order = size.argsort()
     running = yard[order].cummax(0).values
     index = (torch.arange(running.numel(), device=running.device) + _NEIGHBOURS).clamp_(max=running.numel() - 1)
@@ -210,7 +212,7 @@ def _exact(name: str, candidate: torch.Tensor, eager: torch.Tensor) -> TensorErr
 
 
 def pattern_problem(candidate: torch.Tensor, eager: torch.Tensor) -> str | None:
-    """How the places of NaN and infinities differ, as a clause that follows the tensor's name, or None."""
+    """Returns how the positions of NaN and infinities differ, as a clause that follows the tensor's name, or None."""
     if not torch.equal(candidate.isnan(), eager.isnan()):
         return f"has {int(candidate.isnan().sum())} NaNs where eager has {int(eager.isnan().sum())}, or elsewhere"
     candidate, eager = _real(candidate), _real(eager)
@@ -221,7 +223,8 @@ def pattern_problem(candidate: torch.Tensor, eager: torch.Tensor) -> str | None:
 
 
 def _tail_problem(candidate: torch.Tensor, eager: torch.Tensor, finite: torch.Tensor) -> str | None:
-    """Elements that are finite in eager but not in the reference have no yardstick: they must be near eager's."""
+    """Compares elements that are finite in eager but not in the reference. They have no yardstick and must be near
+    eager's. Returns a clause that follows the tensor's name, or None."""
     rest = eager.isfinite() & candidate.isfinite() & ~finite
     if torch.allclose(candidate[rest], eager[rest], rtol=1e-2, atol=0.0):
         return None
@@ -229,7 +232,7 @@ def _tail_problem(candidate: torch.Tensor, eager: torch.Tensor, finite: torch.Te
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """A flat float64 copy; complex numbers become pairs."""
+    """Returns a flat float64 copy; complex numbers become pairs."""
     tensor = tensor.detach()
     return (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).to(torch.float64).reshape(-1)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extreme numbers for the gate: NaN, infinities and overflow must appear where eager has them.
+"""Checks candidates with extreme numbers: NaN, infinities and overflow must appear at the same positions as in eager.
 
-A user's training reacts to them: GradScaler skips a step whose gradients are not finite, and a check for NaN ends a
-run. A formula that is right for ordinary numbers may lose them, as ``where(x <= 3, g * x, g)`` loses a NaN in x, and a
-chain of float16 operators that is computed in float32 does not overflow. `extremes_problem` plants such numbers at
-random places of the inputs, and compares where the results are not finite. A sum of
-large numbers may overflow in one order of its terms and not in another: a difference that eager itself shows, with its
-sums in the other direction, does not count. One thread; modes belong to one run.
+Training code reacts to them: GradScaler skips a step whose gradients are not finite, and a NaN check may end a run. A
+formula that is right for ordinary numbers may lose them. For example, ``where(x <= 3, g * x, g)`` loses a NaN in x, and
+a chain of float16 operators that is computed in float32 does not overflow. `extremes_problem` plants such numbers at
+random positions in the inputs and compares the positions at which the results are not finite. A sum of large numbers
+may overflow in one order of its terms and not in another. So a difference does not count if eager shows it too when
+its sums run in reverse order. One thread; modes belong to one run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from agspeed.tuning.gate.run import Region, Run, Tangents, execute
 aten = torch.ops.aten
 _PER_PLACE = 256
 _MAX_PLACES = 16
-"""Few places, and so that most rows of a batch stay ordinary: after a mean over a batch with a NaN all is NaN."""
+"""Few positions, so that most rows of a batch stay ordinary: one NaN makes a mean over the whole batch NaN."""
 
 
 def extremes_problem(
@@ -38,11 +38,12 @@ def extremes_problem(
     random: RandomState,
     seed: int,
 ) -> str | None:
-    """The first result of `candidate` that is finite at other places than `reference`'s, as a sentence, or None.
+    """Returns the first result of `candidate` that is finite at other positions than `reference`'s, as a sentence, or
+    None.
 
     Args:
         tangents: gradients of the outputs; the first set is used.
-        random: the generators' state to start each run from.
+        random: the state of the random generators at the start of each run.
     """
 
     for kind in _KINDS:
@@ -70,7 +71,7 @@ def _problem(
     try:
         eager = run(reference)
     except Exception:
-        return None  # eager itself refuses such numbers
+        return None  # eager itself raises on such numbers
     try:
         found = run(candidate)
     except Exception as error:
@@ -85,7 +86,7 @@ def _problem(
 
 
 def _differences(run: Run, eager: Run, find: Callable[..., str | None]) -> dict[str, str]:
-    """By name, the tensors that are not finite at other places than eager's."""
+    """Returns {tensor name: problem} for tensors whose non-finite positions differ from eager's."""
     mine, theirs = run.numbers(0), eager.numbers(0)
     pairs = {name: (mine[name], theirs[name]) for name in mine if name in theirs and _has_limits(mine[name])}
     problems = {name: find(*pair) for name, pair in pairs.items()}
@@ -93,8 +94,9 @@ def _differences(run: Run, eager: Run, find: Callable[..., str | None]) -> dict[
 
 
 def _problem_of_places(candidate: torch.Tensor, eager: torch.Tensor) -> str | None:
-    """NaN in the place of an infinity, and the reverse, are no difference here. Eager's own vector and scalar code
-    differ in that, for gelu say, and a sum of infinities of both signs depends on how its terms are grouped."""
+    """Returns a clause if the positions of non-finite numbers differ, or None. NaN and infinity count as equal here:
+    eager's own vector and scalar code differ in this, for example for gelu, and a sum of infinities of both signs
+    depends on the grouping of its terms."""
     mine, theirs = ~candidate.isfinite(), ~eager.isfinite()
     if torch.equal(mine, theirs):
         return None
@@ -105,7 +107,8 @@ _LARGE_NUMBERS = "large numbers"
 _NAN = "NaN"
 _KINDS = (_NAN, "infinity", _LARGE_NUMBERS)
 _LARGE = 1000.0
-"""``exp`` overflows, sums of squares do not: where those do depends on the formula of a normalisation."""
+"""``exp`` of this overflows. Sums of its squares do not: their overflow would depend on the formula of a
+normalisation."""
 
 
 def _values(kind: str, dtype: torch.dtype) -> list[float]:
@@ -115,17 +118,17 @@ def _values(kind: str, dtype: torch.dtype) -> list[float]:
     return {
         _NAN: [math.nan],
         "infinity": [math.inf, -math.inf, denormal, -denormal],
-        _LARGE_NUMBERS: [large],  # of one sign: sums of both overflow or not by how their terms are grouped
+        _LARGE_NUMBERS: [large],  # one sign only: with both signs, overflow depends on how a sum groups its terms
     }[kind]
 
 
 _VECTORS = 64
-"""Elements behind the last multiple of this number are left alone: eager runs scalar code for them, which treats NaN in
-another way than its vector code does."""
+"""Elements after the last multiple of this number stay ordinary: eager runs scalar code for them, which treats NaN
+differently from its vector code."""
 
 
 class _Planted:
-    """Puts the numbers of one kind at seeded places."""
+    """Puts numbers of one kind at random positions that follow from a seed."""
 
     def __init__(self, kind: str, inputs: Sequence[Any], seed: int) -> None:
         self._kind = kind
@@ -135,15 +138,16 @@ class _Planted:
         )
 
     def in_input(self, flat: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-        """The memory of an input. Parameters are left alone where something else can carry the numbers: one NaN in a
-        weight makes a whole column NaN."""
+        """Returns the memory of an input with numbers planted. Parameters stay ordinary if another input can carry the
+        numbers: one NaN in a weight makes a whole column NaN."""
         if isinstance(like, torch.nn.Parameter) and not self._in_parameters:
             return flat
         return self._plant(flat)
 
     def in_tangent(self, tangent: torch.Tensor) -> torch.Tensor:
-        """A gradient of an output. Only float16 overflows there in ordinary training. NaN would show on which side of a
-        jump, as relu's, rounding has put an element."""
+        """Returns an output's gradient, with large numbers planted in float16 alone: other types do not overflow there
+        in ordinary training. NaN is never planted: it would show on which side of a jump (such as relu's) rounding put
+        an element."""
         if tangent.dtype != torch.float16 or self._kind != _LARGE_NUMBERS:
             return tangent
         return self._plant(tangent.reshape(-1)).reshape(tangent.shape)
@@ -165,12 +169,12 @@ def _has_limits(value: Any) -> bool:
 
 
 _PRODUCTS = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, aten.baddbmm.default: 1}
-"""The place of the left factor among the arguments."""
+"""{operator: the position of the left factor among its arguments}."""
 _SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
 
 
 class _Reversed(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Adds the terms of sums and products in the other direction."""
+    """Adds the terms of sums and matrix products in reverse order."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _PRODUCTS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an output is apart from its numbers; a candidate's may not differ from eager's. Pure functions."""
+"""Compares the properties of outputs other than their numbers, which must equal eager's. Pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from agspeed.tuning.gate.inputs import InputCopies
 
 @dataclass(frozen=True)
 class Facts:
-    """What an output is, apart from its numbers. ``alias`` names the input or earlier output whose memory it shows."""
+    """An output's properties other than its numbers. ``alias`` names the input or earlier output that shares its
+    memory."""
 
     kind: str
     dtype: torch.dtype | None = None
@@ -27,7 +28,7 @@ class Facts:
 
 
 def facts_problem(mine: Sequence[Facts], theirs: Sequence[Facts]) -> str | None:
-    """The first difference between a candidate's outputs and eager's, as a sentence, or None."""
+    """Returns the first difference between a candidate's outputs and eager's, as a sentence, or None."""
     if len(mine) != len(theirs):
         return f"it returns {len(mine)} outputs instead of {len(theirs)}"
     for index, (a, b) in enumerate(zip(mine, theirs, strict=True)):
@@ -44,10 +45,11 @@ def facts_problem(mine: Sequence[Facts], theirs: Sequence[Facts]) -> str | None:
 def gradient_problem(
     mine: Mapping[int, torch.Tensor | None], theirs: Mapping[int, torch.Tensor | None], *, zeros_for_none: bool
 ) -> str | None:
-    """The first difference in which inputs get gradients, and of which type, as a sentence, or None.
+    """Returns the first difference in which inputs get gradients, and in the gradients' properties, as a sentence, or
+    None.
 
-    zeros_for_none: a gradient of zeros may stand for no gradient; compiled backward graphs write zeros for inputs that
-    only unused outputs depend on.
+    zeros_for_none: accept a gradient of zeros in place of no gradient. Compiled backward graphs write zeros for an
+    input that affects only unused outputs.
     """
     for index, b in theirs.items():
         a = mine.get(index)
@@ -71,7 +73,7 @@ def facts_of(value: Any, index: int, results: Sequence[Any], copies: InputCopies
     if not isinstance(value, torch.Tensor):
         return Facts(repr(value))
     alias, offset = _alias(value, index, results, copies)
-    # Strides of dimensions without a second element mean nothing.
+    # The stride of a dimension with a single element has no effect.
     stride = tuple(s for n, s in zip(value.shape, value.stride(), strict=True) if n > 1) if value.numel() else ()
     return Facts(
         "tensor", value.dtype, tuple(value.shape), stride, str(value.device), value.requires_grad, alias, offset

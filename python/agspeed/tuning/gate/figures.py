@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gate found, as reports show it."""
+"""Formats the gate's findings for reports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIGURES = ("max", "rms", "eager_max", "eager_rms", "allowed_max", "allowed_rms"
 
 
 def summarize(errors: Sequence[TensorError]) -> dict[str, Any] | None:
-    """The worst error of a group, in the report's form; None for an empty group."""
+    """Returns the worst error of a group in the report's form; None for an empty group."""
     if not errors:
         return None
     worst = max(errors, key=severity)
@@ -34,5 +34,5 @@ def _finite(value: float) -> float | str:
 
 
 def readable(placeholder: str) -> str:
-    """Dynamo's name for a parameter or buffer as the module's path; other names as they are."""
+    """Returns the module path for Dynamo's name of a parameter or buffer; other names unchanged."""
     return re.sub("_(?:modules|parameters|buffers)_", ".", placeholder.strip("_")).removeprefix("l_self.")

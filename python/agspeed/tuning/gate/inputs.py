@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private copies of a region's inputs, so that running a region to check it leaves the user's tensors alone.
+"""Makes private copies of a region's inputs, so that checking a region does not change the user's tensors.
 
-A copy keeps what a program can observe: sizes, strides (overlapping ones too), tensors that share memory, identical
-tensors, Parameter kind and gradient flags. Copies can be promoted: floating point memory becomes float64.
+A copy keeps everything that a program can observe: sizes, strides (overlapping ones too), shared memory, identity,
+the Parameter class and gradient flags. Copies can be promoted: floating point memory becomes float64.
 Stateless apart from the copies themselves; one thread.
 """
 
@@ -30,8 +30,8 @@ Change = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 class InputCopies:
     """One set of copied inputs for one run.
 
-    values: what to call the region with.
-    leaves: per input the tensor to differentiate with respect to, or None.
+    values: the arguments for the region.
+    leaves: for each input, the tensor to differentiate with respect to, or None.
     """
 
     def __init__(self, inputs: Sequence[Any], *, promote: bool = False, change: Change | None = None) -> None:
@@ -51,7 +51,7 @@ class InputCopies:
             self.values.append(passed)
 
     def changed(self) -> dict[int, torch.Tensor]:
-        """Copies of the inputs whose bits differ now from the ones the run started with."""
+        """Returns {input index: copy} for inputs whose bits have changed since the run started."""
         found = {}
         for index, (before, after) in enumerate(zip(self._originals, self.values, strict=True)):
             if isinstance(after, torch.Tensor) and not same_bits(
@@ -61,7 +61,7 @@ class InputCopies:
         return found
 
     def storage_of(self, tensor: torch.Tensor) -> int | None:
-        """Index of the first input that shares memory with `tensor`."""
+        """Returns the index of the first input that shares memory with `tensor`, or None."""
         pointer = tensor.untyped_storage().data_ptr()
         for index, value in enumerate(self.values):
             if pointer and isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() == pointer:
@@ -69,7 +69,7 @@ class InputCopies:
         return None
 
     def _copy_storages(self) -> None:
-        """Copies for every storage the span that the inputs reach, once."""
+        """Copies, once for every storage, the span that the inputs cover."""
         spans: dict[int, list[torch.Tensor]] = {}
         for value in self._originals:
             if isinstance(value, torch.Tensor):
@@ -99,7 +99,7 @@ class InputCopies:
             copy.requires_grad_()
         passed = copy
         if value.requires_grad and not isinstance(value, torch.nn.Parameter) and _storage(value) not in self._shared:
-            # Activations are not leaves: a region may change them in place.
+            # An activation is not a leaf, so the region may change it in place: pass a clone of the leaf.
             passed = copy.clone() if copy.clone().stride() == copy.stride() else copy
         pair = (copy if value.requires_grad else None), passed
         self._by_identity[id(value)] = pair
@@ -107,27 +107,28 @@ class InputCopies:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal element type, shape, layout and bits; NaNs equal themselves, 0.0 and -0.0 differ."""
+    """Returns whether element type, shape, layout and bits are equal. A NaN equals itself; 0.0 and -0.0 differ."""
     if a.dtype != b.dtype or a.shape != b.shape or a.layout != b.layout:
         return False
     return torch.equal(_bits(a.to_dense()), _bits(b.to_dense()))
 
 
 def nbytes(values: Sequence[Any]) -> int:
-    """Bytes of the distinct tensors among `values`."""
+    """Returns the bytes of the distinct tensors in `values`."""
     tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
     return sum(_extent(tensor) * tensor.itemsize for tensor in tensors.values())
 
 
 def other_data(flat: torch.Tensor, like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Different valid data: floats scaled element by element with their signs kept, everything else as it is."""
+    """Returns different valid data: floats are scaled element by element and keep their signs; parameters and other
+    types stay as they are."""
     if isinstance(like, torch.nn.Parameter) or not (flat.is_floating_point() or flat.is_complex()):
         return flat
     return flat * (torch.rand(flat.shape, generator=generator) + 0.5).to(device=flat.device, dtype=flat.dtype)
 
 
 def finest_eps(inputs: Sequence[Any]) -> float:
-    """Step of the most precise floating point type among the inputs."""
+    """Returns eps of the most precise floating point type among the inputs."""
     kinds = {value.dtype for value in inputs if isinstance(value, torch.Tensor)}
     return min((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
 

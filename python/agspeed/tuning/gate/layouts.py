@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outputs in the memory layout that eager gives them, where a compiler chose another one.
+"""Copies outputs to eager's memory layout if a compiler chose another one.
 
-Torch lets a compiler choose the strides of some results. A user can see those of a region's outputs, so a candidate
-whose outputs are right but for their layout is run with the copies that mend it, and timed with them.
+Torch lets a compiler choose the strides of some results. A user can observe the strides of a region's outputs. So a
+candidate whose outputs differ from eager's in their layout alone runs, and is timed, with copies that correct it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from agspeed.backends.base import Runner
 from agspeed.tuning.gate.facts import Facts
 
 Layouts = dict[int, list[int]]
-"""Dimensions of an output from the slowest to the fastest in memory, by the output's index."""
+"""{output index: the output's dimensions, from the slowest to the fastest in memory}."""
 
 
 def layouts_to_mend(mine: Sequence[Facts], theirs: Sequence[Facts]) -> Layouts:
-    """Eager's layouts of the outputs that differ in nothing else; empty where another difference stays."""
+    """Returns eager's layouts of the outputs that differ only in layout; {} if there is any other difference."""
     found: Layouts = {}
     for index, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if a == b:
@@ -39,7 +39,7 @@ class LaidOut:
     def __init__(self, runner: Runner, layouts: Layouts) -> None:
         self._runner, self.layouts = runner, layouts
         self.direct = None
-        """Not even where the candidate has one: every call has to pass through here."""
+        """Always None, even if the candidate has a direct call: every call must pass through this object."""
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         outputs = list(self._runner(*args))
@@ -57,7 +57,7 @@ def _laid_out(value: torch.Tensor, layout: Sequence[int]) -> torch.Tensor:
 
 
 def _layout(facts: Facts) -> list[int] | None:
-    """The order of the dimensions of a tensor without gaps or overlaps; None for others."""
+    """Returns the order of dimensions of a tensor without gaps or overlaps; None for other tensors."""
     strides: Mapping[int, int] = dict(zip((d for d, n in enumerate(facts.shape) if n > 1), facts.stride, strict=False))
     long = sorted(strides, key=lambda dim: -strides[dim])
     expected = 1

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dispatch modes for the gate's reference runs, and the guard that hides the gate from the training process.
 
-`DrawRecorder` watches an eager run in its own precision: it counts the bytes the run allocates and keeps the state of
-the random generators before every random operator. `Promoted` runs the same graph in float64: explicit casts to
-bfloat16 and float16 still round (a candidate that skips them computes something else), everything else keeps full
-precision, and random operators draw the very numbers the recorded run drew. Modes belong to one run and one thread.
+`DrawRecorder` observes an eager run in its own precision: it counts the bytes that the run allocates and keeps the
+state of the random generators before every random operator. `Promoted` runs the same graph in float64. Explicit casts
+to bfloat16 and float16 still round there, because a candidate that skips them computes something else. Everything else
+keeps full precision, and random operators draw the same numbers as the recorded run. Modes belong to one run and one
+thread.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _UNSTEADY = (
     "upsample_bilinear2d_backward",
     "upsample_nearest2d_backward",
 )
-"""By torch.use_deterministic_algorithms's list."""
+"""Operators without a deterministic result, from the documentation of torch.use_deterministic_algorithms."""
 _CASTS = (torch.ops.aten._to_copy.default,)
 
 
@@ -59,8 +60,8 @@ class NoReferenceError(Exception):
 
 
 class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records random operators and allocated bytes of an eager run. Raises: NoReferenceError for operators that run
-    bodies of their own, whose random numbers it does not see."""
+    """Records random operators and allocated bytes of an eager run. Raises: NoReferenceError for higher-order
+    operators, because it cannot see the random numbers that their bodies draw."""
 
     supports_higher_order_operators = True
 
@@ -70,7 +71,7 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
         self.promoted_bytes = 0
         self.unsteady: set[str] = set()
-        """Operators that may give other bits at each run, as sums by atomic additions do."""
+        """Operators whose bits may differ from run to run, such as sums that use atomic additions."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -90,7 +91,7 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Runs a graph whose floating point inputs were promoted; see the module's comment."""
+    """Runs a graph in float64, on promoted inputs; see the module docstring."""
 
     def __init__(self, draws: Sequence[Draw]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -132,7 +133,7 @@ class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextlib.contextmanager
 def undisturbed(devices: Sequence[torch.device]) -> Iterator[None]:
-    """Whatever runs inside, the process-wide state of torch is afterwards what it was before."""
+    """Restores torch's process-wide state after the block: generators, default dtype, threads, modes and flags."""
     random_state = RandomState(devices)
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     grad_mode, cache = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
@@ -163,7 +164,7 @@ def _dtype_of(leaf: Any) -> torch.dtype | None:
 
 
 def has_alias(func: Any) -> bool:
-    """True when a result shares memory with an argument: views and in-place operators."""
+    """Returns True if a result shares memory with an argument: for views and in-place operators."""
     return any(returned.alias_info is not None for returned in schema_of(func).returns)
 
 

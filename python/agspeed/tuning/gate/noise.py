@@ -1,37 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding noise for the gate's third run: how far may two correct implementations in one precision differ?
+"""Rounding noise for the gate's third run, which estimates how far two correct implementations in one precision differ.
 
-`Noisy` moves every result of an operator by one step eps of the precision, and every sum by the error that another
-order of summation makes. For S = x_1 + ... + x_n the model is:
+`Noisy` changes every operator result by one step eps of the precision. It changes every sum by the error that another
+order of summation may cause. For S = x_1 + ... + x_n the model is:
 
-- An addition rounds its partial sum by at most u = eps / 2. Roundings that are independent with mean zero add up like
-  a random walk: d additions in a row err by about sqrt(d) u times a typical partial sum (Higham and Mary, "A new
-  approach to probabilistic rounding error analysis", 2019). A bound for the worst case has d in place of sqrt(d).
-- Taken in random order, the terms have partial sums of mean square at most S^2 + x_1^2 + ... + x_n^2 (the sum itself,
-  and the walk of terms that cancel), and a third of that while the sum grows from zero to S.
+- An addition rounds its partial sum by at most u = eps / 2. Independent rounding errors with mean zero accumulate like
+  a random walk: d additions in sequence cause an error of about sqrt(d) u times a typical partial sum (Higham and Mary,
+  "A new approach to probabilistic rounding error analysis", 2019). A worst-case bound has d in place of sqrt(d).
+- If the terms come in random order, the mean square of a partial sum is at most S^2 + x_1^2 + ... + x_n^2 (the sum
+  itself, plus the random walk of terms that cancel). Averaged over the growth from zero to S, it is a third of that.
 - d depends on the method: n for one accumulator, about log2(n) for pairwise summation, and 2 sqrt(n) for blocks of
-  sqrt(n) terms, which is the least that blocks without recursion reach. Vector lanes and threads divide n. The
-  yardstick is the middle one, d = 2 sqrt(n).
+  sqrt(n) terms, which is the minimum for blocks without recursion. Vector lanes and threads divide n. The model takes
+  the middle one, d = 2 sqrt(n).
 
-So a sum of n terms moves by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``, never by less than eps |S|: 5 eps at 16
-thousand terms, 22 eps at 8 million; up to `_SHORT` terms it moves by eps |S|. Sums and means of a tensor with up to
-`_CHAIN` terms move by at least what one float32 accumulator errs, as a compiled loop over rows has one per column; it
-is run, since roundings of equal terms (a gradient that was broadcast) are not independent. In longer ones an
-accumulator takes `_CHUNK` terms, as in Inductor's loops, but all of them in a convolution's gradient for its bias:
-oneDNN adds up one image after the other, with a vector lane for each channel, and how many threads share the images
-depends on the memory format. Inner products and convolutions are sums too; because they are multilinear, the operator
-applied to squared arguments gives their sums of squares. Sums are taken to be accumulated in float32 or better,
-whatever their element type, in float64 where that is the precision. Normalisations, softmax, losses and what else is
-made of other operators run as the elementary operators they consist of, so that noise enters where their sums are.
+So a sum of n terms changes by ``eps sqrt(sqrt(n) / 6) sqrt(S^2 + sum of x_i^2)``, and at least by eps |S|: 5 eps for 16
+thousand terms, 22 eps for 8 million. A sum of up to `_SHORT` terms changes by eps |S|.
 
-A product that is added to a tensor may be accumulated onto it, as ``addmm`` does and compilers make of the two: each
-partial sum is as large as that tensor then. How far that is off depends on the library's blocks, so it is run, too: the
-sum moves by no less.
+Sums and means of up to `_CHAIN` terms change at least by the error of one float32 accumulator, because a compiled loop
+over rows has one accumulator per column. Such a sum is really computed: rounding errors of equal terms (a broadcast
+gradient) are not independent, so the model does not cover them. In longer sums an accumulator takes `_CHUNK` terms, as
+in Inductor's loops. In a convolution's bias gradient it takes all terms: oneDNN adds one image after the other, with
+a vector lane per channel, and the number of threads that share the images depends on the memory format.
 
-The derivative of relu and its kin jumps: which side an element next to the jump takes is decided by noise, and one
-element of a million changes a gradient by more than all rounding does. In a noisy run, elements up to `_REACH` steps of
-the tensor's RMS away take the other side, of those above relu's half: many times what rounding brings up, so that the
-run crosses the jump wherever a candidate may. Modes belong to one run and one thread.
+Inner products and convolutions are sums too. They are multilinear, so the operator applied to squared arguments gives
+the sums of squares. The model assumes that sums of every element type are accumulated at least in float32, and in
+float64 if that is the precision. Normalisations, softmax, losses and other composite operators run as the elementary
+operators that they consist of, so that noise enters at their sums.
+
+A matrix product that is added to a tensor may be accumulated directly onto that tensor: ``addmm`` does this, and
+compilers fuse the two operators into it. Each partial sum is then as large as the tensor. The error depends on the
+library's blocking, so this sum is also really computed: the result changes at least by its error.
+
+The derivative of relu and similar functions jumps. Noise decides on which side of the jump a nearby element lies, and
+one element in a million can change a gradient by more than all rounding errors. In a noisy run, elements within
+`_REACH` steps of the tensor's RMS from the jump may change sides; for relu, all elements below it and half of the
+elements above it do. This distance is many times the rounding error, so the run crosses the jump wherever a candidate
+may. Modes belong to one run and one thread.
 """
 
 from __future__ import annotations
@@ -73,10 +77,10 @@ _COMPOUND = (
     aten.smooth_l1_loss,
     aten.binary_cross_entropy,
 )
-"""Operators that contain sums and have other operators to consist of."""
+"""Operators that contain sums and can be decomposed into other operators."""
 
 Counts = Callable[[Sequence[Any], Any], Sequence[int]]
-"""Number of terms in each element of an operator's results, from its arguments and its (first) result."""
+"""Maps an operator's arguments and its (first) result to the number of terms in each element of each result."""
 
 
 def _reduced(args: Sequence[Any], result: torch.Tensor) -> Sequence[int]:
@@ -120,12 +124,12 @@ _SUMS: dict[Any, Counts] = {
 _MEANS = (aten.mean.default, aten.mean.dim)
 _PLAIN_SUMS = (aten.sum.default, aten.sum.dim_IntList, *_MEANS)
 _CHAINED = {**dict.fromkeys(_PLAIN_SUMS, 0), aten.convolution_backward.default: 2}
-"""Which result of an operator is a sum of the elements of its first argument."""
+"""{operator: the index of the result that sums the elements of its first argument}."""
 _SHORT = 64
 _CHAIN = 16384
 _CHUNK = 4096
 _BLOCK = 1 << 17
-"""Elements that noise is put into at a time."""
+"""Noise is added to this many elements at a time."""
 _MANY = 4096
 _ADDITIONS = (aten.add.Tensor, aten.add_.Tensor)
 _RELU = (aten.relu.default, aten.relu_.default)
@@ -135,22 +139,23 @@ _JUMPS = (
     aten.hardtanh_backward.default,
     aten.leaky_relu_backward.default,
 )
-"""Derivatives that jump where their second argument passes a constant; relu's sees relu's result instead."""
+"""Derivatives that jump where their second argument passes a constant. relu's derivative takes relu's result instead.
+"""
 _REACH = 1024
 
 
 class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Changes every floating point result as much as rounding may; see the module's comment."""
+    """Changes every floating point result as much as rounding may; see the module docstring."""
 
     def __init__(self, eps: float, seed: int) -> None:
-        """Arguments: the step of the precision to imitate; where the signs of the changes come from."""
+        """eps: the step of the precision to imitate; seed: determines the signs of the changes."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._eps = eps
         self._sum_eps = min(eps, torch.finfo(torch.float32).eps)
         self._accumulator = torch.float32 if eps >= torch.finfo(torch.float32).eps else torch.float64
         self._generator = torch.Generator().manual_seed(seed)
         self._products: Any = WeakIdKeyDictionary()
-        """By matrix product that is alive, the factors and what `_versions` says of the three."""
+        """{living matrix product: its factors, and the versions of all three (`_versions`)}."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -179,11 +184,11 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return moved
 
     def shaken(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor whose elements are one step off, up or down."""
+        """Returns a tensor whose elements are one step higher or lower."""
         return self._shake(tensor, is_own=False)
 
     def _shake(self, tensor: torch.Tensor, is_own: bool) -> torch.Tensor:
-        """The same, in place where `tensor` is the noise's own; block by block, as the processor's caches like it."""
+        """Like `shaken`, in place if `is_own`. Works in blocks, so that a block stays in the processor's caches."""
         if not _is_inexact(tensor):
             return tensor
         with _disable_current_modes():
@@ -197,7 +202,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return own
 
     def _relu(self, func: Any, x: torch.Tensor) -> torch.Tensor:
-        """relu whose backward lets the gradient pass for numbers just below zero as well."""
+        """Runs relu so that its backward also lets the gradient pass for numbers just below zero."""
         with _disable_current_modes():
             crossing = (x < 0) & (x > -self._reach(x))
             result: torch.Tensor = func(x)
@@ -205,7 +210,8 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _closed(self, result: torch.Tensor) -> torch.Tensor:
-        """relu's result as its backward sees it: half of the numbers just above zero let no gradient pass."""
+        """Returns relu's result for its backward, with half of the numbers just above zero set to zero: they block the
+        gradient."""
         with _disable_current_modes():
             near = (result > torch.finfo(result.dtype).tiny) & (result < self._reach(result))
             return result.masked_fill(near & (self._signs(result) > 0), 0)
@@ -218,7 +224,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return tensor.square().mean().sqrt() * (self._sum_eps * _REACH)
 
     def _added(self, func: Any, args: Any) -> Any:
-        """A sum of two terms; a product among them may have been accumulated onto the other one."""
+        """Runs an addition of two tensors. If one is a matrix product, it may be accumulated onto the other one."""
         with _disable_current_modes():
             accumulated = [self._accumulated(*pair) for pair in (args, args[::-1])]
         total = func(*args)
@@ -232,7 +238,8 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return total.copy_(moved) if has_alias(func) else moved
 
     def _accumulated(self, product: Any, onto: Any) -> torch.Tensor | None:
-        """`onto` when each term of `product` has been added to it; None where that is no matrix product of its size."""
+        """Returns `onto` after each term of `product` was added to it; None if `product` is not a known matrix product,
+        or if `onto` does not fit its shape."""
         if not all(isinstance(term, torch.Tensor) and term.is_floating_point() for term in (product, onto)):
             return None
         factors, versions = self._products.get(product, ((), None))
@@ -243,7 +250,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.addmm(*(value.to(self._accumulator) for value in (onto, *factors)))
 
     def _resummed(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Any:
-        """`result` with the error of another order of summation."""
+        """Returns `result` with the error of another order of summation."""
         results = [result] if isinstance(result, torch.Tensor) else list(result)
         if not all(_is_inexact(one) for one in results if one is not None):
             return result
@@ -259,7 +266,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return moved[0] if isinstance(result, torch.Tensor) else tuple(moved)
 
     def _moved(self, total: torch.Tensor, squares: torch.Tensor, count: int) -> torch.Tensor:
-        """Sums of `count` terms each, and the sums of the squared terms."""
+        """Returns `total`, sums of `count` terms each, with noise. squares: the sums of the squared terms."""
         if count <= _SHORT:
             return self.shaken(total)
         growth = math.sqrt(math.sqrt(count) / 6)
@@ -269,7 +276,8 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return torch.where(total.isinf(), total, moved)
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        """Ones and minus ones at random; many are the bits of large random numbers, which are quick to draw."""
+        """Returns random ones and minus ones. Takes them from the bits of 64-bit random numbers if many are needed,
+        which is fast."""
         if like.numel() < _MANY:
             ones = torch.randint(0, 2, like.shape, generator=self._generator, dtype=torch.int8)
             return (ones * 2 - 1).to(like.device)
@@ -281,17 +289,17 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _further(moved: torch.Tensor, other: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
-    """Of two results that are off, element by element the one further away from `total`."""
+    """Returns, element by element, the one of two results that is further away from `total`."""
     return torch.where((other - total).abs() > (moved - total).abs(), other, moved)
 
 
 def _versions(*tensors: torch.Tensor) -> list[int] | None:
-    """How often each was written to; None where torch does not count."""
+    """Returns each tensor's version counter; None if one is an inference tensor, which has no counter."""
     return None if any(tensor.is_inference() for tensor in tensors) else [version_of(tensor) for tensor in tensors]
 
 
 def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: torch.dtype) -> torch.Tensor:
-    """The sum of the first argument's elements with few accumulators; `total` where it is short or not real."""
+    """Returns the sum of the first argument's elements with few accumulators; `total` for short or complex sums."""
     terms = args[0]
     count = terms.numel() // max(total.numel(), 1)
     if count <= _SHORT or not terms.is_floating_point():
@@ -308,9 +316,9 @@ def _chained(func: Any, args: Sequence[Any], total: torch.Tensor, precision: tor
 
 
 def _in_order(rows: torch.Tensor, longest: int) -> torch.Tensor:
-    """Sums of columns, where an accumulator takes up to `longest` terms, one addition after the other.
+    """Returns the sums of columns. One accumulator adds up to `longest` terms in sequence.
 
-    A bag of embeddings is added up like that, in a hundredth of the time that a loop takes.
+    embedding_bag adds its terms like that, in a hundredth of the time that a loop takes.
     """
     order = torch.arange(len(rows), dtype=torch.int32, device=rows.device)
     return functional.embedding_bag(order, rows, order[::longest].contiguous(), mode="sum").sum(0)
@@ -319,7 +327,7 @@ def _in_order(rows: torch.Tensor, longest: int) -> torch.Tensor:
 def _var_mean(
     x: torch.Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """In two passes: the mean, and the sum of squared distances from it."""
+    """Computes variance and mean in two passes: the mean, and the sum of squared distances from it."""
     dims = list(dim) if dim else list(range(x.dim()))
     mean = x.mean(dims, keepdim=True)
     count = math.prod(x.shape[d] for d in dims)
@@ -343,10 +351,10 @@ def _std_mean(x: torch.Tensor, dim: Sequence[int] | None = None, **options: Any)
 
 @functools.cache
 def _parts(func: Any) -> Callable[..., Any] | None:
-    """An operator as a function of those it consists of; None for elementary ones, views and random numbers.
+    """Returns an operator as a function of elementary operators; None for elementary operators, views and random ones.
 
-    Composite operators reach a mode in one piece in inference mode and where a decomposition calls them, as those of
-    GroupNorm and LayerNorm call ``var_mean.dim``: autograd, which takes them apart elsewhere, has been passed then.
+    Autograd normally decomposes composite operators. They reach a mode undecomposed in inference mode and if a
+    decomposition below autograd calls them: GroupNorm's and LayerNorm's decompositions call ``var_mean.dim``.
     """
     parts = _decompositions().get(func)
     if parts is None and operators.is_composite(func) and not has_alias(func) and RANDOM not in func.tags:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checked run of a region: forward on private inputs, gradients for given tangents, and everything observable.
+"""Runs a region once for the gate: forward on private inputs, then backward for given tangents. Records everything that
+a program could observe.
 
-Nothing here judges; `agspeed.tuning.gate.check` compares two `Run`s. One thread.
+This module does not judge: `agspeed.tuning.gate.check` compares two `Run`s. One thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from agspeed.tuning.gate.inputs import WIDER, InputCopies, same_bits
 
 Region = Callable[..., Sequence[Any]]
 Tangents = dict[int, torch.Tensor]
-"""Gradient of the loss by output index; outputs not in it take no part in the loss."""
+"""{output index: gradient of the loss}; the loss does not use outputs that are missing here."""
 GRADIENT = "the gradient of"
 
 
@@ -27,7 +28,7 @@ class Run:
     """Result of `execute`.
 
     outputs and mutated (changed inputs by index) are copies. gradients has one entry per set of tangents. raw keeps
-    what the region returned beside a copy of it, to find out whether a later call overwrites it.
+    each returned tensor with a copy, to detect that a later call overwrites it.
     """
 
     facts: list[Facts]
@@ -37,7 +38,7 @@ class Run:
     raw: list[tuple[str, torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def numbers(self, turn: int) -> dict[str, torch.Tensor]:
-        """Its tensors by name: outputs, changed inputs, and the gradients of one set of tangents."""
+        """Returns the run's tensors by name: outputs, changed inputs, and the gradients of one set of tangents."""
         found = {f"output {i}": value for i, value in enumerate(self.outputs) if isinstance(value, torch.Tensor)}
         found |= {f"input {i} after the call": value for i, value in self.mutated.items()}
         if turn < len(self.gradients):
@@ -46,7 +47,7 @@ class Run:
         return found
 
     def overwritten(self) -> str | None:
-        """Name of a result whose memory changed since the run, or None."""
+        """Returns the name of a result whose memory has changed since the run, or None."""
         for name, now, then in self.raw:
             if not same_bits(now, then):
                 return name
@@ -67,7 +68,7 @@ def execute(
         copies: consumed by this run.
         tangents: the sets, or a function that makes them from the outputs.
         between: called after the forward and before the first backward.
-        modes: entered around the region and its backward, and around nothing of the gate's own.
+        modes: entered around the region and its backward, but not around the gate's own operations.
     """
     with _entered(modes):
         results = list(region(*copies.values))
@@ -99,10 +100,10 @@ def _entered(modes: Sequence[contextlib.AbstractContextManager[Any]]) -> Iterato
 
 
 def make_tangents(results: Sequence[Any], seed: int) -> list[Tangents]:
-    """Two sets of seeded tangents for a run's outputs, none when nothing is differentiable.
+    """Returns two sets of seeded tangents for a run's outputs; [] if no output is differentiable.
 
-    The first is random for every output. The second is constant, expanded from a single number as ``sum().backward()``
-    makes it, and leaves out every second output, as a loss that does not use them.
+    The first set is random for every output. The second is constant and expanded from a single number, like the
+    gradients of ``sum().backward()``. It omits every second output, like a loss that does not use them.
     """
     wanted = [i for i, value in enumerate(results) if isinstance(value, torch.Tensor) and value.requires_grad]
     if not wanted or not torch.is_grad_enabled():
@@ -128,7 +129,7 @@ def promoted(tangents: Sequence[Tangents]) -> list[Tangents]:
 def _gradients(
     results: Sequence[Any], copies: InputCopies, tangents: Tangents, *, keep: bool
 ) -> dict[int, torch.Tensor | None]:
-    """Gradients by input index; an input passed twice appears once."""
+    """Returns {input index: gradient}; an input that is passed twice appears once."""
     leaves: dict[int, torch.Tensor] = {}
     for index, leaf in enumerate(copies.leaves):
         if leaf is not None and not any(leaf is other for other in leaves.values()):

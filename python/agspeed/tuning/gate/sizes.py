@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other sizes for the gate: inputs of a graph with symbolic sizes, at sizes it was not captured with.
+"""Makes inputs of other sizes than the captured ones, for graphs with symbolic sizes.
 
-`other_sizes` looks at the symbols when the graph is captured (a candidate's compile may add guards later, which nothing
-checks) and finds a smaller and a larger, preferably odd size for each, within the known ranges and guards. `resized`
-makes inputs of such sizes from captured ones: what is there is cut off or repeated, so that labels and indices stay
-what they are. Stateless functions, except that `SizedRunner` widens its ranges; one thread.
+`other_sizes` finds a smaller and a larger size, preferably odd, for each symbol, within the known ranges and guards. It
+runs when the graph is captured, because a candidate's compile may add guards later that nothing checks. `resized` cuts
+off or repeats the captured data to such sizes, so that labels and indices stay valid. The functions are stateless;
+`SizedRunner` widens its ranges. One thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from agspeed.backends.base import Runner
 from agspeed.torch_compat.shapes import ShapeEnv, detect_fake_mode
 
 InputSizes = list[Any]
-"""For each input of a graph: None (as captured), an integer, or [sizes, strides] of a tensor. Can be JSON."""
+"""For each input of a graph: None (as captured), an integer, or [sizes, strides] of a tensor. Can be sent as JSON."""
 
 _STEPS = (2, 4, 8, 16, 32, 64)
 
 
 def other_sizes(example_inputs: Sequence[Any]) -> list[InputSizes]:
-    """Up to two sets of input sizes, one smaller and one larger than the captured one; none without symbols."""
+    """Returns up to two sets of input sizes, one smaller and one larger than captured; [] without symbols."""
     symbols = sorted({s for value in example_inputs for e in _expressions(value) for s in e.free_symbols}, key=str)
     if not symbols:
         return []
@@ -46,22 +46,23 @@ def other_sizes(example_inputs: Sequence[Any]) -> list[InputSizes]:
 
 
 def resized(sample: Sequence[Any], sizes: InputSizes) -> list[Any]:
-    """Inputs of the given sizes with the data of `sample`. Raises ValueError for tensors that cannot be repeated."""
+    """Returns inputs of the given sizes with the data of `sample`. Raises: ValueError for tensors that cannot be
+    repeated."""
     return [_resized(value, size) for value, size in zip(sample, sizes, strict=True)]
 
 
 class SizedRunner:
-    """Runs a candidate at sizes it has been checked at, up to the next power of two, and the graph itself elsewhere.
+    """Runs a candidate within the powers of two around its checked sizes, and the graph itself at other sizes.
 
-    The first call outside the ranges checks the candidate with that call's inputs; where it passes, the ranges grow.
+    The first call outside the ranges checks the candidate with that call's inputs. If it passes, the ranges grow.
     """
 
     def __init__(
         self, runner: Runner, eager: Runner, checked: Sequence[Mapping[int, int]], check: Callable[..., bool | None]
     ) -> None:
-        """Arguments:
-        checked: sets of sizes that passed, by position of the (integer) input.
-        check: ``check(runner, inputs)`` is True when the candidate passes, None when it cannot be checked now.
+        """Args:
+        checked: sets of sizes that passed: {position of the integer input: size}.
+        check: ``check(runner, inputs)`` returns whether the candidate passes, or None if it cannot be checked now.
         """
         self._runner, self._eager, self._check = runner, eager, check
         self._ranges = {position: _bucket(size) for position, size in checked[0].items()}
@@ -71,7 +72,7 @@ class SizedRunner:
             self._widen(sizes)
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
-        """Passes it on to the candidate, where that can tell."""
+        """Passes `on_failure` to the candidate, if it supports `watch`."""
         watch = getattr(self._runner, "watch", None)
         if watch is not None:
             watch(on_failure)
@@ -101,7 +102,7 @@ class SizedRunner:
 
 
 def _bucket(size: int) -> tuple[int, int]:
-    """The powers of two around a size: 12 is in (8, 15)."""
+    """Returns the range between powers of two that contains a size: (8, 15) for 12."""
     low = 1 << max(size.bit_length() - 1, 0)
     return low, 2 * low - 1
 
@@ -125,7 +126,7 @@ def _is_allowed(env: ShapeEnv, sizes: Mapping[sympy.Symbol, int]) -> bool:
 
 
 def _expressions(value: Any) -> list[sympy.Expr]:
-    """The sizes and strides of an input, as far as they are symbolic."""
+    """Returns the symbolic sizes and strides of an input."""
     numbers = [*value.shape, *value.stride()] if isinstance(value, torch.Tensor) else [value]
     return [number.node.expr for number in numbers if isinstance(number, torch.SymInt)]
 
@@ -151,7 +152,7 @@ def _resized(value: Any, size: Any) -> Any:
     result = torch.empty_strided(shape, strides, dtype=data.dtype, device=data.device)
     target = result
     for dim, (length, stride) in enumerate(zip(shape, strides, strict=True)):
-        if stride == 0:  # one element seen many times
+        if stride == 0:  # an expanded dimension: one element in memory
             target, length = target.narrow(dim, 0, 1), 1
         data = data.index_select(dim, torch.arange(length, device=data.device) % data.shape[dim])
     target.copy_(data)
