@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// PassTrace: what one run of a pipeline leaves for people to read: the result of each pass ("(unchanged)" when it did
-// nothing) and how long each took, as files in the dump folder. Without a dump folder it does nothing.
+// PassTrace: writes files about one run of a pipeline to the dump folder, for people to read. They hold the result of
+// each pass, or "(unchanged)" if the pass changed nothing, and the time that each pass took. PassTrace does nothing if
+// there is no dump folder.
 //
-// One trace per graph or kernel, used by one thread. A file that cannot be written is no error of the compilation.
+// Each graph or kernel has one trace, which one thread uses. Compilation goes on if a file cannot be written.
 #pragma once
 
 #include <chrono>
@@ -19,16 +20,17 @@ class PassTrace {
   /// Files are named <dumpDir>/<stem><number>-<pass><extension> and <dumpDir>/<stem>timings.txt.
   PassTrace(std::string dumpDir, std::string stem, std::string extension);
 
-  /// `print` is called only if its text is wanted.
+  /// Writes the result of a pass. Calls `print` only if there is a dump folder.
   void dump(std::string_view pass, const std::function<std::string()>& print);
 
-  /// The pass ran from `begin` until now.
+  /// Records that the pass ran from `begin` until now.
   void addTiming(std::string_view pass, TimePoint begin);
 
-  /// One line "<pass> <milliseconds>" per addTiming().
+  /// Writes the file of timings: one line "<pass> <milliseconds>" per addTiming().
   void dumpTimings() const;
 
-  /// Writes <dumpDir>/<stem><name>. Returns the path, or empty when there is no dump folder or it cannot be written.
+  /// Writes <dumpDir>/<stem><name>. Returns the path, or an empty string if there is no dump folder or the file cannot
+  /// be written.
   std::string writeFile(std::string_view name, std::string_view text) const;
 
  private:

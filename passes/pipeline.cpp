@@ -13,7 +13,7 @@ using compiler::Graph;
 
 namespace {
 
-// Passes that cannot fail and those that can, as one type.
+// Gives passes that return a Graph and passes that return a StatusOr<Graph> the same type.
 template <auto function>
 StatusOr<Graph> run(const Graph& graph) {
   return function(graph);
@@ -24,7 +24,7 @@ constexpr GraphPass kGraphPasses[] = {
 #include "passes/passes.def"
 };
 
-// Runs passes one by one: skip by name, time, verify, dump.
+// Runs one pass at a time: skips it if its name is disabled, times it, verifies its result and dumps it.
 class Funnel {
  public:
   Funnel(const compiler::CompileOptions& options, const std::string& stem)
@@ -61,7 +61,7 @@ StatusOr<PlannedGraph> runPipeline(Graph graph, const compiler::CompileOptions& 
   for (const GraphPass& pass : kGraphPasses) {
     AG_ASSIGN_OR_RETURN(graph, funnel.run(pass, std::move(graph)));
   }
-  // The order is fixed now: decide where values live and when they die.
+  // The order of the nodes is final now, so the plans can decide where values live and when they are dropped.
   PlannedGraph planned;
   auto begin = std::chrono::steady_clock::now();
   planned.memory = planMemory(graph);

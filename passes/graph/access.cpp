@@ -12,7 +12,7 @@ using compiler::ValueId;
 
 namespace {
 
-// True when `row` is `sizes` without its last numDims dimensions, or with size 1 in them.
+// Whether `row` is `sizes` without its last numDims dimensions, or with size 1 in each of them.
 bool isRowOf(const Dims& row, const Dims& sizes, size_t numDims) {
   size_t numOuter = sizes.size() - numDims;
   if (row.size() != numOuter && row.size() != sizes.size()) return false;
@@ -49,7 +49,7 @@ ValueId AccessResolver::rootOf(ValueId value) const {
 }
 
 Access AccessResolver::resolve(ValueId value, const Dims& sizes, size_t spaceRank) const {
-  // Broadcasting lines the value's dimensions up with the node's from the right.
+  // Broadcasting lines the dimensions of the value up with the dimensions of the node from the right.
   size_t rank = graph_.typeOf(value).rank();
   Access access;
   access.rootDims.assign(spaceRank, -1);

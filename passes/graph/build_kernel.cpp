@@ -22,11 +22,13 @@ using compiler::ValueId;
 
 namespace {
 
-// Work of the smallest slice worth a thread, in node evaluations.
+// The smallest slice of a launch that is worth a thread has at least this many evaluations of nodes and at least this
+// many elements.
 constexpr int64_t kGrainWork = 1 << 18;
 constexpr int64_t kMinGrainElements = 1024;
 
-// A tensor the kernel touches, with strides over the space, then over the collapsed loops.
+// A tensor that the kernel reads or writes. Its strides are per dimension of the space until collapse() has run, then
+// per loop.
 struct Operand {
   ValueId value = compiler::kNoValue;
   Dims strides;
@@ -36,7 +38,8 @@ struct Operand {
   int32_t loadNode = -1;
 };
 
-// The loops a kernel runs: each is one or several dimensions of the space. The last one is the columns.
+// The loops that a kernel runs. Each loop covers one or several dimensions of the space. The columns are the innermost
+// loop.
 struct Loops {
   Dims outer;
   SymExpr columns = 1;
@@ -115,7 +118,8 @@ class KernelBuilder {
     }
   }
 
-  // Stays in place from row to row; its columns are the result's last dimensions.
+  // Adds the output of a sum over rows. Its strides over the rows are 0, because all rows of a block are added up in
+  // the same place. Its columns are the last dimensions of the result.
   void addBlockOutput(ValueId value) {
     const Dims& strides = graph_.typeOf(value).strides;
     Dims overSpace(unit_.space.rank(), SymExpr(0));
@@ -126,7 +130,8 @@ class KernelBuilder {
 
   // --- loops ---
 
-  // Dimensions of the space in loop order. Without fixed columns, the first output's memory order is the best guess.
+  // Dimensions of the space in the order of the loops. If the columns are not fixed, the dimensions are ordered by the
+  // strides of the first output, largest first.
   std::vector<size_t> loopOrder() const {
     std::vector<size_t> order(unit_.space.rank());
     std::iota(order.begin(), order.end(), 0);
@@ -144,8 +149,8 @@ class KernelBuilder {
     });
   }
 
-  // Merges neighbouring dimensions that every operand steps through alike; drops those of size 1. Columns that
-  // reductions fix never merge with rows.
+  // Merges neighbouring dimensions that every operand steps through like one dimension, and drops dimensions of size 1.
+  // Fixed columns never merge with rows.
   Loops collapse() {
     std::vector<Dims> loops;  // per loop: its size, then every operand's stride
     size_t numOuterLoops = 0;
@@ -256,7 +261,7 @@ class KernelBuilder {
     nodeOf_[node.results[0]] = add(std::move(emitted));
   }
 
-  // An element node with a row node's value in every column.
+  // Adds an element node that has the value of a row node in every column.
   int32_t spread(int32_t rowNode) {
     ClusterNode copy = makeNode(PointwiseOp::kCast, result_.cluster.nodes[rowNode].dtype);
     copy.inputs = {rowNode};
@@ -291,7 +296,7 @@ class KernelBuilder {
     if (result_.cluster.sumsRows()) describeBlocks();
   }
 
-  // The launch counts blocks instead of rows.
+  // Makes the launch count blocks instead of rows, and adds the rows per block to its integers.
   void describeBlocks() {
     auto isSum = [&](int32_t index) { return graph_.nodes[index].op == PointwiseOp::kSumRows; };
     const SymExpr& declared = graph_.nodes[*std::ranges::find_if(unit_.nodes, isSum)].blockRows;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// buildKernel: turns a planned unit into a Cluster and the kKernel node that launches it. Decides rows and columns:
-// dimensions that step alike in every operand become one, those without a reduction are ordered by memory.
+// buildKernel: turns a planned unit into a Cluster and the kKernel node that launches it. It also decides on the loops:
+// neighbouring dimensions become one loop if every operand steps through them like one dimension. If the unit has no
+// fixed columns, the strides of the first output decide the order of the dimensions.
 #pragma once
 
 #include "compiler/graph/graph.h"
@@ -10,10 +11,10 @@ namespace agspeed::passes {
 
 struct BuiltKernel {
   compiler::Cluster cluster;
-  compiler::Node launch;  ///< without its cluster index
+  compiler::Node launch;  ///< the cluster index is not set
 };
 
-/// `isNeeded`: by value, whether anything outside the unit reads it.
+/// `isNeeded`: by value, whether another unit reads it or the graph returns it.
 BuiltKernel buildKernel(const AccessResolver& resolver, const FusionUnit& unit, const std::vector<bool>& isNeeded);
 
 }  // namespace agspeed::passes

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// cse: two pure nodes that compute the same from the same values become one.
+// cse: replaces a pure node by an earlier one that computes the same from the same values.
 //   %a = exp %x;  %b = exp %x   ->   %a = exp %x, uses of %b read %a
-// Does not fire when both values escape through outputs (eager returns two tensors), nor on memory that is mutated.
+// It keeps a node if its result may share memory with an output, because eager returns separate tensors. It also keeps
+// a node if memory that the node reads or returns is mutated.
 #include <map>
 
 #include "passes/graph/dependencies.h"
@@ -36,7 +37,7 @@ void appendArgument(std::string& key, const Argument& argument) {
   key += ";";
 }
 
-// Equal exactly for nodes that compute the same.
+// A text that is equal for two nodes exactly if they compute the same from the same values.
 std::string keyOf(const Graph& graph, const Node& node) {
   std::string key = formatText("{}|{}|", static_cast<int>(node.kind), node.target);
   if (node.kind != NodeKind::kCall) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dce: drops nodes without effects whose results nobody uses. Values stay in the table; they cost nothing.
+// dce: drops nodes without effects whose results are never used. Their values stay in the graph's table and cost
+// nothing there.
 #include "passes/graph/passes.h"
 
 namespace agspeed::passes {

@@ -14,7 +14,7 @@ using compiler::ValueId;
 
 namespace {
 
-// Alias classes that a node writes. An opaque node may write all its inputs.
+// The alias classes that a node writes. An opaque node may write all its inputs.
 std::vector<int32_t> writtenClasses(const Node& node, const std::vector<int32_t>& classes) {
   std::vector<int32_t> written;
   for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -25,7 +25,7 @@ std::vector<int32_t> writtenClasses(const Node& node, const std::vector<int32_t>
   return written;
 }
 
-// What has happened to one alias class so far.
+// The last node that wrote one alias class (-1: none yet), and the nodes that touched the class since.
 struct History {
   int32_t lastWrite = -1;
   std::vector<int32_t> touchesSinceWrite;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dependencies: the order that any reordering of a graph must keep. Data flow is one part; the others are effects:
-// random draws keep their order, opaque calls keep theirs, and nodes that touch memory stay on their side of a node
-// that mutates it.
+// Dependencies: the order that any reordering of a graph must keep. Data flow is one part of it. Effects are the other:
+// random draws and opaque calls keep their order, and a node that reads or writes memory stays before or after each
+// other node that writes this memory.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,12 @@
 
 namespace agspeed::passes {
 
-/// Per node, the earlier nodes (sorted, unique) that effects force to run before it. Data flow is not included.
+/// Per node, the earlier nodes that must run before it because of effects (sorted, without duplicates). Data flow is
+/// not included.
 std::vector<std::vector<int32_t>> effectOrderOf(const compiler::Graph& graph);
 
-/// By value: true when memory it may share is written in place by some node.
+/// By value: whether a node writes in place to memory that the value may share. An opaque node counts as a writer of
+/// all its inputs.
 std::vector<bool> mutatedMask(const compiler::Graph& graph);
 
 }  // namespace agspeed::passes

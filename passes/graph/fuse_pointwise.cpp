@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// fuse-pointwise: plans kernels (fusion_plan.h) and replaces their nodes by launches (build_kernel.h).
+// fuse-pointwise: plans kernels (fusion_plan.h) and replaces the nodes of each kernel by one launch (build_kernel.h).
 //   %a = exp %x; %b = reduce_sum %a dims 1; %c = div %a, %b   ->   %c = kernel 0(%x)
-// Equal kernels share one cluster. Must not fire across a node that mutates what a kernel reads.
+// Equal kernels share one cluster. The pass never moves a read across a node that mutates the memory that is read.
 #include <map>
 
 #include "passes/graph/build_kernel.h"
@@ -16,7 +16,7 @@ using compiler::ValueId;
 
 namespace {
 
-// Values that are read by another unit than the one that makes them, or returned.
+// By value: whether a unit other than its producer reads it, or the graph returns it.
 std::vector<bool> crossingValues(const AccessResolver& resolver, const std::vector<FusionUnit>& units) {
   const Graph& graph = resolver.graph();
   std::vector<bool> isNeeded = compiler::outputMask(graph);

@@ -21,7 +21,8 @@ using compiler::ValueId;
 
 namespace {
 
-// Fixing the columns of a space without reductions costs freedom to collapse it; worth it for rows this long and many.
+// Row nodes can join a space without reductions only if this fixes its columns, and then fewer of its dimensions can
+// collapse into one loop. It pays if there are at least this many columns and rows.
 constexpr int64_t kMinFixedColumns = 16;
 constexpr int64_t kMinFixedRows = 16;
 
@@ -83,7 +84,7 @@ class Planner {
     }
   }
 
-  // A constant read by a kernel becomes part of that kernel.
+  // Whether the value is a constant. A constant that a kernel reads becomes part of that kernel.
   bool isInlined(ValueId value) const {
     int32_t producer = resolver_.producerOf(value);
     return producer >= 0 && isConstant(graph_.nodes[producer]);
@@ -132,7 +133,7 @@ class Planner {
 
   int32_t lastNode(int32_t unit) const { return units_[unit].plan.nodes.back(); }
 
-  // A path from -> x -> ... -> to with x not `to`. Merging the ends of such a path would make a cycle.
+  // Whether a path leads from `from` to `to` through another unit. Merging the ends of such a path would make a cycle.
   bool hasDetour(int32_t from, int32_t to) const {
     std::vector<int32_t> stack;
     std::set<int32_t> seen;
@@ -155,7 +156,7 @@ class Planner {
 
   // --- merging ---
 
-  // The space that holds both; nullopt when there is none worth having.
+  // The space that holds the nodes of both spaces; nullopt if there is none or it does not pay.
   std::optional<Space> commonSpace(const Space& a, const Space& b) const {
     if (compiler::sameDims(a.sizes, b.sizes)) {
       if (a.numColumnDims > 0 && b.numColumnDims > 0 && a.numColumnDims != b.numColumnDims) return std::nullopt;
@@ -165,7 +166,8 @@ class Planner {
     return spaceWithRows(a, b);
   }
 
-  // `row` nodes as row nodes of `whole`.
+  // The space `whole` with columns such that the nodes of `row` are its row nodes; nullopt if there is none or it does
+  // not pay.
   std::optional<Space> spaceWithRows(const Space& whole, const Space& row) const {
     if (row.numColumnDims > 0) return std::nullopt;
     if (whole.numColumnDims > 0) {
@@ -181,7 +183,8 @@ class Planner {
     return isWorth ? std::optional(space) : std::nullopt;
   }
 
-  // A value made inside the kernel is at hand only at the same place of the iteration.
+  // Whether each point of the iteration reads the element that belongs to this point. A value that the kernel computes
+  // itself can only be read this way.
   bool readsInPlace(const Access& access, const Space& space) const {
     const Dims& sizes = graph_.typeOf(access.root).sizes;
     for (size_t d = 0; d < space.rank(); ++d) {
@@ -202,7 +205,7 @@ class Planner {
       if (isInlined(access.root)) continue;
       int32_t producer = resolver_.producerOf(access.root);
       bool isInside = members.contains(producer);
-      // A sum over rows is complete when its kernel is.
+      // A sum over rows is complete only at the end of its kernel, so no node of this kernel can read it.
       if (isInside && sumsRows(graph_.nodes[producer])) return false;
       if (isInside ? !readsInPlace(access, space) : !hasUniformColumns(access.strides, space)) return false;
     }
@@ -229,7 +232,7 @@ class Planner {
     return std::ranges::any_of(users_[result], [&](int32_t user) { return isLive_[user] && !members.contains(user); });
   }
 
-  // The sums over rows of one kernel share its blocks.
+  // Whether all sums over rows have the same blocks. One kernel has only one size of blocks.
   bool haveSameBlocks(const std::vector<int32_t>& nodes) const {
     const Node* first = nullptr;
     for (int32_t index : nodes) {
@@ -259,7 +262,7 @@ class Planner {
     return true;
   }
 
-  // b becomes part of a.
+  // Moves the nodes and the edges of unit b to unit a.
   void merge(int32_t a, int32_t b, std::vector<int32_t> nodes, Space space) {
     for (int32_t node : units_[b].plan.nodes) unitOf_[node] = a;
     units_[a].plan.nodes = std::move(nodes);
@@ -296,7 +299,8 @@ class Planner {
     }
   }
 
-  // Units that read one tensor read it once when they share a kernel.
+  // Merges units that read the same tensor, so that one kernel reads it once. It tries this only if the tensor and the
+  // spaces of both units have the same sizes.
   void mergeSharedReads() {
     std::map<ValueId, std::vector<int32_t>> readers;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -320,7 +324,8 @@ class Planner {
 
   // --- result ---
 
-  // Topological, close to the original order: of the units that may run, the one whose last node came first.
+  // Orders the units topologically and close to the original order. The next unit is the one among the ready units
+  // whose last node comes first in the graph.
   std::vector<FusionUnit> inOrder() {
     using Entry = std::pair<int32_t, int32_t>;
     std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;

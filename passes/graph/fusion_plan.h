@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// FusionPlan: which nodes share a kernel, and in which order kernels and calls run. The decision half of fusePointwise;
-// build_kernel.h is the other half.
+// Fusion plan: decides which nodes share a kernel, and in which order kernels and calls run. This is the first half of
+// fusePointwise; build_kernel.h is the second half.
 //
-// Every element-wise node and reduction starts as a unit of its own. Units merge along data flow, then with units that
-// read the same tensor, as long as both fit one iteration space, no path leads from one to the other around the merged
-// unit, and the kernel stays within limits. Constants and views are not units: kernels hold and read through them.
+// Every element-wise node and every reduction starts as a unit of its own. A unit merges with units along the data
+// flow, then with units that read the same tensor. Two units merge if both fit one iteration space, no path leads from
+// one to the other through a third unit, and the kernel stays within the limits. Constants and views that only kernels
+// read are in no unit: a kernel contains its constants and reads through views.
 #pragma once
 
 #include <vector>
@@ -14,20 +15,20 @@
 
 namespace agspeed::passes {
 
-/// Bounds of one kernel: beyond them registers spill and compile time grows.
+/// Limits of one kernel. In larger kernels registers spill and compile time grows.
 struct FusionLimits {
   size_t maxNodes = 160;
   size_t maxOperands = 24;
 };
 
-/// A call (isKernel false, one node) or the nodes of a kernel in execution order.
+/// One call (isKernel is false, there is one node), or the nodes of one kernel in execution order.
 struct FusionUnit {
   std::vector<int32_t> nodes;
   bool isKernel = false;
   Space space;
 };
 
-/// Units in execution order. Nodes that nothing needs are in no unit.
+/// Returns the units in execution order. Nodes that are not needed are in no unit.
 std::vector<FusionUnit> planFusion(const AccessResolver& resolver, const FusionLimits& limits = {});
 
 }  // namespace agspeed::passes

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// gradient-stages: a gradient may leave after the last node that touches its memory, or memory of what it is the
-// gradient of: whoever gets it may change both, as an optimizer that steps in a hook does. Gradients that are ready are
-// held until they are as large as a stage shall be.
+// gradient-stages: decides after which nodes gradients are handed over. A stage ends after each such node.
+//
+// A gradient may be handed over after the last node that touches its memory or the memory of the tensor that it is the
+// gradient of. The receiver may change both. Example: an optimizer that steps in a hook changes a parameter and its
+// gradient. Gradients that are ready wait until together they have the least size of a stage.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -17,10 +19,10 @@ using compiler::ValueId;
 
 namespace {
 
-// A stage costs microseconds; more of them than this gain nothing.
+// A stage costs microseconds, and more stages than this gain nothing. The size of a stage grows to keep to this number.
 constexpr int64_t kMaxStages = 64;
 
-// By alias class: the last node that reads or writes anything in it, -1 where none does.
+// By alias class: the last node that reads or writes a value of the class, or -1 if no node does.
 std::vector<int32_t> lastTouches(const Graph& graph, const std::vector<int32_t>& classes) {
   std::vector<int32_t> last(graph.values.size(), -1);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -32,14 +34,14 @@ std::vector<int32_t> lastTouches(const Graph& graph, const std::vector<int32_t>&
   return last;
 }
 
-// At typical sizes.
+// Bytes of the value if the symbols have their typical values (Graph::hints); 0 if the size cannot be evaluated.
 int64_t typicalBytes(const Graph& graph, ValueId value) {
   const compiler::TensorType& type = graph.typeOf(value);
   const auto elements = compiler::numElements(type.sizes).evaluate(graph.hints);
   return elements.isOk() ? *elements * static_cast<int64_t>(sizeInBytes(type.dtype)) : 0;
 }
 
-// By output value: the node after which it may leave.
+// By output value: the node after which it may be handed over. Integer outputs and None are not included.
 StatusOr<std::map<ValueId, int32_t>> readyAfter(const Graph& graph,
                                                 const std::vector<std::vector<int32_t>>& inputsInMemoryOf) {
   const std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
@@ -59,7 +61,8 @@ StatusOr<std::map<ValueId, int32_t>> readyAfter(const Graph& graph,
     const auto [known, isNew] = ready.emplace(output, node);
     if (!isNew) known->second = std::max(known->second, node);
   }
-  std::map<int32_t, int32_t> together;  // by alias class: gradients in one memory leave at once
+  // By alias class. Gradients that may share memory are handed over together.
+  std::map<int32_t, int32_t> together;
   for (const auto& [output, node] : ready) together[classes[output]] = std::max(together[classes[output]], node);
   for (auto& [output, node] : ready) node = together[classes[output]];
   return ready;

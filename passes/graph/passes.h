@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graph passes: pure functions, one idea and one file each. passes/passes.def lists them in order.
+// The graph passes and plans: pure functions, each in a file of its own. passes/passes.def lists the passes in order.
 // Thread-safety: all functions may be called concurrently.
 #pragma once
 
@@ -9,26 +9,26 @@
 
 namespace agspeed::passes {
 
-/// Drops nodes without effects whose results nobody uses.
+/// Drops nodes without effects whose results are never used.
 compiler::Graph dce(const compiler::Graph& graph);
 
-/// Replaces a pure node by an earlier equal one. Never when that would make two outputs share memory, or when memory
-/// that the node reads or yields is mutated.
+/// Replaces a pure node by an earlier equal one. It keeps a node whose results may share memory with an output, and a
+/// node that reads or returns memory that is mutated.
 compiler::Graph cse(const compiler::Graph& graph);
 
-/// Groups element-wise operations and the trailing reductions they feed into kernels. After: no pointwise or reduce
-/// node is left; kernels read through views by stride, so views that only kernels read are gone. Errors: kInternal when
-/// the plan contradicts itself.
+/// Groups element-wise operations and reductions into kernels. After: no pointwise or reduce node is left. Kernels read
+/// through views by strides, so views that only kernels read are gone. A contradictory plan fails an AG_CHECK.
 StatusOr<compiler::Graph> fusePointwise(const compiler::Graph& graph);
 
-/// Needs fused kernels. Decides which kernel results live in the call's arena, and where.
+/// Decides which kernel results live in the arena of a call, and at which offset. Requires: fusePointwise() has run.
 MemoryPlan planMemory(const compiler::Graph& graph);
 
-/// Needs a memory plan. After which node each value that is not in the arena is dropped.
+/// Decides after which node each value is dropped. Inputs, outputs and values in the arena are never dropped.
 ReleasePlan planReleases(const compiler::Graph& graph, const MemoryPlan& memory);
 
-/// Needs the final order of nodes. After which nodes gradients leave, and which. Arguments: compiler/options.h.
-/// Errors: kInvalidArgument for an input that the graph lacks.
+/// Decides after which nodes gradients are handed over, and which gradients. GradientStageOptions (compiler/options.h)
+/// describes the arguments. Requires: the order of the nodes is final.
+/// Errors: kInvalidArgument if `inputsInMemoryOf` names an input that the graph does not have.
 StatusOr<GradientStagePlan> planGradientStages(const compiler::Graph& graph, int64_t stageBytes,
                                                const std::vector<std::vector<int32_t>>& inputsInMemoryOf);
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan-memory: kernel results that die inside the call share one arena. A value that an output may alias is kept out.
+// plan-memory: places kernel results that are needed only inside the call in one arena. A value that an output may
+// alias gets memory of its own.
 //
-// Offsets of values of constant size come first, packed by first fit over lifetimes. Values of symbolic size follow, in
-// slots: a slot serves values of the same size expression whose lifetimes do not overlap.
+// The arena begins with the values of constant size, which are packed by first fit over their lifetimes. Values of
+// symbolic size follow in slots. A slot holds values of the same size expression whose lifetimes do not overlap.
 #include <algorithm>
 
 #include "passes/graph/passes.h"
@@ -28,7 +29,7 @@ struct Lifetime {
   bool overlaps(const Lifetime& other) const { return begin <= other.end && other.begin <= end; }
 };
 
-// From the first element to behind the last: strides may leave gaps between rows.
+// The number of elements from the first to the last one, including the gaps that strides may leave between rows.
 SymExpr spannedElements(const compiler::TensorType& type) {
   if (compiler::isContiguous(type) || std::ranges::any_of(type.sizes, compiler::isZero)) {
     return compiler::numElements(type.sizes);
@@ -45,7 +46,7 @@ SymExpr alignedBytes(const compiler::TensorType& type) {
   return floorDiv(bytes + (kAlignment - 1), kAlignment) * kAlignment;
 }
 
-// Lifetimes of kernel results that no output can alias. A value lives until the last use of anything in its alias
+// Lifetimes of the kernel results that no output may alias. A value lives until the last use of any value in its alias
 // class.
 std::vector<Lifetime> arenaLifetimes(const Graph& graph) {
   const std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
@@ -70,7 +71,8 @@ std::vector<Lifetime> arenaLifetimes(const Graph& graph) {
   return lifetimes;
 }
 
-// First fit, largest first: the lowest offset that no overlapping value occupies.
+// Places the largest values first. Each value gets the lowest offset that is free of values with overlapping lifetimes.
+// Returns the end of the last value.
 int64_t packConstantSizes(std::vector<Lifetime> lifetimes, MemoryPlan& plan) {
   std::ranges::stable_sort(lifetimes, std::greater{}, [](const Lifetime& l) { return l.bytes.constant(); });
   struct Placed {
@@ -94,7 +96,7 @@ int64_t packConstantSizes(std::vector<Lifetime> lifetimes, MemoryPlan& plan) {
   return total;
 }
 
-// One slot per group of equal sizes with disjoint lifetimes.
+// Places values of equal size and disjoint lifetimes in one slot. The slots begin at `base`. Returns their end.
 SymExpr packSymbolicSizes(const std::vector<Lifetime>& lifetimes, SymExpr base, MemoryPlan& plan) {
   struct Slot {
     SymExpr bytes;

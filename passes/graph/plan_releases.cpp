@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan-releases: after its last use, a value that is not in the arena and not an output is dropped. Dropping one alias
-// keeps the memory alive for the others, so each value is judged by its own uses.
+// plan-releases: drops a value after its last use. Inputs, outputs and values in the arena are never dropped.
+//
+// Aliases keep the memory alive if one of them is dropped. So each value is dropped after its own last use, without
+// regard to its aliases.
 #include "passes/graph/passes.h"
 #include "runtime/base/format.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans: decisions about a graph, kept beside it. compiler/program turns graph and plans into a Program.
+// Plans: decisions about a graph that are kept beside it. compiler/program turns a graph and its plans into a Program.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace agspeed::passes {
 
-/// Where kernel results live.
+/// The memory in which kernel results live.
 struct MemoryPlan {
   /// By value: offset in bytes into the arena, or nullopt for a value that gets memory of its own.
   std::vector<std::optional<SymExpr>> offsets;
@@ -18,19 +18,19 @@ struct MemoryPlan {
 };
 std::string toString(const MemoryPlan& plan, const compiler::Graph& graph);
 
-/// By node: values that nobody reads after it.
+/// By node: the values that are dropped after it, because no later node reads them.
 struct ReleasePlan {
   std::vector<std::vector<compiler::ValueId>> after;
 };
 std::string toString(const ReleasePlan& plan, const compiler::Graph& graph);
 
-/// The outputs that leave before the end, stage by stage. Empty: there is one stage.
+/// The outputs that are handed over before the end of the graph, by stage. Empty if there is one stage only.
 struct GradientStagePlan {
   struct Stage {
     int32_t lastNode = 0;
-    std::vector<compiler::ValueId> outputs;  ///< each once
+    std::vector<compiler::ValueId> outputs;  ///< handed over after lastNode; without duplicates
   };
-  std::vector<Stage> stages;  ///< all but the last
+  std::vector<Stage> stages;  ///< all stages but the last
 };
 std::string toString(const GradientStagePlan& plan, const compiler::Graph& graph);
 

@@ -18,7 +18,7 @@ using namespace mlir;
 using Unary = Val (*)(Val);
 using Binary = Val (*)(Val, Val);
 
-// Null where there is no formula: math-to-libm takes the operation.
+// The formulas of one operation. A null formula leaves the operation to math-to-libm.
 struct UnaryRow {
   StringRef op;
   Unary f32;
@@ -68,7 +68,9 @@ auto* rowOf(const Rows& rows, Operation* op) {
 
 struct ExpandMathPass : impl::ExpandMathPassBase<ExpandMathPass> {
   void runOnOperation() override {
-    // Collected first: a formula may contain the operation itself in a rarely taken branch, left for libm.
+    // Collects all operations before it expands any, because a formula may emit the operation that it replaces.
+    // Example: the formula of sin leaves large arguments to a math.sin in a rarely taken branch, which calls libm in
+    // the end.
     SmallVector<Operation*> found;
     getOperation().walk([&](Operation* op) { found.push_back(op); });
     for (Operation* op : found) {

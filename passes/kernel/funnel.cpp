@@ -11,7 +11,7 @@
 namespace agspeed::passes {
 namespace {
 
-// Runs one pass; on failure returns false and fills `diagnostics`.
+// Runs one pass. Returns false if it fails. Appends MLIR's diagnostics to `diagnostics`.
 bool runPass(mlir::ModuleOp module, std::unique_ptr<mlir::Pass> pass, bool verify, std::string& diagnostics) {
   mlir::ScopedDiagnosticHandler handler(module.getContext(), [&](mlir::Diagnostic& diagnostic) {
     diagnostics += (diagnostics.empty() ? "" : "; ") + diagnostic.str();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// PassFunnel: the one way an MLIR pass runs on a kernel. It times the pass, verifies the result, writes it to the dump
-// folder, skips passes disabled by name, and turns a failure into a Status that carries MLIR's diagnostics and names a
-// reproducer file.
+// PassFunnel: runs the MLIR passes on a kernel. All of them go through it. It skips disabled passes, times the others,
+// verifies each result and writes it to the dump folder. It turns a failure into a Status with MLIR's diagnostics and
+// the path of a reproducer file.
 //
-// One funnel per kernel, used by one thread. Refers to the options and the module it was made with.
+// Each kernel has one funnel, which one thread uses. The funnel borrows the options and the module.
 #pragma once
 
 #include <memory>
@@ -20,11 +20,12 @@ namespace agspeed::passes {
 
 class PassFunnel {
  public:
-  /// `stem`: the kernel's name in errors and in the names of files. `reproducer`: text that ag-opt turns into the same
-  /// module.
+  /// `stem`: the kernel's name in errors and in the names of files. `reproducer`: the text from which ag-opt makes the
+  /// same module.
   PassFunnel(const compiler::CompileOptions& options, std::string stem, mlir::ModuleOp module, std::string reproducer);
 
   /// Runs the pass unless it is disabled. Errors: kInternal with the pass, the diagnostics and the reproducer's path.
+  /// If there is no dump folder, the message says to set one instead of the path.
   Status run(std::string_view name, std::unique_ptr<mlir::Pass> pass);
 
   void dumpTimings() const { trace_.dumpTimings(); }

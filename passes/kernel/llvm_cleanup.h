@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From lowered MLIR to LLVM IR that a code generator takes, the same for CPUs and GPUs. Thread-safe: functions of a
-// module and its contexts.
+// Translates lowered MLIR to LLVM IR and cleans it up for a code generator. CPUs and GPUs share this code.
+// Thread-safety: calls may run concurrently if they share neither a module nor a context.
 #pragma once
 
 #include <memory>
@@ -16,13 +16,14 @@ class TargetMachine;
 
 namespace agspeed::passes {
 
-/// Before: lowerKernel(). Errors: kInternal.
+/// Translates a kernel to LLVM IR. Requires: lowerKernel() has run on it. Errors: kInternal.
 StatusOr<std::unique_ptr<llvm::Module>> translateKernel(mlir::ModuleOp module, llvm::LLVMContext& context);
 
-/// Whether operations on vectors stay, or become one for each lane.
+/// kKept: operations on vectors stay as they are. kSplit: each becomes one scalar operation per lane.
 enum class Vectors : uint8_t { kKept, kSplit };
 
-/// Cleans up and moves what is the same for all turns out of loops. `machine`: whose costs count; null: no one's.
+/// Removes redundant code and moves loop-invariant code out of loops. `machine`: the target whose costs the LLVM passes
+/// use; null if they use no target's costs.
 void cleanUpKernel(llvm::Module& module, llvm::TargetMachine* machine, Vectors vectors);
 
 }  // namespace agspeed::passes

@@ -17,7 +17,7 @@ using namespace mlir;
 
 struct Row {
   StringRef op;
-  StringRef function;  ///< of double; the float version has the suffix f
+  StringRef function;  ///< the version for double; the version for float has the suffix f
 };
 
 constexpr Row kRows[] = {
@@ -80,7 +80,7 @@ struct MathToLibmPass : impl::MathToLibmPassBase<MathToLibmPass> {
     return scf::ForOp::create(ops, loc, index(0), index(type.getNumElements()), index(1), empty, body).getResult(0);
   }
 
-  // The declaration of the libm function for this operation's element type.
+  // Returns the declaration of the libm function for the element type of this operation, and adds it if it is missing.
   func::FuncOp declare(Operation* op) {
     Type element = getElementTypeOrSelf(op->getResult(0).getType());
     std::string name = rowOf(op)->function.str() + (element.isF32() ? "f" : "");

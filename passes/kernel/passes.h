@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MLIR passes of the kernel compiler; what each needs and leaves is in passes.td.
+// The MLIR passes of the kernel compiler. passes.td describes the input and the result of each pass.
 #pragma once
 
 #include "mlir/Pass/Pass.h"

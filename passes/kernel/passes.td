@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MLIR passes of the kernel compiler. One stem per pass: file expand_math.cpp, row "expand-math" of
-// passes/passes.def, test tests/passes/kernel/expand_math.mlir.
+// The MLIR passes of the kernel compiler. Each pass has one stem for all its names. Example: file expand_math.cpp, row
+// "expand-math" of passes/passes.def, test tests/passes/kernel/expand_math.mlir.
 #ifndef AGSPEED_PASSES_KERNEL_PASSES_TD
 #define AGSPEED_PASSES_KERNEL_PASSES_TD
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The MLIR passes of the kernel compiler in order, from emitted kernel to LLVM dialect.
+// The pipeline of MLIR passes that lowers an emitted kernel to the LLVM dialect.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 
 namespace agspeed::passes {
 
+/// An MLIR pass by name.
 struct KernelPass {
   std::string_view name;
   std::unique_ptr<mlir::Pass> (*create)();
@@ -18,7 +19,7 @@ struct KernelPass {
 /// All passes, in the order of the pipeline.
 std::span<const KernelPass> kernelPasses();
 
-/// Runs them all on the funnel's module. Errors: see PassFunnel::run().
+/// Runs all passes on the funnel's module and dumps their timings. Errors: see PassFunnel::run().
 Status lowerKernel(PassFunnel& funnel);
 
 }  // namespace agspeed::passes

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Val: an SSA value, scalar or vector, with arithmetic operators; ValueBuilder: makes Vals. Together they let generator
-// code read like the formula it emits:
+// Val is an SSA value, scalar or vector, with arithmetic operators. ValueBuilder makes Vals. With both, code that emits
+// a formula reads like the formula:
 //
 //   Val r = fma(-n, ln2Hi, x);
 //   Val y = select(isNan(x), x, r * r + b.like(r, 0.5));
 //
-// Every operator emits one arith/math operation at the builder's insertion point. Operands of an operator must have the
-// same type; like(x, c) is the constant c splatted to x's type. Comparisons of floats are ordered (false for NaN)
-// except ne. Ownership: a Val borrows the ValueBuilder, which borrows the OpBuilder; all live on one thread.
+// Every operator emits one arith or math operation, and the constants that it needs, at the builder's insertion point.
+// The operands of an operator must have the same type. like(x, c) is the constant c splatted to the type of x.
+// Comparisons of floats are ordered (false for NaN); only ne is true for NaN.
+// Ownership: a Val borrows the ValueBuilder, which borrows the OpBuilder. All of them stay on one thread.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ struct Val {
   mlir::Value value;
 
   mlir::Type type() const { return value.getType(); }
-  /// The type itself, or the element type of a vector.
+  /// The element type of a vector; the type itself for a scalar.
   mlir::Type elementType() const { return mlir::getElementTypeOrSelf(value); }
   bool isFloat() const { return mlir::isa<mlir::FloatType>(elementType()); }
   unsigned bitWidth() const { return elementType().getIntOrFloatBitWidth(); }
@@ -38,10 +39,10 @@ class ValueBuilder {
   mlir::OpBuilder& ops() { return ops_; }
   mlir::Location loc() const { return loc_; }
   Val wrap(mlir::Value value) { return {this, value}; }
-  /// Constant of the given type; a vector type gives a splat.
+  /// A constant of the given type. A vector type gives a splat.
   Val constant(mlir::Type type, double value);
   Val integer(mlir::Type type, int64_t value);
-  /// Constant of x's type: rounded for floats, wrapped for integers.
+  /// A constant of the type of x. The value is rounded for floats and wraps around for integers.
   Val like(Val x, double value);
   /// A scalar repeated to the given vector type; a value that already has the type is returned as it is.
   Val splat(Val x, mlir::Type type);
@@ -59,9 +60,9 @@ Val operator+(Val a, Val b);
 Val operator-(Val a, Val b);
 Val operator*(Val a, Val b);
 Val operator-(Val a);
-/// Floats only: correctly rounded.
+/// Floats only. The quotient is correctly rounded.
 Val operator/(Val a, Val b);
-// Integers and booleans.
+// Bitwise operations and shifts, for integers and booleans.
 Val operator&(Val a, Val b);
 Val operator|(Val a, Val b);
 Val operator^(Val a, Val b);
@@ -70,7 +71,7 @@ Val shiftLeft(Val a, Val bits);
 Val shiftRightArithmetic(Val a, Val bits);
 Val shiftRightLogical(Val a, Val bits);
 
-// With a plain number on one side: the constant gets the type of the other side.
+// Operators with a number on one side. The number becomes a constant of the other side's type.
 Val operator+(Val a, double b);
 Val operator+(double a, Val b);
 Val operator-(Val a, double b);
@@ -102,17 +103,18 @@ Val copysign(Val magnitude, Val sign);
 Val floor(Val x);
 Val ceil(Val x);
 Val trunc(Val x);
-/// Half to even.
+/// Rounds to the nearest integer, and halves to the even one.
 Val roundEven(Val x);
 Val sqrt(Val x);
-/// C fmod.
+/// The remainder that fmod in C computes.
 Val fmod(Val a, Val b);
 
-/// Same bits, another element type of the same width.
+/// The same bits as another element type of the same width.
 Val bitcastTo(Val x, mlir::Type element);
-/// Float to float of another width.
+/// Converts floats to a float type of another width. Returns x if the width is the same.
 Val convertFloat(Val x, mlir::Type element);
-/// Integer to integer: truncates, or extends as told.
+/// Converts integers to an integer type of another width: truncates, or extends as `signedness` says. Returns x if the
+/// width is the same.
 Val convertInt(Val x, mlir::Type element, Signedness signedness);
 
 /// c[0] + c[1] x + c[2] x^2 + ... by Horner's rule with fused multiply-add.

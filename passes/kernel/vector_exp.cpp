@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp and its relatives. All reduce x = n ln2 + r with |r| <= ln2 / 2, so that e^x = 2^n e^r, and take e^r from its
-// Taylor series: 8 terms for f32 (error 5e-9), 14 for f64 (4e-18).
+// exp and functions that are computed from it. x is reduced to n ln2 + r with |r| <= ln2 / 2, so that e^x = 2^n e^r.
+// The Taylor series gives e^r: 8 terms for f32 (error 5e-9), 14 terms for f64 (error 4e-18).
 #include <cmath>
 
 #include "llvm/ADT/SmallVector.h"
@@ -14,16 +14,16 @@ namespace {
 
 constexpr double kLn2 = 0.69314718055994530942;
 
-/// What differs between f32 and f64.
+/// The constants that differ between f32 and f64.
 struct Format {
   int mantissaBits;
   int exponentBias;
-  double roundingMagic;  ///< 1.5 * 2^mantissaBits: adding it rounds to an integer, which then fills the low bits
+  double roundingMagic;  ///< 1.5 * 2^mantissaBits; adding it rounds to an integer, which is then in the low bits
   double ln2Hi;          ///< n * ln2Hi is exact for every exponent n
   double ln2Lo;
-  double overflow;    ///< exp is infinite from here on
-  double underflow;   ///< exp is zero up to here
-  double saturation;  ///< expm1 is -1 up to here
+  double overflow;    ///< exp is infinite for arguments from here on
+  double underflow;   ///< exp is zero for arguments up to here
+  double saturation;  ///< expm1 is -1 for arguments up to here
   int terms;
 };
 constexpr Format kF32 = {23, 127, 12582912.0, 0.693145751953125, 1.42860682030941723212e-6, 89, -104, -20, 8};
@@ -35,7 +35,7 @@ Type integerOf(Val x) { return x.builder->ops().getIntegerType(x.bitWidth()); }
 
 struct Rounded {
   Val number;   ///< the nearest integer, as a float
-  Val integer;  ///< and as an integer; arbitrary for NaN
+  Val integer;  ///< the same number as an integer; arbitrary for NaN
 };
 
 Rounded roundSmall(Val x) {
@@ -45,7 +45,7 @@ Rounded roundSmall(Val x) {
   return {shifted - magic, bitcastTo(shifted, integerOf(x)) - bitcastTo(magic, integerOf(x))};
 }
 
-// NaN stays NaN.
+// Limits x to the range from low to high. NaN stays NaN.
 Val clamp(Val x, double low, double high) {
   Val lowest = x.builder->like(x, low);
   Val highest = x.builder->like(x, high);
@@ -53,20 +53,21 @@ Val clamp(Val x, double low, double high) {
   return select(gt(x, highest), highest, x);
 }
 
-// 2^n for a normal result.
+// 2^n in the element type of `shape`. Requires: the result is a normal number.
 Val powerOfTwo(Val n, Val shape) {
   const Format& format = formatOf(shape);
   ValueBuilder& b = *n.builder;
   return bitcastTo(shiftLeft(n + b.like(n, format.exponentBias), b.like(n, format.mantissaBits)), shape.elementType());
 }
 
-// x * 2^n in two exact steps and one rounding, right also where 2^n alone would overflow or be subnormal.
+// x * 2^n in two steps, each by an exact power of two, with one rounding. The result is right even if 2^n alone would
+// overflow or be subnormal.
 Val scale(Val x, Val n) {
   Val half = shiftRightArithmetic(n, n.builder->like(n, 1));
   return x * powerOfTwo(half, x) * powerOfTwo(n - half, x);
 }
 
-// base^k / k! for k = first ... terms - 1.
+// The coefficients base^k / k! for k = first ... terms - 1.
 SmallVector<double> seriesOfExp(int first, int terms, double base = 1) {
   SmallVector<double> coefficients;
   double coefficient = 1;
@@ -105,7 +106,8 @@ Val expandExp2(Val x) {
   return scale(polynomial(clamped - n.number, seriesOfExp(0, format.terms, kLn2)), n.integer);
 }
 
-// e^x - 1 = 2^n (e^r - 1) + (2^n - 1), halved so that 2^n does not overflow before the sum does.
+// e^x - 1 = 2^n (e^r - 1) + (2^n - 1). The code computes half the sum and doubles it, so that 2^n does not overflow
+// before the sum does.
 Val expandExpm1(Val x) {
   const Format& format = formatOf(x);
   ValueBuilder& b = *x.builder;
@@ -117,13 +119,14 @@ Val expandExpm1(Val x) {
   return select(eq(x, 0.0), x, result);
 }
 
-// tanh a = -t / (t + 2) with t = e^(-2a) - 1, for a = |x|.
+// tanh a = -t / (t + 2) with t = e^(-2a) - 1 and a = |x|. The result gets the sign of x.
 Val expandTanh(Val x) {
   Val t = expandExpm1(abs(x) * -2.0);
   return copysign(-t / (t + 2.0), x);
 }
 
-// erf x = x + x P(x^2) near 0; 1 - e^(-a (1 + Q(a))) elsewhere, a = |x|. P and Q are minimax fits.
+// Near 0, erf x = x + x P(x^2). Elsewhere, erf a = 1 - e^(-a (1 + Q(a))) with a = |x|, and the result gets the sign of
+// x. P and Q are minimax fits.
 Val expandErf(Val x) {
   constexpr double kJoin = 0.925;
   constexpr double kSaturation = 4;
@@ -153,7 +156,7 @@ Val expandErfc(Val x) {
 
 namespace {
 
-// Larger arguments overflow f32 anyway, and would make infinity / infinity here.
+// Larger arguments overflow f32 anyway. Without the limit, the formula of sinh would compute infinity / infinity.
 constexpr double kHyperbolicLimit = 100;
 
 }  // namespace

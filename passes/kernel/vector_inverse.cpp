@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inverse trigonometric functions, all from one minimax fit of atan on [0, 1], in f64.
+// Inverse trigonometric functions. All use one minimax fit of atan on [0, 1], in f64.
 #include <limits>
 
 #include "passes/kernel/vector_math.h"
@@ -27,7 +27,8 @@ Val isNegative(Val x) {
 
 }  // namespace
 
-// The angle of (x, y): the octant's fraction min/max, then unfolded to the quadrant and the half plane.
+// The angle of the point (x, y). The smaller of |x| and |y| divided by the larger one gives an angle in the first
+// octant. The selects then extend it to the quadrant and to the half planes.
 Val wideAtan2(Val y, Val x) {
   ValueBuilder& b = *x.builder;
   Val a = abs(y);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// log and its relatives. x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1, and
+// log and functions that are computed from it. x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1, and
 //   log(1 + f) = f - (h - s (h + R)),  h = f^2 / 2,  s = f / (2 + f),  R = 2 s^2/3 + 2 s^4/5 + ...
-// which is 2 atanh(s) arranged so that the leading term f is exact.
+// The right side is 2 atanh(s), arranged so that the leading term f is exact.
 #include <cmath>
 #include <limits>
 
@@ -25,7 +25,7 @@ struct Format {
   double minNormal;
   double ln2Hi;  ///< n * ln2Hi is exact for every exponent n
   double ln2Lo;
-  int terms;  ///< of R
+  int terms;  ///< the number of terms of R
 };
 constexpr Format kF32 = {23, 127, 0x3f800000, 0x3f3504f3, 0x1p-126, 0.693145751953125, 1.42860682030941723212e-6, 4};
 constexpr Format kF64 = {
@@ -44,13 +44,13 @@ struct Split {
   Val mantissa;  ///< m
 };
 
-// Requires: x is positive and normal (other values give arbitrary numbers).
+// Splits x into its exponent k and mantissa m. Requires: x is positive and normal. Other values give arbitrary numbers.
 Split split(Val x) {
   const Format& format = formatOf(x);
   ValueBuilder& b = *x.builder;
   Val bits = bitcastTo(x, b.ops().getIntegerType(x.bitWidth()));
   auto constant = [&](int64_t value) { return b.integer(bits.type(), value); };
-  // Moves the interval of one exponent from [1, 2) to [sqrt(1/2), sqrt(2)).
+  // This moves the mantissas of one exponent from the interval [1, 2) to [sqrt(1/2), sqrt(2)).
   Val shifted = bits + constant(format.one - format.sqrtHalf);
   Val exponent = shiftRightArithmetic(shifted, constant(format.mantissaBits)) - constant(format.exponentBias);
   Val fraction = shifted & constant((int64_t{1} << format.mantissaBits) - 1);
@@ -71,7 +71,7 @@ Val logOfParts(Val k, Val f, Val correction) {
   return fma(k, b.like(k, format.ln2Hi), f - (h - (s * (h + r) + small)));
 }
 
-// The values of log where its argument x is not positive and finite.
+// Replaces the result if x, the argument of log, is 0, negative, infinite or NaN.
 Val withSpecialCases(Val result, Val x) {
   ValueBuilder& b = *x.builder;
   result = select(eq(x, kInfinity), x, result);
@@ -91,7 +91,8 @@ Val expandLog(Val x) {
   return withSpecialCases(logOfParts(k, mantissa - 1.0, b.like(x, 0)), x);
 }
 
-// u = 1 + x loses c = (1 + x) - u, which is put back as c / u. Near 0, f = x itself is exact.
+// u = 1 + x is rounded and loses c = (1 + x) - u. The correction c / u makes up for the loss. Near 0 (k = 0), f = x is
+// exact and needs no correction.
 Val expandLog1p(Val x) {
   ValueBuilder& b = *x.builder;
   Val u = x + 1.0;
@@ -107,13 +108,13 @@ Val expandLog2(Val x) { return expandLog(x) * 1.4426950408889634074; }
 
 Val expandLog10(Val x) { return expandLog(x) * 0.43429448190325182765; }
 
-// acosh x = log1p((x - 1) + sqrt(x - 1) sqrt(x + 1)); two roots, so that x <= -1 gives NaN.
+// acosh x = log1p((x - 1) + sqrt(x - 1) sqrt(x + 1)). There are two roots, so that x <= -1 gives NaN.
 Val expandAcosh(Val x) {
   Val d = x - 1.0;
   return expandLog1p(d + sqrt(d) * sqrt(x + 1.0));
 }
 
-// asinh a = log1p(a + a^2 / (1 + sqrt(1 + a^2))), a = |x|
+// asinh a = log1p(a + a^2 / (1 + sqrt(1 + a^2))) with a = |x|. The result gets the sign of x.
 Val expandAsinh(Val x) {
   Val a = abs(x);
   Val square = a * a;
@@ -121,7 +122,7 @@ Val expandAsinh(Val x) {
   return copysign(select(eq(a, kInfinity), a, result), x);
 }
 
-// atanh a = log1p(2a / (1 - a)) / 2, a = |x|
+// atanh a = log1p(2a / (1 - a)) / 2 with a = |x|. The result gets the sign of x.
 Val expandAtanh(Val x) {
   Val a = abs(x);
   return copysign(expandLog1p(2.0 * a / (1.0 - a)) * 0.5, x);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Formulas of transcendental functions, for scalars and vectors: straight-line arithmetic with the special cases put
-// right by selects (infinities, NaN, signed zero, subnormal inputs and results).
+// Formulas of transcendental functions, for scalars and vectors. They are straight-line arithmetic. Selects correct the
+// special cases: infinities, NaN, signed zero, subnormal inputs and results. Only sin, cos and tan have a branch.
 //
-// Largest error in units in the last place, measured by tests/compiler/kernel/vector_math_test.cpp:
+// The largest error in units in the last place, measured by tests/compiler/kernel/vector_math_test.cpp ("f32, in f64":
+// functions of f32 that are computed in f64):
 //
 //   f32, in f32 | cos 1.5  erf 1.0  exp 0.9  exp2 0.9  expm1 1.3  log 0.8  log1p 2.0  sin 1.5  tan 3.1  tanh 2.5
 //   f32, in f64 | acos acosh asin asinh atan atan2 atanh cosh erfc log10 log2 pow sinh: 0.51
@@ -13,30 +14,30 @@
 
 namespace agspeed::passes {
 
-/// A formula of f64 applied to f32: widen, compute, round once.
+/// Applies a formula for f64 to f32: widens, computes and rounds once.
 template <Val (*formula)(Val)>
 Val inF64(Val x) {
   return convertFloat(formula(convertFloat(x, x.builder->ops().getF64Type())), x.builder->ops().getF32Type());
 }
 
-// f32 and f64.
+// For f32 and f64.
 Val expandExp(Val x);
 Val expandExpm1(Val x);
 Val expandLog(Val x);
 Val expandLog1p(Val x);
 Val expandTanh(Val x);
 
-// f32.
+// For f32.
 Val expandExp2(Val x);
 Val expandErf(Val x);
 Val expandAtan2(Val y, Val x);
 Val expandPow(Val base, Val exponent);
-/// Arguments beyond kMaxReducedAngle take a branch that calls libm.
+/// In sin, cos and tan, large arguments (vector_trig.cpp: kMaxReducedAngle) take a branch that calls libm.
 Val expandSin(Val x);
 Val expandCos(Val x);
 Val expandTan(Val x);
 
-// f64, accurate to f32 only.
+// For f64. The results are accurate enough for f32 only.
 Val expandAcos(Val x);
 Val expandAcosh(Val x);
 Val expandAsin(Val x);

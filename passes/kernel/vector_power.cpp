@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// base^exponent = e^(exponent log |base|), computed in f64 so that the product is exact enough, with C's special cases.
+// base^exponent = e^(exponent log |base|), with the special cases of pow in C. It is computed in f64, so that the
+// product is exact enough.
 #include <limits>
 
 #include "passes/kernel/vector_math.h"
@@ -19,7 +20,7 @@ Val widePow(Val base, Val exponent) {
   Val a = abs(base);
   Val one = b.like(base, 1);
   Val result = expandExp(exponent * expandLog(a));
-  // (+-1)^(+-infinity) is 1, but 0 * infinity above is NaN.
+  // (+-1)^(+-infinity) is 1, but the formula above computes 0 * infinity, which is NaN.
   result = select(eq(a, one) & eq(exponent, exponent), one, result);
   Val isOdd = isInteger(exponent) & ~isInteger(exponent * 0.5);
   result = select(isOdd, copysign(result, base), result);

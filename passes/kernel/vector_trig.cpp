@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// sin, cos and tan of f32: x = n pi/2 + r with |r| <= pi/4, then Taylor series of sin r and cos r.
+// sin, cos and tan of f32. x is reduced to n pi/2 + r with |r| <= pi/4. Taylor series give sin r and cos r.
 //
-// pi/2 is subtracted in three parts (Cody and Waite). n times the first part is exact within a fused multiply-add while
-// n < 2^16; arguments beyond that leave the fast path: if any lane has one, the whole vector calls libm.
+// pi/2 is subtracted in three parts (Cody and Waite). n times the first part is exact within a fused multiply-add if
+// n < 2^16. Arguments beyond kMaxReducedAngle leave the fast path. If any lane has one, the whole vector calls libm,
+// but lanes with small arguments keep their fast result.
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -21,7 +22,7 @@ constexpr double kRoundingMagic = 12582912.0;  // 1.5 * 2^23
 
 struct Reduced {
   Val quadrant;  ///< n as an integer
-  Val sine;      ///< of r
+  Val sine;      ///< sin r
   Val cosine;
 };
 
@@ -41,13 +42,14 @@ Reduced reduceAngle(Val x) {
 
 Val bitOf(Val integer, int bit) { return ne(integer & integer.builder->like(integer, 1 << bit), 0.0); }
 
-// sin(n pi/2 + r): sin r, cos r, -sin r, -cos r for n = 0 .. 3 modulo 4.
+// sin(n pi/2 + r). It is sin r, cos r, -sin r or -cos r for n = 0, 1, 2 or 3 modulo 4.
 Val sineOfQuadrant(const Reduced& reduced, Val quadrant) {
   Val value = select(bitOf(quadrant, 0), reduced.cosine, reduced.sine);
   return select(bitOf(quadrant, 1), -value, value);
 }
 
-// The fast result where the reduction holds; otherwise the operation itself, which math-to-libm turns into calls.
+// The fast result for arguments up to kMaxReducedAngle. For larger ones it emits the operation itself, which
+// math-to-libm turns into calls.
 template <typename Op>
 Val withLargeArguments(Val x, Val fast) {
   ValueBuilder& b = *x.builder;
@@ -79,7 +81,7 @@ Val expandCos(Val x) {
   return withLargeArguments<math::CosOp>(x, sineOfQuadrant(reduced, next));
 }
 
-// tan r in even quadrants, -1 / tan r in odd ones.
+// tan x is tan r in even quadrants and -1 / tan r in odd ones.
 Val expandTan(Val x) {
   Reduced reduced = reduceAngle(x);
   Val isOdd = bitOf(reduced.quadrant, 0);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate: optimize what `prepare` returns.
+"""Hugging Face Accelerate: calls agspeed.optimize() on the model that `prepare` returns.
 
 python python/examples/accelerate_trainer.py
 """

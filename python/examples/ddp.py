@@ -3,7 +3,8 @@
 
 torchrun --nproc-per-node 2 python/examples/ddp.py
 
-On four hosts the same on each of them, with the address of one (and one key for all; `agspeed doctor` tells how):
+On four hosts, run the commands below on each host. HOST0 is the address of one of them. All hosts have the same key
+file; `agspeed doctor` says how to make one.
 
 export AGSPEED_JOB_KEY_FILE=$HOME/job.key
 torchrun --nnodes 4 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29400 python/examples/ddp.py
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
-import agspeed  # noqa: F401 - knows the backend "agspeed"
+import agspeed  # noqa: F401 - registers the backend "agspeed"
 
 distributed.init_process_group("agspeed")  # instead of "gloo"
 model = DistributedDataParallel(classifier())

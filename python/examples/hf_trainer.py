@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Trainer: optimize the model before the trainer gets it.
+"""Hugging Face Trainer: calls agspeed.optimize() on the model before the trainer gets it.
 
 python python/examples/hf_trainer.py
 """
@@ -14,7 +14,7 @@ import agspeed
 
 
 class SourceText(Dataset[dict[str, torch.Tensor]]):
-    """Windows of 64 characters of torch's own source, to be told back."""
+    """Windows of 64 characters of torch's source code. The labels equal the input: the model learns to repeat it."""
 
     def __init__(self) -> None:
         text = inspect.getsource(torch.nn.functional).encode("ascii", "ignore")

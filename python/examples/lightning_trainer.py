@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning: optimize the network inside the LightningModule.
+"""Lightning: calls agspeed.optimize() on the network inside the LightningModule.
 
 python python/examples/lightning_trainer.py
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process: the line that switches agspeed on, and the report.
+"""One process: shows the line that switches agspeed on, and the report.
 
 python python/examples/one_process.py
 """
@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 
 import agspeed
 
-model = agspeed.optimize(classifier(), mode="max")  # the only new line; `mode` left out: tunes as the run pays for it
+# The next line is the only new one. The default mode, "auto", tunes only while training has earned the time for it.
+model = agspeed.optimize(classifier(), mode="max")
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 for epoch in range(60):
     for images, labels in DataLoader(dataset(), batch_size=256, shuffle=True, drop_last=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A whole step as one function: loss, gradients and update can be compiled together.
+"""Optimizes a whole step as one function, so that loss, gradients and update can be compiled together.
 
 python python/examples/step_function.py
 """
