@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Turns a machine with apt into one that can build and test agspeed: missing system packages, a CPython, the virtual
-# environment with pinned packages, and a configured build. It changes nothing that is already there, and a run with
+# Prepares a machine with apt to build and test agspeed. It installs missing system packages, a CPython and the virtual
+# environment with pinned packages, and configures the build. It changes nothing that is already there. A run with
 # nothing to do takes about a second. `make setup` calls it. A list of packages as argument replaces the usual one.
 #
 # The environment is .venv with the newest torch of .ci/torch-versions.txt, and the build is build/dev. With TORCH=2.11
-# they are .venv-torch2.11 with torch 2.11 and build/torch2.11, beside the first.
+# the environment is .venv-torch2.11 with torch 2.11, and the build is build/torch2.11, beside the first ones.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,8 +21,8 @@ BUILD=build/${TORCH:+torch$TORCH}
 say() { echo "agspeed setup: $*"; }
 fail() { say "$*" >&2; exit 1; }
 
-# Prints the first interpreter that really runs, has its headers and can make a virtual environment. A name on PATH may
-# be a shim that fails when called, so each candidate is tried.
+# Prints the first interpreter that runs, has its headers and can make a virtual environment. A name on PATH may be a
+# shim that fails when it is called, so each candidate is tried.
 find_python() {
   local version candidate
   for version in 3.12 3.13 3.11; do
@@ -48,7 +48,7 @@ missing_packages() {
     [[ -z "$name" || "$name" == \#* ]] && continue
     [[ "$(dpkg-query -W -f='${db:Status-Status}' "$name" 2>/dev/null || true)" == installed ]] && continue
     if [[ "$flag" == optional ]]; then
-      # Remembered, so that a system without the package is not asked again on each run.
+      # The name is recorded, so that a system without the package does not look for it in every run.
       grep -qsx "$name" "$BUILD/.optional-packages" && continue
       mkdir -p "$BUILD" && echo "$name" >>"$BUILD/.optional-packages"
     fi
@@ -131,12 +131,12 @@ python_packages() {
 
 pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
-# uv unpacks on all cores: some 20 s where pip takes two minutes. It does not read pip's settings, so an index that is
-# set for pip alone keeps pip.
+# uv unpacks on all cores: it takes some 20 s, and pip two minutes. It does not read pip's settings, so pip is used if
+# an index is set for pip alone.
 install_with_uv() {
   ! "$VENV/bin/python" -m pip config list | grep -q index || return 1
   pip_install "$(grep '^uv==' <<<"$WANTED")" || return 1
-  "$VENV/bin/uv" pip install --quiet --system-certs --python "$VENV/bin/python" -r - <<<"$WANTED" && return
+  "$VENV/bin/uv" pip install --quiet --system-certs --compile-bytecode --python "$VENV/bin/python" -r - <<<"$WANTED" && return
   say "uv could not install them; trying pip"
   return 1
 }

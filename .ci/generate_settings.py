@@ -160,7 +160,7 @@ def _definitions(rows: list[dict[str, Any]], internal: list[str]) -> str:
 //
 // AG_SETTING(member, type, default, "name", what is valid, "what it must be", malformed, variables in their order): a
 // setting that C++ reads.
-// AG_VARIABLE("NAME"): a variable that is one of agspeed's, whoever reads it.
+// AG_VARIABLE("NAME"): an environment variable of agspeed, read by C++, Python or tests.
 #ifndef AG_SETTING
 #define AG_SETTING(...)
 #endif
@@ -207,15 +207,16 @@ def _markdown(rows: list[dict[str, Any]]) -> str:
         "",
         _NOTICE,
         "",
-        "A value comes from the keyword argument, else from the environment variable, else from `agspeed.toml` (the",
-        "name is the key), else it is the default; `agspeed config` shows which. An empty variable counts as unset.",
-        "Where C++ runs without Python, it reads the environment alone.",
+        "A value comes from the first source that has one: the keyword argument, the environment variable,",
+        "`agspeed.toml` (the name is the key), the default. `agspeed config` shows the source. An empty variable",
+        "counts as unset. C++ without Python reads the environment only.",
         "",
-        "`agspeed.toml` is looked for in the working directory and its parents (the nearest one counts), then in",
-        "`~/.config/agspeed`. A file counts where you or root own it and its folder, and no other user may write to",
-        "them; any other is ignored, with a warning. What the column file calls `own` may stand in `~/.config/agspeed`",
-        "only: a file beside a program may have come with it, and chooses no file to write, no cache, no key and no",
-        "protection.",
+        "agspeed looks for `agspeed.toml` in the working directory and its parents, where the nearest one counts,",
+        "then in `~/.config/agspeed`. It uses a file only if you or root own it and its folder, and no other user",
+        "may write to them. It ignores any other file, with a warning.",
+        "",
+        "A setting with `own` in the column file is allowed in `~/.config/agspeed` only. A file beside a",
+        "program may have come with the program, so it must not choose files to write, caches, keys or protection.",
         "",
         "| setting | variable | keyword | file | default | must be | what it does |",
         "|---|---|---|---|---|---|---|",

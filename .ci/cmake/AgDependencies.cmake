@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Finds what the build uses: MLIR/LLVM 22 (AG_WITH_COMPILER), torch through the Python interpreter given by
-# Python_EXECUTABLE (AG_WITH_TORCH), and the small libraries of the core. What an option switches off is not looked for.
-# ccache and mold are used when present.
+# Finds the packages that the build uses: MLIR/LLVM 22 (AG_WITH_COMPILER), torch through the Python interpreter given by
+# Python_EXECUTABLE (AG_WITH_TORCH), and the small libraries of the core. It does not look for packages of an option
+# that is off. It uses ccache and mold if they are present.
 
 find_program(CCACHE ccache)
 if(CCACHE)
   set(CMAKE_C_COMPILER_LAUNCHER "${CCACHE}")
-  # What ccache asks for before it caches files that use precompiled headers.
+  # ccache caches files that use precompiled headers only with this option.
   set(CMAKE_CXX_COMPILER_LAUNCHER
     "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE}")
 endif()
@@ -27,7 +27,7 @@ if(AG_WITH_COMPILER)
   add_library(ag_mlir INTERFACE)
   target_include_directories(ag_mlir SYSTEM INTERFACE ${MLIR_INCLUDE_DIRS} ${LLVM_INCLUDE_DIRS})
   if(AG_STATIC_LLVM)
-    # Debian's component targets drag the dylibs in, so the archives are listed by path.
+    # Debian's component targets also link the dylibs, so the archives are listed by path.
     list(GET LLVM_LIBRARY_DIRS 0 AG_LLVM_LIB_DIR)
     file(GLOB AG_MLIR_ARCHIVES "${AG_LLVM_LIB_DIR}/libMLIR*.a")
     list(FILTER AG_MLIR_ARCHIVES EXCLUDE REGEX "Test|CAPI")
@@ -40,8 +40,8 @@ if(AG_WITH_COMPILER)
 endif()
 
 # --- torch ------------------------------------------------------------------------------------------------------------
-# Sets AG_TORCHES, a name for each release of torch that is built for ("torch215"); the first is the default. Each has a
-# target ag_NAME and variables AG_NAME_DIR and AG_NAME_VERSION.
+# Sets AG_TORCHES, with a name for each release of torch to build for ("torch215"). The first one is the default. Each
+# name has a target ag_NAME and the variables AG_NAME_DIR and AG_NAME_VERSION.
 if(AG_WITH_TORCH)
   find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
   if(NOT AG_TORCH_DIRS)
@@ -66,7 +66,7 @@ if(AG_WITH_TORCH)
     target_include_directories(ag_${torch} SYSTEM INTERFACE
       "${directory}/include" "${directory}/include/torch/csrc/api/include")
     target_link_directories(ag_${torch} INTERFACE "${directory}/lib")
-    target_link_libraries(ag_${torch} INTERFACE c10 torch_cpu)  # libtorch only brings libtorch_cuda
+    target_link_libraries(ag_${torch} INTERFACE c10 torch_cpu)  # libtorch would only add libtorch_cuda
   endforeach()
   list(GET AG_TORCHES 0 AG_DEFAULT_TORCH)
 endif()
@@ -76,9 +76,9 @@ find_package(nlohmann_json REQUIRED)
 if(AG_WITH_COMPILER)
   find_package(SQLite3 REQUIRED)
 endif()
-set(OPENSSL_USE_STATIC_LIBS ${AG_STATIC_LLVM})  # the wheel brings what a machine may not have
+set(OPENSSL_USE_STATIC_LIBS ${AG_STATIC_LLVM})  # a machine with the wheel may not have OpenSSL
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
-# Optional: exists for x86-64 only. Without it OpenSSL seals frames, more slowly.
+# Optional, and for x86-64 only. Without it, OpenSSL seals frames, which is slower.
 find_path(AG_IPSEC_MB_INCLUDE intel-ipsec-mb.h)
 if(AG_STATIC_LLVM)
   find_library(AG_IPSEC_MB_LIBRARY libIPSec_MB.a)
@@ -90,7 +90,7 @@ if(AG_IPSEC_MB_INCLUDE AND AG_IPSEC_MB_LIBRARY)
   target_include_directories(ag_ipsec_mb SYSTEM INTERFACE "${AG_IPSEC_MB_INCLUDE}")
   target_link_libraries(ag_ipsec_mb INTERFACE "${AG_IPSEC_MB_LIBRARY}")
 endif()
-# Highway's headers alone: its library, which chooses the instruction set at run time, exists only as a shared one.
+# Only Highway's headers: its library chooses the instruction set at run time, and exists only as a shared library.
 find_package(hwy REQUIRED CONFIG)
 add_library(ag_highway INTERFACE)
 target_include_directories(ag_highway SYSTEM INTERFACE $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-# Large headers that many files include, parsed once. Parsing them takes most of the time that such a file takes to
-# compile. A target that uses a set of them is compiled as the set is: with the same optimization, and with -fPIC.
+# Sets of large headers that many files include. Each set is parsed once, because parsing takes most of the compile time
+# of such a file. A target that uses a set is compiled with the set's options: the same optimization, and -fPIC.
 #
 #   ag_precompile(target headers)        the files of `target` begin with the headers of the set `headers`
-#   ag_TORCH_headers, ag_mlir_headers, ag_test_headers   the sets: one for each torch, one of MLIR, one of GoogleTest
+#   ag_TORCH_headers, ag_mlir_headers, ag_test_headers   the sets: one for each torch, one for MLIR, one for GoogleTest
 
 function(ag_precompile target headers)
-  target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)  # ccache needs the second
+  target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)  # ccache needs the second option
   target_precompile_headers(${target} REUSE_FROM ${headers})
 endfunction()
 
@@ -35,8 +35,13 @@ if(AG_WITH_COMPILER)
 endif()
 foreach(torch IN LISTS AG_TORCHES)
   _ag_headers(ag_${torch}_headers
-    DEPS ag_${torch}
-    HEADERS <ATen/ATen.h> <torch/csrc/autograd/variable.h> <torch/csrc/distributed/c10d/Backend.hpp>)
+    DEPS ag_${torch} Python::Module
+    HEADERS
+      <ATen/ATen.h>
+      <pybind11/pybind11.h>
+      <pybind11/stl.h>
+      <torch/csrc/autograd/variable.h>
+      <torch/csrc/distributed/c10d/Backend.hpp>)
 endforeach()
 if(AG_BUILD_TESTS)
   _ag_headers(ag_test_headers

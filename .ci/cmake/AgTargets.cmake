@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# One call per target, so that every folder's CMakeLists reads as a list of its parts.
+# One function call defines one target, so every folder's CMakeLists reads as a list of its parts.
 #
 #   ag_library(name SRCS ... DEPS ...)   static library agspeed::name
 #   ag_mlir_library(name SRCS ... DEPS ...)  the same, with MLIR/LLVM headers
@@ -42,7 +42,7 @@ function(ag_torch_library name)
   add_library(agspeed::${name} ALIAS ag_${name}_${AG_DEFAULT_TORCH})
 endfunction()
 
-# Of each library the one for `torch`, where there is one for each.
+# Returns the libraries; a library that exists once for each torch is replaced by the one for `torch`.
 function(ag_for_torch result torch)
   set(found)
   foreach(library IN LISTS ARGN)
@@ -54,8 +54,8 @@ function(ag_for_torch result torch)
   set(${result} ${found} PARENT_SCOPE)
 endfunction()
 
-# A target of tests that loads the default torch. Its CUDA libraries name symbols of libraries that only its Python
-# package loads.
+# Makes a test target load the default torch. The torch package's CUDA libraries name symbols of libraries that only its
+# Python package loads.
 function(ag_loads_torch target)
   set_target_properties(${target} PROPERTIES BUILD_RPATH "${AG_${AG_DEFAULT_TORCH}_DIR}/lib")
   get_target_property(type ${target} TYPE)

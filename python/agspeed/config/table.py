@@ -25,8 +25,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_MODE",
         doc=(
-            "how much tuning may cost: auto earns its budget, max tunes everything first, fast-start uses cached "
-            "decisions, deterministic never times, off changes nothing"
+            "How much tuning may cost: auto tunes when training has earned the time for it; max tunes everything "
+            "on the first steps; fast-start uses earlier decisions and candidates that compile within about a "
+            "second; deterministic measures no times; off changes nothing."
         ),
         choices=("auto", "max", "fast-start", "deterministic", "off"),
         keyword=True,
@@ -38,7 +39,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_BACKENDS",
         doc=(
-            "the candidates to consider, in order; unset means all that are available"
+            "The candidates to consider, in order. If unset: all that are available."
         ),
         keyword=True,
     ),
@@ -49,7 +50,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_DYNAMIC",
         doc=(
-            "whether to compile for changing sizes; auto decides once sizes have changed"
+            "Whether to compile for changing sizes. auto decides this when sizes have changed."
         ),
         keyword=True,
     ),
@@ -60,8 +61,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_NUMERICS",
         doc=(
-            "what the gate accepts: standard compares errors against fp64 with eager's own, exact wants equal "
-            "bits, off checks nothing"
+            "How the gate checks candidates: standard compares their errors against fp64 with eager's own errors; "
+            "exact requires equal bits; off checks nothing."
         ),
         choices=("standard", "exact", "off"),
         keyword=True,
@@ -73,7 +74,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_BUDGET_S",
         doc=(
-            "upper limit on seconds spent tuning; unset means the mode decides"
+            "The upper limit on seconds spent tuning. If unset, the mode decides."
         ),
         keyword=True,
     ),
@@ -84,7 +85,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_PLAN",
         doc=(
-            "a report.json whose decision is repeated; in deterministic mode only"
+            "A report.json whose decision is repeated. It needs the mode deterministic."
         ),
         keyword=True,
     ),
@@ -95,8 +96,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_CACHE_DIR",
         doc=(
-            "where decisions, kernels and, unless TORCHINDUCTOR_CACHE_DIR says where, the code of torch's "
-            "compiler are kept; unset means ~/.cache/agspeed"
+            "The folder for decisions, kernels and the code of torch's compiler. TORCHINDUCTOR_CACHE_DIR chooses "
+            "another folder for that code. If unset: ~/.cache/agspeed."
         ),
         keyword=True,
         own_file=True,
@@ -108,7 +109,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_REPORT",
         doc=(
-            "write the report to this .json or .html file when tuning ends and at exit"
+            "The report is written to this .json or .html file when tuning ends and at exit."
         ),
         keyword=True,
         own_file=True,
@@ -120,7 +121,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="both",
         env="AGSPEED_STRICT",
         doc=(
-            "raise instead of falling back to eager, and for variables that look like settings and are none"
+            "Raise an error instead of falling back to eager. Also raise one for unknown variables that begin "
+            "with AGSPEED_."
         ),
         keyword=True,
     ),
@@ -131,8 +133,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_CHECK_REPLICAS",
         doc=(
-            "backwards from one comparison of the parameters of all ranks of a DistributedDataParallel to the "
-            "next: a difference is a warning, with strict an error; 0 means never, with strict every 1000"
+            "Compare the parameters of all ranks of a DistributedDataParallel at intervals of this many "
+            "backwards. A difference is a warning, or an error under strict. 0 means never, or every 1000 "
+            "backwards under strict."
         ),
         at_least=0,
         at_most=1000000000,
@@ -144,7 +147,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_MEMORY_SLACK",
         doc=(
-            "a candidate that needs this share more memory than eager loses"
+            "A candidate loses if its peak memory exceeds eager's by more than this share and 16 MiB."
         ),
         keyword=True,
     ),
@@ -155,7 +158,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_DISABLE",
         doc=(
-            "kill switch: every optimized model runs eagerly"
+            "Switches tuning off: every optimized model runs eagerly. Communication is not affected."
         ),
     ),
     Setting(
@@ -165,7 +168,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_PROGRESS",
         doc=(
-            "show progress while tuning"
+            "Show progress while tuning."
         ),
     ),
     Setting(
@@ -175,7 +178,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="both",
         env="AGSPEED_DEBUG",
         doc=(
-            "how much to log"
+            "How much to log."
         ),
         choices=("warn", "info", "trace"),
     ),
@@ -186,8 +189,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_AS",
         doc=(
-            "a backend of torch.distributed in whose place agspeed's is used wherever a script asks for that one, "
-            "or on the CPU for none; read where torch is imported"
+            "Use agspeed's backend of torch.distributed wherever a script asks for this backend. On the CPU, use "
+            "it also if a script names no backend. The setting is read when torch is imported."
         ),
         choices=("gloo",),
     ),
@@ -198,8 +201,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="python",
         env="AGSPEED_DDP",
         doc=(
-            "tune: every DistributedDataParallel that a script makes has its bucket layout tuned, without a line "
-            "of code; read where torch is imported"
+            "With tune, agspeed tunes the bucket layout of every DistributedDataParallel, without a change to the "
+            "script. The setting is read when torch is imported."
         ),
         choices=("tune",),
     ),
@@ -210,8 +213,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_COMM_MODE",
         doc=(
-            "how ranks protect what they send; unset means authenticated when there is a job key, else "
-            "opportunistic"
+            "How ranks protect the data that they send. If unset: authenticated if there is a job key, else "
+            "opportunistic."
         ),
         choices=("integrity", "authenticated", "encrypted", "opportunistic"),
         own_file=True,
@@ -223,7 +226,7 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_JOB_KEY",
         doc=(
-            "secret, the same on all ranks, that authenticates their connections"
+            "A secret that authenticates the connections between ranks. It is the same on all ranks."
         ),
         at_least=16,
         secret=True,
@@ -235,7 +238,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_JOB_KEY_FILE",
         doc=(
-            "file that holds the job key and that nobody else may read; AGSPEED_JOB_KEY wins over it"
+            "A file that holds the job key. No other user may be able to read it. AGSPEED_JOB_KEY takes "
+            "precedence."
         ),
         own_file=True,
     ),
@@ -246,8 +250,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_SOCKET_IFNAME",
         doc=(
-            "network interfaces that carry the job: beginnings of names, exact names after =, networks like "
-            "10.0.0.0/8, or all but those after ^; unset means every real one"
+            "The network interfaces that carry the job. Entries are beginnings of names, or networks like "
+            "10.0.0.0/8. A leading = makes names exact; a leading ^ selects all other interfaces. If unset: every "
+            "real interface."
         ),
         env_aliases=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
     ),
@@ -258,8 +263,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_FLOWS_PER_INTERFACE",
         doc=(
-            "TCP connections that a rank uses to each other rank over each network interface; 0 means one, but "
-            "more on adapters of clouds that limit the rate of each"
+            "The number of TCP connections from a rank to each other rank over each network interface. 0 means "
+            "one, or more on adapters of clouds that limit the rate of a connection."
         ),
         at_least=0,
         at_most=64,
@@ -271,9 +276,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_NCCL_DEVICES",
         doc=(
-            "what NCCL sees of the network interfaces: one device that is all of them, one for each NUMA node, or "
-            "each by itself; each carries over all, its own first; unset means one, but numa where they lie on "
-            "several nodes"
+            "The devices that NCCL sees: one for all network interfaces; numa, one for each NUMA node; nic, one "
+            "for each interface. A device uses its own interfaces first, and can use all others. If unset: one, "
+            "or numa if the interfaces lie on several nodes."
         ),
         choices=("one", "numa", "nic"),
     ),
@@ -284,7 +289,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_SHARED_MEMORY",
         doc=(
-            "whether ranks of one host and network namespace talk through shared memory; if not, over the network"
+            "Whether ranks of the same host and network namespace use shared memory. If not, they use the "
+            "network."
         ),
     ),
     Setting(
@@ -294,9 +300,9 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_PEER_TIMEOUT_MS",
         doc=(
-            "how long a rank that others wait for may be silent, or unreachable on all its network interfaces, "
-            "before it is given up; more for a debugger; one at whose addresses nobody has ever answered is given "
-            "up after a second"
+            "How long a rank that others wait for may be silent, or unreachable on all its network interfaces, "
+            "before it counts as lost. Choose more for a debugger. If no process has ever answered at its "
+            "addresses, the limit is one second."
         ),
         at_least=1,
         at_most=2147483647,
@@ -308,8 +314,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         reader="c++",
         env="AGSPEED_FLIGHT_RECORD_DIR",
         doc=(
-            "existing folder to which a rank writes what its groups did last when one of them fails; unset means "
-            "nowhere"
+            "An existing folder. If a group of a rank fails, the rank writes the last operations of its groups "
+            "there. If unset, nothing is written."
         ),
         own_file=True,
     ),
