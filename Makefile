@@ -13,7 +13,7 @@ export PYTHONPATH := $(CURDIR)/python
 export AGSPEED_BUILD_DIR := $(CURDIR)/$(BUILD)
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup setup-slurm build demo test test-fast test-smoke format lint wheel wheel-check gpu-archive clean
+.PHONY: help setup setup-slurm build demo test test-fast test-smoke format lint docs wheel wheel-check gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-smoke the main paths, for TORCH=2.12 and the like"
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"
 	@echo "make format     formats C++ and Python in place"
+	@echo "make docs       build/docs: the documentation site; broken links fail"
 	@echo "make wheel      dist/*.whl with LLVM and MLIR inside, for the installed torch or for TORCH=\"2.11 2.15\""
 	@echo "make wheel-check  the wheel, tried under the oldest and the newest of its torches"
 	@echo "make gpu-archive  dist/gpu-check.tar.gz: what benchmarks.gpu_check needs on a machine with a GPU"
@@ -61,6 +62,10 @@ format: setup
 	@$(PY) .ci/generate_settings.py
 	@.venv/bin/ruff format --quiet python tests benchmarks .ci
 	@.venv/bin/ruff check --quiet --fix python tests benchmarks .ci
+
+# The search works if a server delivers the site: python -m http.server --directory build/docs
+docs: setup
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file python/docs/mkdocs.yml
 
 wheel: setup
 	@$(PY) .ci/build_wheel.py dist $(TORCH)

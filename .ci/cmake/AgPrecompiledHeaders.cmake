@@ -35,13 +35,8 @@ if(AG_WITH_COMPILER)
 endif()
 foreach(torch IN LISTS AG_TORCHES)
   _ag_headers(ag_${torch}_headers
-    DEPS ag_${torch} Python::Module
-    HEADERS
-      <ATen/ATen.h>
-      <pybind11/pybind11.h>
-      <pybind11/stl.h>
-      <torch/csrc/autograd/variable.h>
-      <torch/csrc/distributed/c10d/Backend.hpp>)
+    DEPS ag_${torch}
+    HEADERS <ATen/ATen.h> <torch/csrc/autograd/variable.h> <torch/csrc/distributed/c10d/Backend.hpp>)
 endforeach()
 if(AG_BUILD_TESTS)
   _ag_headers(ag_test_headers

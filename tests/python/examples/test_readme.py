@@ -8,13 +8,8 @@ an error.
 
 from __future__ import annotations
 
-import ast
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +21,12 @@ import agspeed
 from agspeed.cli.main import _parser
 from agspeed.frontend.live_sessions import live_sessions
 from agspeed.reporting import model
+from tests.python.examples import documents
+from tests.python.examples.documents import COMPLETED, README, ROOT, shell
 from tests.python.reporting import report_sample
 
-ROOT = Path(__file__).resolve().parents[3]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-_FENCE = re.compile(r"^```\w*\n(.*?)^```", re.M | re.S)
-_IS_COMMAND = re.compile(r"(agspeed [a-z]|make [a-z]|pip |python |torchrun -)")
+COMMANDS = documents.commands(README)
+SNIPPETS = documents.snippets(README)
 
 PARSED = {
     "agspeed doctor --listen": "waits for another host; test_net_peers.py has both sides",
@@ -74,6 +69,7 @@ INSTEAD = {
     "agspeed netbed": ("wants a layout and root", "agspeed netbed --help"),
     "make build": ("compiles for long", "make --dry-run build"),
     "make demo": ("takes minutes; test_demo.py plays its acts", "make --dry-run demo"),
+    "make docs": ("sets the machine up; tests/python/docs builds the site", "make --dry-run docs"),
     "make test": ("runs this very test", "make --dry-run test"),
     "make test-fast": ("runs this very test", "make --dry-run test-fast"),
 }
@@ -83,63 +79,21 @@ _FOUND_PROBLEMS = {"agspeed doctor": 1}
 """Exit codes that depend on this machine, not on the command."""
 
 
-def fences() -> list[str]:
-    """Returns the fenced blocks."""
-    return _FENCE.findall(README)
-
-
-def spans() -> list[str]:
-    """Returns the code spans outside of fenced blocks, with a table's escaped bars unescaped."""
-    found = re.findall(r"`([^`\n]+)`", _FENCE.sub("", README))
-    return list(dict.fromkeys(span.replace("\\|", "|") for span in found))
-
-
-def commands() -> list[str]:
-    """Returns the commands that a reader would type: lines of blocks without comments, and spans."""
-    lines = [re.split(r"\s{2,}#", line)[0].strip() for block in fences() for line in block.splitlines()]
-    found = [text for text in (*lines, *spans()) if _IS_COMMAND.match(text)]
-    return [one for text in dict.fromkeys(found) for one in _alternatives(text)]
-
-
-def _alternatives(command: str) -> list[str]:
-    """Splits `agspeed report show|html` into two commands, each with the files that it takes."""
-    stem, _, last = command.rpartition(" ")
-    if "|" not in last or "(" in command:
-        return [command]
-    files = {"show": " report.json", "html": " report.json", "compare": " report.json report.json"}
-    return [f"{stem} {word}{files.get(word, '')}" for word in last.split("|")]
-
-
-def shell(line: str, folder: Path, home: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a line in `folder` with this interpreter's programs and the checkout's package."""
-    programs = home / "bin"
-    programs.mkdir()
-    (programs / "agspeed").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m agspeed "$@"\n')
-    (programs / "agspeed").chmod(0o755)
-    environment = os.environ | {
-        "PATH": os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": os.pathsep.join([str(ROOT / "python"), str(ROOT / "python" / "examples")]),
-        "AGSPEED_CACHE_DIR": str(home / "cache"),
-        "AGSPEED_BACKENDS": "native",
-    }
-    line = line.replace("FREE_PORT", str(_free_port()))
-    return subprocess.run(
-        ["bash", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, timeout=800, check=False
-    )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _needs_the_checkout(line: str) -> bool:
     return line.startswith("make ") or "benchmarks" in line or "python/examples" in line
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", commands())
+def test_the_complete_script_trains_and_prints_its_report(tmp_path: Path) -> None:
+    [script] = documents.fences(README, "python")
+    (tmp_path / "train.py").write_text(script)
+    done = shell("python train.py", tmp_path, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "What was chosen" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_runs_as_it_stands_or_in_its_nearest_form(command: str, tmp_path: Path) -> None:
     if command in PARSED:
         _parser().parse_args(command.split()[1:])
@@ -154,7 +108,7 @@ def test_a_command_runs_as_it_stands_or_in_its_nearest_form(command: str, tmp_pa
 
 
 def test_the_key_of_a_job_is_made_as_the_readme_says(tmp_path: Path) -> None:
-    (block,) = [block for block in fences() if "job.key" in block]
+    (block,) = [block for block in documents.fences(README) if "job.key" in block]
     lines = [line for line in block.splitlines() if not line.startswith("torchrun")]
     done = shell("\n".join([*lines, "printenv AGSPEED_JOB_KEY_FILE"]), tmp_path, tmp_path)
     assert done.returncode == 0, done.stderr
@@ -164,42 +118,21 @@ def test_the_key_of_a_job_is_made_as_the_readme_says(tmp_path: Path) -> None:
 
 
 def test_rows_about_commands_that_the_readme_lacks_are_gone() -> None:
-    gone = {*PARSED, *INSTEAD, *_FOUND_PROBLEMS} - set(commands())
+    gone = {*PARSED, *INSTEAD, *_FOUND_PROBLEMS} - set(COMMANDS)
     assert not gone, f"README.md no longer has {sorted(gone)}"
-    assert len(commands()) >= 15, commands()
+    assert len(COMMANDS) >= 15, COMMANDS
 
 
 # --- lines of Python --------------------------------------------------------------------------------------------------
 
-_COMPLETED = {
-    "with agspeed.paused():": "\n    pass",
-    "@agspeed.optimize": "\ndef step(): ...",
-}
-"""Beginning of a statement -> the text that completes it."""
 _OTHER_PROCESS = 'torch.distributed.init_process_group("agspeed")'
 _KEYWORD = re.compile(r'(\w+)=("[^"]+"|True)')
-
-
-def snippets() -> list[str]:
-    """Returns the statements in the diff and in code spans that call agspeed or torch."""
-    added = [line[1:].partition("#")[0].strip() for block in fences() for line in block.splitlines() if line[:1] == "+"]
-    return [text for text in (*added, *spans()) if _is_statement(text)]
-
-
-def _is_statement(text: str) -> bool:
-    if "agspeed" not in text or not re.search(r"[(@]|^import ", text):
-        return False
-    try:
-        ast.parse(text + _COMPLETED.get(text, ""))
-    except SyntaxError:
-        return False
-    return True
 
 
 def keywords() -> list[str]:
     """Returns the code spans that are one keyword of optimize."""
     known = agspeed.optimize.__kwdefaults__
-    return [span for span in spans() if (found := _KEYWORD.fullmatch(span)) and found[1] in known]
+    return [span for span in documents.spans(README) if (found := _KEYWORD.fullmatch(span)) and found[1] in known]
 
 
 @pytest.fixture
@@ -215,9 +148,9 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         session.close()
 
 
-@pytest.mark.parametrize("snippet", [text for text in snippets() if text != _OTHER_PROCESS])
+@pytest.mark.parametrize("snippet", [text for text in SNIPPETS if text != _OTHER_PROCESS])
 def test_a_line_of_python_runs(snippet: str, names: dict[str, Any]) -> None:
-    whole = snippet.replace("{...}", '{"mode": "max"}') + _COMPLETED.get(snippet, "")
+    whole = snippet.replace("{...}", '{"mode": "max"}') + COMPLETED.get(snippet, "")
     exec(compile(whole, "README.md", "exec"), names)
 
 
@@ -228,7 +161,7 @@ def test_a_keyword_is_one_of_optimize(keyword: str, names: dict[str, Any]) -> No
 
 
 def test_the_backend_of_torch_distributed_is_found_by_its_name(tmp_path: Path) -> None:
-    assert _OTHER_PROCESS in snippets()
+    assert _OTHER_PROCESS in SNIPPETS
     group = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "FREE_PORT"}
     settings = " ".join(f"{name}={value}" for name, value in group.items())
     program = json.dumps(
@@ -239,5 +172,5 @@ def test_the_backend_of_torch_distributed_is_found_by_its_name(tmp_path: Path) -
 
 
 def test_the_readme_offers_python_and_keywords() -> None:
-    assert "model = agspeed.optimize(model)" in snippets() and len(snippets()) >= 8, snippets()
+    assert "model = agspeed.optimize(model)" in SNIPPETS and len(SNIPPETS) >= 8, SNIPPETS
     assert {'mode="max"', 'numerics="exact"', "strict=True"} <= set(keywords())
