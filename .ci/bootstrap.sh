@@ -131,8 +131,8 @@ python_packages() {
 
 pip_install() { "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
 
-# uv unpacks on all cores: it takes some 20 s, and pip two minutes. It does not read pip's settings, so pip is used if
-# an index is set for pip alone.
+# uv unpacks on all cores, and pip on one. uv does not read pip's settings, so pip is used if an index is set for it. uv
+# compiles bytecode here, because no process would if PYTHONDONTWRITEBYTECODE is set.
 install_with_uv() {
   ! "$VENV/bin/python" -m pip config list | grep -q index || return 1
   pip_install "$(grep '^uv==' <<<"$WANTED")" || return 1

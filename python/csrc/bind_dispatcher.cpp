@@ -10,6 +10,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "python/csrc/bindings.h"
 
@@ -26,22 +28,21 @@ struct Dispatcher {
 
 Dispatcher* cast(PyObject* self) { return reinterpret_cast<Dispatcher*>(self); }
 
-/// Hides this thread's active TorchFunctionModes while it exists.
+/// Takes this thread's TorchFunctionModes off their stack while it exists. Modes that the target enters itself work.
 class HiddenFunctionModes {
  public:
-  HiddenFunctionModes() : hides_(TLS::stack_len() > 0), before_(TLS::get_disabled_state()) {
-    if (hides_) TLS::set_disabled_state(at::impl::TorchFunctionDisabledState::ALL_DISABLED);
+  HiddenFunctionModes() {
+    while (TLS::stack_len() > 0) hidden_.push_back(TLS::pop_stack());
   }
   ~HiddenFunctionModes() {
-    if (hides_) TLS::set_disabled_state(before_);
+    for (; !hidden_.empty(); hidden_.pop_back()) TLS::push_onto_stack(hidden_.back());
   }
   HiddenFunctionModes(const HiddenFunctionModes&) = delete;
   HiddenFunctionModes& operator=(const HiddenFunctionModes&) = delete;
 
  private:
   using TLS = at::impl::PythonTorchFunctionTLS;
-  bool hides_;
-  at::impl::TorchFunctionDisabledState before_;
+  std::vector<std::shared_ptr<c10::SafePyObject>> hidden_;  ///< innermost first
 };
 
 PyObject* forwardCall(PyObject* self, PyObject* const* args, size_t nargs, PyObject* names) {

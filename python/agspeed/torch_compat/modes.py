@@ -7,8 +7,8 @@ Without this part, no candidate can be checked against eager, so everything runs
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from agspeed.torch_compat.part import Part
@@ -43,12 +43,13 @@ PART = Part(
         "torch.utils.checkpoint._StopRecomputationError",
     ),
     needs=(
-        "torch._C.DisableTorchFunction",
         "torch._C._functorch.peek_interpreter_stack",
         "torch._C._get_dispatch_stack_at",
         "torch._C._get_function_stack_at",
         "torch._C._len_torch_dispatch_stack",
         "torch._C._len_torch_function_stack",
+        "torch._C._pop_torch_function_stack",
+        "torch._C._push_on_torch_function_stack",
         "torch._C._is_tracing",
         "torch.fx._symbolic_trace.is_fx_symbolic_tracing",
         "torch.utils._device.DeviceContext",
@@ -101,11 +102,18 @@ def watchers() -> str:
     return ", ".join(names) or "a transform of torch.func"
 
 
-def hidden_function_modes() -> AbstractContextManager[object]:
-    """Hides modes that intercept functions of torch while a captured graph runs, because it contains their effects."""
+@contextmanager
+def hidden_function_modes() -> Iterator[None]:
+    """Takes modes that intercept functions of torch off their stack while a captured graph runs, because the graph
+    contains their effects. Modes that the graph enters itself work."""
     import torch
 
-    return torch._C.DisableTorchFunction() if torch._C._len_torch_function_stack() > 0 else nullcontext()
+    modes = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            torch._C._push_on_torch_function_stack(mode)
 
 
 def _function_modes() -> list[Any]:

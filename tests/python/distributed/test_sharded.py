@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models under `fully_shard`: units are compiled from within, and weights equal those of plain FSDP2."""
+"""Models under `fully_shard`: units are compiled from within, and weights equal plain FSDP2's."""
 
 from __future__ import annotations
 

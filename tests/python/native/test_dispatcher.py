@@ -8,8 +8,11 @@ import weakref
 from typing import Any
 
 import pytest
+import torch
+from torch.overrides import TorchFunctionMode
 
 from agspeed import native
+from agspeed.frontend.region import PythonDispatcher
 
 _native: Any = native.load()
 
@@ -64,3 +67,33 @@ def test_cycles_are_collected() -> None:
     del target, dispatcher
     gc.collect()
     assert [ref() for ref in watched] == [None, None]
+
+
+class _Noting(TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("make", ["native", "python"])
+def test_modes_of_the_caller_are_hidden_and_modes_of_the_target_work(make: str) -> None:
+    outer, second, inner = _Noting(), _Noting(), _Noting()
+
+    def target(x: torch.Tensor) -> torch.Tensor:
+        torch.sin(x)
+        with inner:
+            torch.cos(x)
+        raise KeyError
+
+    dispatcher = PythonDispatcher(target) if make == "python" else _native.Dispatcher(target)
+    with outer, second:
+        with pytest.raises(KeyError):
+            dispatcher(torch.ones(2))
+        torch.tan(torch.ones(2))
+    assert inner.seen == [torch.cos]
+    assert torch.sin not in (*outer.seen, *second.seen) and torch.cos not in (*outer.seen, *second.seen)
+    assert outer.seen[-1] is second.seen[-1] is torch.tan

@@ -76,7 +76,9 @@ def without_warnings(kept: Sequence[KeptWarning]) -> Iterator[None]:
 
 
 def _may_warn(function: Any) -> bool:
-    return isinstance(function, types.FunctionType) and not _WARN.isdisjoint(function.__code__.co_names)
+    """Returns whether it is a function of torch that may warn. A user's function is never called here."""
+    is_torchs = isinstance(function, types.FunctionType) and function.__module__.startswith("torch.")
+    return is_torchs and not _WARN.isdisjoint(function.__code__.co_names)
 
 
 def _registry(path: str) -> dict[Any, Any]:
