@@ -48,15 +48,15 @@ def main() -> None:
             call(batch).square().mean().backward()
             optimizer.step()
             if dist.get_rank() == 0:
-                log.write(json.dumps(_told(module, step, time.perf_counter() - begun)) + "\n")
+                log.write(json.dumps(_log_entry(module, step, time.perf_counter() - begun)) + "\n")
 
 
-def _told(module: nn.Module, step: int, seconds: float) -> dict[str, Any]:
+def _log_entry(module: nn.Module, step: int, seconds: float) -> dict[str, Any]:
     status = agspeed.status(module)
     is_tuning = status == "tuning" or step < _WARM_UP
     report = agspeed.report(module).to_dict() if step % 10 == 0 and not is_tuning else None
-    told = {"seconds": seconds, "state": "tuning" if is_tuning else "ready", "reason": status.reason}
-    return told | ({"group": report["group"], "chosen": report["decision"]["chosen"]} if report else {})
+    entry = {"seconds": seconds, "state": "tuning" if is_tuning else "ready", "reason": status.reason}
+    return entry | ({"group": report["group"], "chosen": report["decision"]["chosen"]} if report else {})
 
 
 if __name__ == "__main__":

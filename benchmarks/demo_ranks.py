@@ -81,10 +81,10 @@ def _cut(bed: netbed.Netbed, job: netbed.Job, folder: Path, median: float) -> st
 
 
 def _chosen(log: Log) -> str:
-    told = next((entry for entry in reversed(log) if entry.get("group")), None)
-    if told is None:
+    latest = next((entry for entry in reversed(log) if entry.get("group")), None)
+    if latest is None:
         return f"still tuning after {_READY_SECONDS:.0f} s\n{'':>28}"
-    return f"{told['chosen']}\n{'':>28}{summary.group(told['group'])}\n{'':>28}"
+    return f"{latest['chosen']}\n{'':>28}{summary.group(latest['group'])}\n{'':>28}"
 
 
 def _is_ready(log: Log) -> bool:

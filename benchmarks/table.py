@@ -95,8 +95,12 @@ def _speed(row: Cell | None) -> str:
 
 
 def _chosen(cell: Cell) -> str:
-    decisions = cell["candidates"].get("agspeed", {}).get("chosen", {})
-    return ", ".join(dict.fromkeys(decisions.values()))
+    return decisions(cell["candidates"].get("agspeed", {}).get("chosen", {}))
+
+
+def decisions(chosen: dict[str, str]) -> str:
+    """agspeed's decisions for the modules of a session, each once."""
+    return ", ".join(dict.fromkeys(chosen.values()))
 
 
 def _summary(cells: list[Cell], names: list[str]) -> str:
@@ -130,11 +134,14 @@ def _label(cell: Cell) -> str:
 
 
 def _value(cell: Cell, name: str) -> float | None:
-    """The speed-up of a candidate. A candidate that shares another's code has that one's speed-up."""
-    row = cell["candidates"].get(name, {})
-    if row.get("status") == "same-code":
-        row = cell["candidates"][row["as"]]
+    """The speed-up of a candidate."""
+    row = timed(cell["candidates"].get(name, {}), cell)
     return row["speedup"]["value"] if row.get("status") == "timed" else None
+
+
+def timed(row: Cell, cell: Cell) -> Cell:
+    """The row of a candidate, or the row of the candidate that shares its code and was timed instead."""
+    return cell["candidates"][row["as"]] if row.get("status") == "same-code" else row
 
 
 def _overhead(cells: list[Cell]) -> str:
@@ -182,7 +189,7 @@ def _time_to_speed(cells: list[Cell]) -> str:
                 " / ".join(f"{cell[key]:.2f}" if key in cell else "–" for key in ("ratio", "auto_ratio")),
                 " / ".join(_seconds(way["inductors_speed_seconds"]) for way in (inductor, best)),
                 *(f"{way['standstill_seconds']:.1f}" for way in (inductor, best, auto)),
-                ", ".join(dict.fromkeys(best["chosen"].values())),
+                decisions(best["chosen"]),
             ]
         )
     columns = ["case", "threads", "Inductor s (ms)", "max s (ms)", "auto s (ms)", "max / Inductor, auto / max"]
@@ -211,7 +218,7 @@ def _warm_start(cells: list[Cell]) -> str:
             f"{cell['cold']['seconds']:.2f}",
             f"{cell['warm']['seconds']:.2f}",
             f"{cell['ratio']:.1%}",
-            ", ".join(dict.fromkeys(cell["warm"]["chosen"].values())),
+            decisions(cell["warm"]["chosen"]),
         ]
         for cell in cells
     ]

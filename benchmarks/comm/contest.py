@@ -87,7 +87,7 @@ def opened(bed: netbed.Netbed, names: Sequence[str], ranks_per_host: int = 1) ->
                 environment = {**key, **(over_mptcp if side.over_mptcp else {})}
                 contest.teams[side.name] = Team(bed, side, environment, ranks_per_host)
             for name in names:
-                contest.attempt(name, contest.teams[name].meet)
+                contest.attempt(name, contest.teams[name].wait_until_ready)
             yield contest
         finally:
             for team in contest.teams.values():

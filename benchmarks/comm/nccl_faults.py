@@ -85,7 +85,7 @@ class Outcome:
 
 
 def run(
-    bed: netbed.Netbed, fault: Fault, num_bytes: int, operations: int, seed: int, told: Mapping[str, str]
+    bed: netbed.Netbed, fault: Fault, num_bytes: int, operations: int, seed: int, variables: Mapping[str, str]
 ) -> Outcome:
     """Runs at least `operations`, and goes on until there was time for two strikes.
 
@@ -102,7 +102,7 @@ def run(
     striker, way = threading.Thread(target=disturb), nccl_programs.find(nccl_programs.OURS)
     seconds = 2 * (_WHOLE_S[1] + _SILENT_S[1])
     try:
-        found = nccl_programs.checked_pair(bed, way, num_bytes, operations, seconds, told, on_ready=striker.start)
+        found = nccl_programs.checked_pair(bed, way, num_bytes, operations, seconds, variables, on_ready=striker.start)
     finally:
         ended.set()
         if striker.ident is not None:
@@ -111,12 +111,14 @@ def run(
 
 
 def measure(
-    bed: netbed.Netbed, case: Mapping[str, Any], num_bytes: int, told: Mapping[str, str]
+    bed: netbed.Netbed, case: Mapping[str, Any], num_bytes: int, variables: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """Returns a row for each fault, from as many runs as the case says. Each run has a seed of its own."""
     rows = []
     for fault in FAULTS.values():
-        rows.append(row(fault, [run(bed, fault, num_bytes, case["count"], seed, told) for seed in range(case["runs"])]))
+        rows.append(
+            row(fault, [run(bed, fault, num_bytes, case["count"], seed, variables) for seed in range(case["runs"])])
+        )
     return rows
 
 

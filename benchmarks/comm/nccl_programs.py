@@ -82,13 +82,15 @@ def library(way: Way) -> Path:
     return path
 
 
-def pair(bed: netbed.Netbed, way: Way, num_bytes: int, messages: int, seconds: float, told: Mapping[str, str]) -> Run:
+def pair(
+    bed: netbed.Netbed, way: Way, num_bytes: int, messages: int, seconds: float, variables: Mapping[str, str]
+) -> Run:
     """Runs operations one after another from host 0 to host 1 and checks the last one.
 
     Raises RuntimeError with the error text of a process that fails.
     """
     ends = [["send"], ["receive"]]
-    found = _run(bed, way, "pair", ends, [num_bytes, messages, seconds, _LEAST_OPERATIONS, 0], seconds, told)
+    found = _run(bed, way, "pair", ends, [num_bytes, messages, seconds, _LEAST_OPERATIONS, 0], seconds, variables)
     if wrong := found[1]["wrong_bytes"]:
         raise RuntimeError(f"{way.name}: {wrong} bytes came wrong")
     return _summed(found)
@@ -100,7 +102,7 @@ def checked_pair(
     num_bytes: int,
     operations: int,
     seconds: float,
-    told: Mapping[str, str],
+    variables: Mapping[str, str],
     on_ready: Callable[[], None],
 ) -> list[dict[str, Any]]:
     """Like `pair`, but at least `operations` of four messages each, all of them checked. Returns both ends' output.
@@ -108,15 +110,17 @@ def checked_pair(
     `on_ready` is called on another thread once the two ends are connected.
     """
     what = [num_bytes, _CHECKED_MESSAGES, seconds, operations, 1]
-    return _run(bed, way, "pair", [["send"], ["receive"]], what, seconds + _FAULTS_LIMIT_S, told, on_ready)
+    return _run(bed, way, "pair", [["send"], ["receive"]], what, seconds + _FAULTS_LIMIT_S, variables, on_ready)
 
 
-def ring(bed: netbed.Netbed, way: Way, num_bytes: int, slices: int, seconds: float, told: Mapping[str, str]) -> Run:
+def ring(
+    bed: netbed.Netbed, way: Way, num_bytes: int, slices: int, seconds: float, variables: Mapping[str, str]
+) -> Run:
     """Runs all-reduces around all hosts with `slices` in flight, and checks the last. Raises RuntimeError as `pair`
     does."""
     size = len(bed.hosts)
     ends = [[str(rank), str(size)] for rank in range(size)]
-    found = _run(bed, way, "ring", ends, [num_bytes, slices, seconds, _LEAST_OPERATIONS], seconds, told)
+    found = _run(bed, way, "ring", ends, [num_bytes, slices, seconds, _LEAST_OPERATIONS], seconds, variables)
     if wrong := sum(each["wrong_values"] for each in found):
         raise RuntimeError(f"{way.name}: {wrong} sums are wrong")
     return _summed(found)
@@ -134,17 +138,17 @@ def _run(
     ends: Sequence[Sequence[str]],
     what: Sequence[object],
     seconds: float,
-    told: Mapping[str, str],
+    variables: Mapping[str, str],
     on_ready: Callable[[], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Runs a program and returns the output of each end. `ends` are the arguments that differ, by host."""
     rails = [rail.name for rail in bed.hosts[0].rails]
     used = rails[:1] if not way.is_ours and way.connections == 1 else rails
-    meet = bed.scratch / f"meet-{time.monotonic_ns()}"
+    rendezvous = bed.scratch / f"peer-{time.monotonic_ns()}"
     table = _TABLE if way.is_ours else _NCCL_SOCKET
-    words = [str(each) for each in (meet, library(way), table, way.connections or len(rails), *what)]
+    words = [str(each) for each in (rendezvous, library(way), table, way.connections or len(rails), *what)]
     names = ",".join(used)
-    environment = {**told, "AGSPEED_SOCKET_IFNAME": names, "NCCL_SOCKET_IFNAME": names, **way.environment}
+    environment = {**variables, "AGSPEED_SOCKET_IFNAME": names, "NCCL_SOCKET_IFNAME": names, **way.environment}
     found: dict[int, dict[str, Any]] = {}
 
     def on_line(host: int, line: str) -> None:

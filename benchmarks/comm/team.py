@@ -26,8 +26,8 @@ class Team:
     """The code that opened the bed owns it. Calls raise RuntimeError with the error of the first rank that failed."""
 
     def __init__(self, bed: netbed.Netbed, side: Side, environment: Mapping[str, str], ranks_per_host: int = 1) -> None:
-        """Starts the processes and returns at once, so that several teams load torch at the same time. Call `meet`
-        next."""
+        """Starts the processes and returns at once, so that several teams load torch at the same time. Call
+        `wait_until_ready` next."""
         self.side = side
         folder = bed.scratch / side.name
         folder.mkdir()
@@ -49,7 +49,7 @@ class Team:
     def size(self) -> int:
         return len(self._jobs)
 
-    def meet(self) -> None:
+    def wait_until_ready(self) -> None:
         """Waits until all ranks have connected and finished a first operation."""
         deadline = time.monotonic() + _START_LIMIT_S
         self._socket.settimeout(0.2)

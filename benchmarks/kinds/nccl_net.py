@@ -45,9 +45,9 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
         seconds = case["seconds"] if settings["seconds"] is None else settings["seconds"]
         needs_mptcp = any("mptcp" in name for name in case["ways"])
         with netbed.mptcp(bed) if needs_mptcp else nullcontext({}) as over_mptcp:
-            told = {"key": sides.job_key(), "mptcp": dict(over_mptcp)}
+            variables = {"key": sides.job_key(), "mptcp": dict(over_mptcp)}
             for text, messages in case["operations"]:
-                found = _blocks(bed, case, sizes.parse(text), messages, seconds, told, failed)
+                found = _blocks(bed, case, sizes.parse(text), messages, seconds, variables, failed)
                 operations.append({"bytes": sizes.parse(text), "messages": messages, "ways": found})
     return described | {"operations": operations, "environment": watch.read()}
 
@@ -69,7 +69,13 @@ def _least_ms(case: dict[str, Any], num_bytes: int) -> float | None:
 
 
 def _blocks(
-    bed: Any, case: dict[str, Any], num_bytes: int, messages: int, seconds: float, told: Any, failed: dict[str, str]
+    bed: Any,
+    case: dict[str, Any],
+    num_bytes: int,
+    messages: int,
+    seconds: float,
+    variables: Any,
+    failed: dict[str, str],
 ) -> dict[str, Any]:
     from agspeed import netbed
     from benchmarks.comm import nccl_programs
@@ -80,7 +86,7 @@ def _blocks(
     for _ in range(_PASSES):
         for name in order:
             way = nccl_programs.find(name)
-            environment = {**told["key"], **(told["mptcp"] if way.over_mptcp else {})}
+            environment = {**variables["key"], **(variables["mptcp"] if way.over_mptcp else {})}
             try:
                 blocks[name].append(run(bed, way, num_bytes, messages, seconds / _PASSES, environment))
             except (RuntimeError, netbed.NetbedError) as error:

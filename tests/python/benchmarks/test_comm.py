@@ -18,7 +18,7 @@ from benchmarks.comm import all_reduce, blocks, bounds, network, programs, rail_
 from benchmarks.comm.blocks import Block, Plan
 from benchmarks.comm.bounds import Gradient, Link
 from benchmarks.kinds import comm
-from tests.python.benchmarks.test_results import SCHEMA, result_of
+from tests.python.support.benchmark_results import SCHEMA, result_of
 
 MIB = 1 << 20
 
@@ -342,8 +342,13 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
+_LONGEST = ("all_reduce", "join", "layout", "rail_change", "shared", "sharded")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(TINY))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough) if name in _LONGEST else name for name in sorted(TINY)]
+)
 def test_a_small_run_of_each_part(name: str, tmp_path: Path) -> None:
     if reason := netbed.unavailable():
         pytest.skip(reason)

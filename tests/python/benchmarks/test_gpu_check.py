@@ -40,7 +40,7 @@ def test_every_part_can_be_loaded() -> None:
     assert all(callable(part.load()) for part in PARTS)
 
 
-def test_results_are_written_after_each_part_and_failures_are_told(
+def test_results_are_written_after_each_part_and_failures_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     written: list[list[str]] = []

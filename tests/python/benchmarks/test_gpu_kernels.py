@@ -17,7 +17,7 @@ def test_own_kernels_agree_with_the_reference() -> None:
     assert found["figures"] == {"cases": len(kernels.cases()) + 4, "random": 4}
 
 
-def test_bandwidths_are_told() -> None:
+def test_bandwidths_are_reported() -> None:
     found = host_gpu.call("benchmarks.gpu_check.kernels:bandwidth", seconds=10, bytes_moved=1 << 15)
     assert found["holds"] and found["figures"].keys() == {
         "copy_bytes_per_second",
@@ -27,6 +27,6 @@ def test_bandwidths_are_told() -> None:
     }
 
 
-def test_without_a_gpu_the_reason_is_told() -> None:
+def test_without_a_gpu_the_reason_is_reported() -> None:
     found = kernels.conformance(10.0)
     assert found["holds"] and "no NVIDIA driver" in found["left_out"]

@@ -20,7 +20,7 @@ from benchmarks.comm.blocks import Block
 from benchmarks.horovod import gradient_sets, memory, negotiation, step
 from benchmarks.kinds import horovod
 from tests.lint import sources
-from tests.python.benchmarks.test_results import SCHEMA, result_of
+from tests.python.support.benchmark_results import SCHEMA, result_of
 
 MIB = 1 << 20
 PUBLISHED = {"inception": 23.8e6, "resnet101": 44.5e6, "vgg16": 138.4e6, "transformer_xl": 257e6}

@@ -12,7 +12,7 @@ from benchmarks import cases, table
 from benchmarks.comm import nccl_faults, nccl_programs
 from benchmarks.comm.bounds import PAYLOAD
 from benchmarks.kinds import nccl_net
-from tests.python.benchmarks.test_results import SCHEMA, result_of
+from tests.python.support.benchmark_results import SCHEMA, result_of
 
 BYTES = 50_000_000
 CASE = {

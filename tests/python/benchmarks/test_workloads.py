@@ -31,8 +31,15 @@ def test_an_unknown_workload_is_named() -> None:
         workloads.load("alexnet")
 
 
+# Operators in bfloat16 are slow on processors without instructions for them.
+_TAKES_LONG = ("bf16_autocast",)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", workloads.names())
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.thorough if name in _TAKES_LONG else ()) for name in workloads.names()],
+)
 def test_the_loss_falls(name: str) -> None:
     workload = workloads.load(name)
     seen = losses(workload.build(), workload.learn_steps)
