@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only header of comm that frontends and bindings include.
 //
-//   Store         how the ranks of a job find each other (rendezvous/store.h): meetAt() makes one, or a frontend brings
-//                 its own
+//   Store         how the ranks of a job find each other (rendezvous/store.h): openRendezvousStore() makes one, or a
+//                 frontend brings its own
 //   World         the rails to the other ranks and the engine that drives them; one for all groups of a process
 //   Communicator  a group of ranks: collectives and messages, each an Operation
 //   NamedGroup    the same for operations that ranks start in any order, matched by name
 //   Plan          how collectives run, if a caller wants to choose
 //
-//   auto store = meetAt("file:/shared/job-7", rank, size, deadline).value();
+//   auto store = openRendezvousStore("file:/shared/job-7", rank, size, deadline).value();
 //   auto world = World::create(store, rank, size).value();
 //   auto group = Communicator::create(world->engine(), {.name = "world"}).value();
 //   auto sum = group->start({.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes},
@@ -28,5 +28,6 @@
 #include "comm/rendezvous/store.h"         // IWYU pragma: export
 #include "comm/topology/interfaces.h"      // IWYU pragma: export
 #include "comm/world/flight_record.h"      // IWYU pragma: export
-#include "comm/world/meeting_point.h"      // IWYU pragma: export
+#include "comm/world/named_groups.h"       // IWYU pragma: export
+#include "comm/world/rendezvous_store.h"   // IWYU pragma: export
 #include "comm/world/world.h"              // IWYU pragma: export

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of ProcessGroup's functions. They check torch's arguments with the texts of torch's Gloo backend, translate
-// them into our calls, turn failures into torch's exceptions, and exceptions into texts. A function throws ValueError
-// unless its comment names another exception. Thread-safe.
+// Helpers of ProcessGroup's functions. They check torch's arguments, translate them into our calls, turn failures into
+// torch's exceptions, and exceptions into texts. Errors use the texts of torch's Gloo backend. A function throws
+// ValueError unless its comment names another exception. Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,37 +23,40 @@ namespace agspeed::comm {
 /// Throws the exception that torch expects for this failure: ValueError for wrong arguments, else DistBackendError.
 [[noreturn]] void raise(const Status& status);
 
-/// The message of `error`, without the C++ frames that torch adds.
+/// Returns the message of `error`, without the C++ stack that torch adds.
 std::string messageOf(const std::exception& error);
 
 /// Throws DistBackendError in a process that was forked after the world was made.
 void checkNotForked(const World& world);
 
+/// Returns the value of `result`, or raises its error.
 template <typename T>
 T valueOrThrow(StatusOr<T> result) {
-  if (!result.isOk()) raise(result.status());
+  if (!result.hasValue()) raise(result.status());
   return std::move(result.value());
 }
 
-/// The tensor of an operation that takes one tensor per rank.
+/// Returns the tensor of an operation that takes one tensor per rank. Throws unless the list has exactly one tensor.
 at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation);
+/// Checks that both tensors have the same type.
 void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const char* operation);
-/// The tag of a message, which must not be negative.
+/// Returns the tag of a message as an unsigned number. Throws if it is negative.
 uint32_t checkedTag(int tag, const char* operation);
+/// Checks that there are as many outputs as inputs.
 void checkPaired(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs, const char* operation);
-/// Checks that there is one `what` per rank.
+/// Checks that `count` is `expected`, the number of ranks. `what` names the counted things in the error.
 void checkCount(size_t count, size_t expected, const char* operation, const char* what);
-/// Checks that `whole` is `count` times as large as `part`.
+/// Checks that `whole` has the type of `part` and `count` times as many elements.
 void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, const char* operation);
 
-/// The first list, which only an operation's root has; empty at other ranks.
+/// Returns the first list, or an empty list if there is none. Only the root of an operation has one.
 at::TensorList firstOf(const std::vector<std::vector<at::Tensor>>& lists);
-/// The members of a group at the positions `ranks`.
+/// Returns the members of a group at the positions `ranks`.
 std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks);
 
-/// Makes `plan` run the collective of this name by the algorithm of this name; empty: as planned.
+/// Makes `plan` run the collective of this name by the algorithm of this name. An empty algorithm means the default.
 void chooseAlgorithm(Plan& plan, const std::string& collective, const std::string& algorithm);
-/// Sets the call's operation and type for reducing elements of the type of `tensor`.
+/// Sets the call's reduction and its element type, for elements of the type of `tensor`.
 void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor);
 /// Cuts `whole` along its first dimension into parts of `sizes` rows, or into `count` equal parts if `sizes` is empty.
 BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,

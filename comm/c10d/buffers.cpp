@@ -75,7 +75,8 @@ Readiness Buffers::readiness() const {
 
 void Buffers::finish() {
   for (auto& [from, to] : results_) {
-    // The result may be an inference tensor, and autograd must not record the copy, whatever modes this thread has.
+    // Set both modes, whatever modes this thread has: the result may be an inference tensor, and autograd must not
+    // record the copy.
     const c10::InferenceMode asTheResult(to.is_inference());
     const at::NoGradGuard noGrad;
     if (to.is_cpu()) {

@@ -10,7 +10,8 @@ namespace {
 
 using ::c10d::OpType;
 
-/// The bytes of tensors that an operation reads or writes; all have the type of `like`.
+/// Returns the bytes of tensors that an operation reads or writes, by calling `use` for each. All must have the type of
+/// `like`.
 BufferList chunks(Buffers& buffers, std::span<std::byte> (Buffers::*use)(const at::Tensor&),
                   const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
   BufferList result;

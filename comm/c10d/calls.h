@@ -18,7 +18,7 @@ struct PreparedCall {
   CollectiveCall call;
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   Buffers buffers = {};
-  std::vector<at::Tensor> results = {};  ///< results of its work
+  std::vector<at::Tensor> results = {};  ///< tensors that the Work returns as results
 };
 
 /// Prepares the calls of one rank of a group. The functions correspond to c10d::Backend's.
@@ -46,7 +46,7 @@ class Calls {
 
  private:
   int checkedRoot(int64_t root) const;
-  /// Checks that there is one `what` per rank.
+  /// Checks that there is one tensor per rank. `what` names the tensors in the error.
   void checkOnePerRank(const Tensors& tensors, const char* operation, const char* what) const;
 
   const int rank_;

@@ -8,7 +8,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// By serial number.
+/// The works that this thread has collected, by the serial number of the Coalescing.
 thread_local std::map<uint64_t, std::vector<Work::Handle>> collections;
 
 std::atomic<uint64_t> numMade = 0;

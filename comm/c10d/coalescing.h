@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coalescing: collects the works that a thread starts between start() and end(), which become one work for torch's
-// coalescing manager. Each of them is also complete by itself. Each thread has its own collection per group.
+// Coalescing: collects the works that a thread starts between start() and end(). They become one work for torch's
+// coalescing manager. Each of them is also a complete work by itself. Each thread has its own collection per group.
 // Thread-safe.
 #pragma once
 
@@ -15,12 +15,13 @@ class Coalescing {
  public:
   Coalescing();
 
+  /// Begins to collect the works of this thread.
   void start();
   /// Whether this thread is collecting.
   bool isActive() const;
   /// Collects `work` if this thread is collecting.
   void add(const Work::Handle& work);
-  /// Returns: the collected works, in their order.
+  /// Stops collecting, and returns the collected works in the order of their start.
   std::vector<Work::Handle> end();
 
  private:

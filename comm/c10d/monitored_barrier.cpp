@@ -9,15 +9,17 @@
 namespace agspeed::comm {
 namespace {
 
-const std::string kEverybodyCame = "everybody came";
+const std::string kAllArrived = "all arrived";
 
-// Keys of a group: here/<rank> is the number of the last barrier that the rank entered; count/<number> is how many
-// ranks entered it; outcome/<number> is its outcome, which is set once.
+// Returns a key of the group. here/<rank> holds the number of the last barrier that the rank has entered.
+// count/<number> holds how many ranks have entered a barrier. outcome/<number> holds the outcome of a barrier, which is
+// set once.
 std::string key(const MonitoredBarrier& barrier, const char* what, uint64_t number) {
   return formatText("monitored/{}/{}/{}", barrier.id, what, number);
 }
 
-/// "Ranks 1, 3"; empty if the last ranks have come in the meantime.
+/// Returns the missing ranks as a text such as "Ranks 1, 3", or an empty text if all ranks have arrived in the
+/// meantime.
 StatusOr<std::string> missingRanks(Store& store, const MonitoredBarrier& barrier) {
   std::string missing;
   int numMissing = 0;
@@ -33,20 +35,20 @@ StatusOr<std::string> missingRanks(Store& store, const MonitoredBarrier& barrier
 }
 
 Status asStatus(const MonitoredBarrier& barrier, const std::string& outcome) {
-  if (outcome == kEverybodyCame) return {};
+  if (outcome == kAllArrived) return {};
   return unavailable("[Rank {}]: {}", barrier.rank, outcome);
 }
 
 }  // namespace
 
-Status meet(Store& store, const MonitoredBarrier& barrier) {
+Status runBarrier(Store& store, const MonitoredBarrier& barrier) {
   const auto deadline = std::chrono::steady_clock::now() + barrier.timeout;
   const std::string outcomeKey = key(barrier, "outcome", barrier.number);
   AG_RETURN_IF_ERROR(
       store.set(key(barrier, "here", static_cast<uint64_t>(barrier.rank)), std::to_string(barrier.number)));
   AG_ASSIGN_OR_RETURN(const int64_t numHere, store.add(key(barrier, "count", barrier.number), 1));
   if (numHere == barrier.size) {
-    AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, kEverybodyCame));
+    AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, kAllArrived));
     return asStatus(barrier, outcome);
   }
   AG_ASSIGN_OR_RETURN(const std::optional<std::string> decided, store.getUntil(outcomeKey, deadline));
@@ -55,7 +57,7 @@ Status meet(Store& store, const MonitoredBarrier& barrier) {
   const std::string failure = formatText(
       "Rank {} timed out in monitoredBarrier: {} failed to pass monitoredBarrier in {} ms (barrier {} of group '{}')",
       barrier.rank, missing, barrier.timeout.count(), barrier.number, barrier.group);
-  AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, missing.empty() ? kEverybodyCame : failure));
+  AG_ASSIGN_OR_RETURN(const std::string outcome, store.setOnce(outcomeKey, missing.empty() ? kAllArrived : failure));
   return asStatus(barrier, outcome);
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A barrier that names the ranks that did not come.
+// A barrier whose error names the ranks that did not arrive.
 //
 // It uses the store alone, so it works even if the transport does not. A missing rank does not make the group unusable.
-// All ranks get the same outcome: the first rank that gives up decides it for later ones. It helps to find ranks that
-// hang, and is not fast.
+// All ranks get the same outcome: if a rank times out first, later ranks fail, too. The barrier helps to find ranks
+// that hang, and is not fast.
 #pragma once
 
 #include <chrono>
@@ -14,18 +14,19 @@
 
 namespace agspeed::comm {
 
+/// One rank's call of a barrier.
 struct MonitoredBarrier {
-  uint32_t id = 0;      ///< of the group in its world
-  uint64_t number = 0;  ///< counts the group's monitored barriers, from 1
+  uint32_t id = 0;      ///< the group's id in its world
+  uint64_t number = 0;  ///< the number of this barrier among the group's monitored barriers, from 1
   int rank = 0;
   int size = 1;
-  std::string group;  ///< its name, for errors
+  std::string group;  ///< the group's name, for errors
   std::chrono::milliseconds timeout{0};
-  bool areAllNamed = false;  ///< whether the error names all missing ranks; else only the lowest
+  bool areAllNamed = false;  ///< the error names all missing ranks; else only the lowest one
 };
 
-/// Blocks until all ranks of the group have called it. Fails as unavailable after the timeout, at once if the timeout
-/// is zero. `store` is the world's.
-Status meet(Store& store, const MonitoredBarrier& barrier);
+/// Blocks until all ranks of the group have called this function. Fails as unavailable after the timeout, or at once if
+/// the timeout is zero. `store`: the world's store.
+Status runBarrier(Store& store, const MonitoredBarrier& barrier);
 
 }  // namespace agspeed::comm

@@ -20,14 +20,14 @@ namespace {
 
 using ::c10d::OpType;
 
-/// Tags of the messages of sparse sums, above torch's tags. Sums use them in turns.
+/// Tags of the messages of sparse sums. They are above torch's tags, and sums use them in turn.
 constexpr uint32_t kFirstSparseTag = 1u << 31, kNumSparseTags = 1024;
 
-/// The number of a group of `world` that torch makes.
+/// Agrees with the other members on the number in `world` of a group that torch makes.
 uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
   PrefixStore store = world.within(std::make_shared<TorchStore>(options.store));
-  // Torch may reuse the name of a group that has ended, so every rank counts the groups of a name.
+  // Torch may reuse the name of a destroyed group, so every rank counts the groups of a name.
   const int64_t count = valueOrThrow(store.add(formatText("made/{}", options.group_rank), 1));
   return valueOrThrow(world.agreeOnId(store, formatText("group/{}", count),
                                       {.name = options.group_id, .rank = options.group_rank, .timeout = timeout}));
@@ -185,14 +185,14 @@ ProcessGroup::TorchWork ProcessGroup::barrier(const ::c10d::BarrierOptions& opti
 void ProcessGroup::monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) {
   const std::shared_ptr<Membership> member = membership();
   const bool isTimed = options.timeout != ::c10d::kUnsetTimeout;
-  const Status status = meet(member->world->store(), {.id = id_,
-                                                      .number = ++numMonitoredBarriers_,
-                                                      .rank = getRank(),
-                                                      .size = getSize(),
-                                                      .group = member->communicator->name(),
-                                                      .timeout = isTimed ? options.timeout : options_->timeout,
-                                                      .areAllNamed = waitAllRanks});
-  if (!status) raise(status);
+  const Status status = runBarrier(member->world->store(), {.id = id_,
+                                                            .number = ++numMonitoredBarriers_,
+                                                            .rank = getRank(),
+                                                            .size = getSize(),
+                                                            .group = member->communicator->name(),
+                                                            .timeout = isTimed ? options.timeout : options_->timeout,
+                                                            .areAllNamed = waitAllRanks});
+  if (!status.isOk()) raise(status);
 }
 
 // --- messages
@@ -307,7 +307,8 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
   const auto rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), getRank()) - ranks.begin());
   if (rank == std::ssize(ranks)) return nullptr;
   auto own = options != nullptr ? c10::make_intrusive<Options>(*options) : c10::make_intrusive<Options>(*options_);
-  // The key contains the part's first member, because parts may share torch's store.
+  // The key contains the part's first member, because ranks may make different parts by the same call, with the same
+  // number.
   const std::string key = formatText("split/{}/{}/{}", id_, numSplits_, members.front());
   const uint32_t id = valueOrThrow(
       world->agreeOnId(world->store(), key, {.name = own->group_name, .rank = rank, .timeout = own->timeout}));
@@ -371,8 +372,7 @@ Work::Handle ProcessGroup::start(PreparedCall prepared, at::TensorList inputs, s
   auto endEvent = beginEvent(flight.name, inputs);
   OperationHandle operation = member->communicator->start(std::move(call), std::move(own));
   ring_->add(flight, input, output, operation);
-  // A call that is wrong in itself has failed by now and throws here. A group that has failed reports it through the
-  // work.
+  // An invalid call has failed by now; throw its error here. If the group has failed, the work reports the error.
   if (operation->isDone() && operation->status().code() == StatusCode::kInvalidArgument &&
       member->communicator->health().isOk()) {
     raise(operation->status());

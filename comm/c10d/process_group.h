@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// ProcessGroup: the backend "agspeed" of torch.distributed. Implements c10d::Backend of torch 2.11.
+// ProcessGroup: the backend "agspeed" of torch.distributed. It implements torch's c10d::Backend, in every release of
+// .ci/torch-versions.txt.
 //
 // A call checks its tensors, turns them into byte ranges (calls.h), starts an operation of the group's communicator and
 // returns a Work. Argument errors use the texts of torch's Gloo backend, so code that searches for these texts keeps
 // working.
 //
-// Threading: as Communicator: all ranks start operations in the same order. Nothing here takes Python's lock; callers
-// from Python release it. Ownership: a group keeps its world; works outlive their group.
+// Threading: see Communicator; all ranks start operations in the same order. No function takes Python's lock; callers
+// from Python release it before a call. Ownership: a group keeps its world; works outlive their group.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -30,14 +31,14 @@ class ProcessGroup final : public ::c10d::Backend {
   using TorchWork = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// Torch's options as a type that Python can copy, which torch does to split a group.
+  /// Torch's options, as a type that Python can copy. Torch copies the options when it splits a group.
   struct Options final : Backend::Options {
     using Backend::Options::Options;
     explicit Options(const Backend::Options& other) : Backend::Options(other) {}
   };
 
-  /// Makes a group for torch. It joins the world of the default group if that is an agspeed group, else it makes a
-  /// world of its own. Throws DistBackendError.
+  /// Makes a group for torch. The group uses the world of the default group if that is an agspeed group; otherwise it
+  /// makes a new world. Throws DistBackendError.
   static c10::intrusive_ptr<ProcessGroup> create(const ::c10d::DistributedBackendOptions& options);
   ~ProcessGroup() override;
 
@@ -72,16 +73,18 @@ class ProcessGroup final : public ::c10d::Backend {
   TorchWork recv(Tensors& tensors, int rank, int tag) override;
   TorchWork recvAnysource(Tensors& tensors, int tag) override;
   TorchWork barrier(const ::c10d::BarrierOptions& options) override;
-  /// Uses the store. Throws DistBackendError that names the ranks that did not come (monitored_barrier.h).
+  /// Runs a barrier through the store. Throws DistBackendError, which names the ranks that did not arrive
+  /// (monitored_barrier.h).
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool waitAllRanks) override;
 
   /// endCoalescing() returns one work for all operations that this thread has started since startCoalescing(). Each
-  /// operation also has a work of its own. supportsCoalescing() is false, as for Gloo. Otherwise torch would begin a
-  /// scope for each batch of messages, and leave it open if it refuses one of them.
+  /// operation also has a work of its own. supportsCoalescing() is false, as for Gloo. If it were true, torch would
+  /// begin such a scope for each batch of messages, and would not end the scope if it refuses one of the messages.
   void startCoalescing() override { coalescing_.start(); }
   TorchWork endCoalescing() override { return together(coalescing_.end()); }
 
-  /// All ranks of the group call it for each part, in the same order. Null at ranks that are not in `ranks`.
+  /// Makes a group of some ranks of this group. All ranks of this group make these calls in the same order. Returns
+  /// null at ranks that are not in `ranks`.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Backend::Options>& options) override;
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
@@ -93,11 +96,12 @@ class ProcessGroup final : public ::c10d::Backend {
 
   // --- beyond torch's interface ---
 
-  /// Counters of the group's world (counters.h), and the last operations of its groups (flight_record.h).
+  /// Return the counters of the group's world (counters.h), and the last operations of all groups of this world
+  /// (flight_record.h).
   std::string countersJson();
-  std::string flightRecordJson() { return recorder_->toJson("somebody asked"); }
-  /// Runs a collective by the algorithm of this name from now on; empty: as the plan says. The algorithm need not
-  /// reduce in canonical order. All ranks call it between the same two operations.
+  std::string flightRecordJson() { return recorder_->toJson("requested by the caller"); }
+  /// Runs a collective by the algorithm of this name from now on; empty: by the default algorithm. The algorithm need
+  /// not reduce in canonical order. All ranks call it between the same two operations.
   void setAlgorithm(const std::string& collective, const std::string& algorithm);
 
  private:
@@ -106,34 +110,38 @@ class ProcessGroup final : public ::c10d::Backend {
   static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
                                                const std::string& name, c10::intrusive_ptr<Options> options);
 
-  /// The state of a group until shutdown(). A function that uses it holds a reference, because another thread may end
-  /// the group meanwhile.
+  /// The state of a group until shutdown(). A function that uses the state holds a reference to it, because another
+  /// thread may shut the group down meanwhile.
   struct Membership {
     ~Membership();
     std::shared_ptr<World> world;
     std::unique_ptr<Communicator> communicator;  ///< destroyed before its world; leaked in a forked process
   };
-  /// Null after shutdown() and in a forked process.
+  /// Returns the state, or null after shutdown() and in a forked process.
   std::shared_ptr<Membership> membershipIfAny() const;
-  /// Throws DistBackendError if there is none.
+  /// Returns the state. Throws DistBackendError after shutdown() and in a forked process.
   std::shared_ptr<Membership> membership() const;
+  /// Returns the options of an operation. Uses the group's timeout if `timeout` is not set.
   OperationOptions optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const;
-  /// Starts the call; profilers see `inputs`.
+  /// Starts the call. Profilers show the shapes of `inputs`.
   Work::Handle start(PreparedCall prepared, at::TensorList inputs, std::chrono::milliseconds timeout);
   Work::Handle startMessage(bool isSend, Tensors tensors, int rank, uint32_t tag);
-  /// One work for all `parts`. It calls `endEvent` when it is done.
+  /// Makes one work for all `parts`, which calls `endEvent` when it is done.
   TorchWork together(const std::vector<Work::Handle>& parts, std::function<void()> endEvent = nullptr);
-  /// Makes one work of an operation per input; `start` gets the index of the input. Profilers see one event `name`.
+  /// Starts an operation per input and makes one work for all of them. `start` gets the index of the input. Profilers
+  /// show one event `name`.
   template <typename Start>
   TorchWork coalesced(const char* name, const Tensors& inputs, const Start& start);
+  /// Starts an all-reduce of a sparse tensor (sparse_sum.h).
   TorchWork sumSparse(const at::Tensor& tensor, const ::c10d::AllreduceOptions& options);
-  /// Sends the tensors of `own` that are not empty to every other rank, and receives others[rank] from it.
+  /// Starts to send the tensors `own` to every other rank, and to receive the tensors `others[rank]` from each rank.
+  /// Skips empty tensors.
   TorchWork exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag);
 
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::shared_ptr<FlightRing> ring_;
-  const uint32_t id_;               ///< of this group in its world
-  const std::vector<int> members_;  ///< ranks of the world
+  const uint32_t id_;               ///< this group's id in its world
+  const std::vector<int> members_;  ///< the members' ranks in the world
   c10::intrusive_ptr<Options> options_;
   const Calls calls_;
   Coalescing coalescing_;

@@ -10,8 +10,8 @@
 
 namespace agspeed::comm {
 
-/// Begins the event "agspeed:<name>" if this thread is profiled. Returns: a function that ends it, to be called once,
-/// on any thread; null if the thread is not profiled.
+/// Begins the event "agspeed:<name>" if this thread is profiled. Returns a function that ends the event, or null if the
+/// thread is not profiled. Call the returned function once, on any thread.
 std::function<void()> beginEvent(std::string_view name, at::TensorList inputs);
 
 }  // namespace agspeed::comm

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int64_t kMaxDimensions = 12;
 
-/// The facts that ranks exchange about a tensor: first the number of its elements, then the values that have to be
-/// equal.
+/// Returns the facts that ranks exchange about a tensor: first the number of its elements, then the values that must be
+/// equal at all ranks.
 at::Tensor factsOf(const at::Tensor& tensor) {
   std::vector<int64_t> facts = {tensor._nnz(), static_cast<int64_t>(tensor.scalar_type()), tensor.sparse_dim(),
                                 tensor.dim()};
@@ -36,7 +36,7 @@ std::string describe(const at::Tensor& facts) {
                   facts[2].item<int64_t>(), " dimensions sparse");
 }
 
-/// Uninitialized indices and values of `count` elements for a tensor like `tensor`.
+/// Returns uninitialized indices and values for `count` elements of a tensor like `tensor`.
 std::vector<at::Tensor> reserve(const at::Tensor& tensor, int64_t count) {
   std::vector<int64_t> sizes = tensor.sizes().slice(static_cast<size_t>(tensor.sparse_dim())).vec();
   sizes.insert(sizes.begin(), count);
@@ -96,7 +96,7 @@ void SparseSum::then(const SparseLinks::TorchWork& work, void (SparseSum::*step)
   work->getFuture()->addCallback([self = std::move(self), step](c10::ivalue::Future& done) {
     if (done.hasError()) return self->end(done.exception_ptr());
     try {
-      // Tensors made here become part of the result, so they have to be inference tensors if it is one.
+      // Tensors that `step` makes become part of the result. So they must be inference tensors if the result is one.
       const c10::InferenceMode mode(self->tensor_.is_inference());
       const at::NoGradGuard noGrad;
       (self.get()->*step)();

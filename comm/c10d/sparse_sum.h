@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// SparseSum: an all-reduce of sparse (COO) tensors, and torch's handle of it.
+// SparseSum: an all-reduce of sparse (COO) tensors. It is also torch's handle of this operation.
 //
-// First the ranks gather how many elements each of them has. Then each rank sends its elements to all others, and adds
-// up all of them in the order of the ranks, so all ranks get the same bits. The second step runs when the first one is
-// done. It may run at any time between other operations of the group, because messages are not ordered with
-// collectives. Steps continue on the group's thread for callbacks.
+// First the ranks gather the number of elements of each rank. Then each rank sends its elements to all other ranks. At
+// last each rank adds up the elements of all ranks in the order of the ranks, so all ranks get the same bits. The
+// second step may run at any time between other operations of the group, because messages are not ordered with
+// collectives. The second and third step begin on a thread for callbacks.
 //
-// Threading: as c10d::Work. Ownership: keeps itself and the objects that its links hold until it is done.
+// Threading: as c10d::Work. Ownership: a started sum keeps itself alive, and the objects that its links hold, until it
+// is done.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,25 +19,26 @@
 
 namespace agspeed::comm {
 
-/// The functions of its group that a sum calls, on any thread.
+/// The group's rank, and the functions of the group that a sum calls, on any thread.
 struct SparseLinks {
   using TorchWork = c10::intrusive_ptr<::c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
   int rank = 0;
+  /// Starts to gather `input` of all ranks. Fills `outputs` with the tensors for the results.
   std::function<TorchWork(Tensors& outputs, const at::Tensor& input)> allGather;
-  /// Sends `own` to every other rank and receives the tensors `others[rank]` from it, in this order.
+  /// Starts to send the tensors `own` to every other rank, and to receive the tensors `others[rank]` from each rank.
   std::function<TorchWork(const Tensors& own, const std::vector<Tensors>& others)> exchange;
 };
 
 class SparseSum final : public ::c10d::Work {
  public:
-  /// Starts the sum over all ranks, which will replace the elements of `tensor`. Throws ValueError if it cannot be
-  /// communicated.
+  /// Starts the sum over all ranks. The result will replace the elements of `tensor`. Throws ValueError if the tensor
+  /// cannot be communicated.
   static c10::intrusive_ptr<SparseSum> start(const at::Tensor& tensor, SparseLinks links);
 
   std::vector<at::Tensor> result() override { return {tensor_}; }
-  /// The future's value is a list of the tensor.
+  /// Returns a future whose value is a list of one element, the tensor.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
 
  private:
@@ -44,15 +46,16 @@ class SparseSum final : public ::c10d::Work {
 
   SparseSum(const at::Tensor& tensor, SparseLinks links);
 
+  /// These are the three steps of a sum. Each step starts the next one.
   void gatherFacts();
   void exchangeElements();
   void addUp();
-  /// Runs `step` when `work` is done, on a thread for callbacks.
+  /// Runs `step` on a thread for callbacks when `work` is done.
   void then(const SparseLinks::TorchWork& work, void (SparseSum::*step)());
-  /// Ends the work, as a failure unless `failure` is null.
+  /// Completes this work, successfully if `failure` is null.
   void end(const std::exception_ptr& failure);
 
-  SparseLinks links_;  ///< kept until it is done
+  SparseLinks links_;  ///< dropped when the sum is done
   const at::Tensor tensor_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   at::Tensor own_;                 ///< this rank's tensor, coalesced

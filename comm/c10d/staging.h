@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Staging: copies one call's tensors between a device and pinned host memory, on which the network works.
 //
-// Copies run on a stream of their own. They use torch's generic streams and events. So any device that has these in
-// torch works, and the build needs no device toolkit. The stream first waits for work that the caller's current stream
-// holds at the call. For results, join() makes the current stream wait. No thread ever waits for a device.
+// Copies run on a separate stream. They use torch's generic streams and events. So any device works for which torch has
+// streams and events, and the build needs no device toolkit. The stream first waits for the work that is queued on the
+// caller's current stream. After join(), the current stream waits for the copies of results. No thread ever waits for a
+// device.
 //
 // Thread-safety: one thread at a time. Memory of tensors outlives their copies (recordDataPtrOnStream).
 #pragma once
@@ -18,24 +19,26 @@ namespace agspeed::comm {
 
 class Staging {
  public:
-  /// For a call that is made now by this thread, with its current stream of `device`. Throws if torch has no streams
-  /// for the device.
+  /// Takes a stream of `device`, which first waits for this thread's current stream. Throws if torch has no streams for
+  /// the device.
   explicit Staging(at::Device device);
 
   const c10::Stream& stream() const { return stream_; }
 
-  /// A dense host tensor of the size of `tensor`, uninitialized.
+  /// Returns an uninitialized, dense tensor of the size of `tensor` in pinned host memory.
   static at::Tensor reserve(const at::Tensor& tensor);
-  /// Starts to copy `tensor` to a dense host tensor, which is complete once isFetched().
+  /// Starts to copy `tensor` to a dense host tensor, and returns that tensor. Its bytes are valid once isFetched()
+  /// returns true.
   at::Tensor fetch(const at::Tensor& tensor);
-  /// Whether all copies of fetch() have ended; fails if the device failed.
+  /// Returns whether all copies of fetch() are complete, or an error if the device failed.
   StatusOr<bool> isFetched() const;
   /// Starts to copy the host tensor `from` to `to` on the device.
   void deliver(const at::Tensor& from, const at::Tensor& to);
-  /// Makes the current stream wait until everything is delivered.
+  /// Makes the current stream wait until all copies of deliver() are complete.
   void join() const;
 
  private:
+  /// Keeps the tensor's memory allocated until the stream's copies are complete.
   void use(const at::Tensor& tensor) const;
 
   const at::Device device_;

@@ -14,7 +14,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// Returns the result of `action`, or its exception as an error.
+/// Calls `action`. Returns its result, or its exception as an error.
 template <typename Action>
 auto guarded(const std::string& what, const Action& action) -> StatusOr<decltype(action())> {
   try {
@@ -29,7 +29,8 @@ using Values = Store::Values;
 std::string textOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<uint8_t> bytesOf(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// Reads the values of `keys` at once if all are set, else half by half. `keys` is not empty.
+/// Appends the values of `keys`. Reads all values at once if all keys are set. Otherwise reads each half of the keys in
+/// this way. Requires: `keys` is not empty.
 void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values& values) {
   if (store.check(keys)) {
     if (store.hasExtendedApi()) {
@@ -51,7 +52,8 @@ using TorchStorePointer = c10::intrusive_ptr<::c10d::Store>;
 /// Our connections to the servers of torch's clients. Thread-safe.
 class Connections {
  public:
-  /// Our connection to the server of `client`: a new one if there is none yet or it does not answer.
+  /// Returns our connection to the server of `client`. Makes a new connection if there is none, or if it does not
+  /// answer.
   TorchStorePointer beside(const TorchStorePointer& client) {
     TorchStorePointer own = take(client);
     if (own == nullptr || !answers(*own)) own = client->clone();
@@ -97,7 +99,7 @@ struct OpenPrefixStore : ::c10d::PrefixStore {
   static const std::string& prefixOf(const ::c10d::PrefixStore& store) { return store.*&OpenPrefixStore::prefix_; }
 };
 
-/// `store` over a connection of its own, with the same prefixes.
+/// Returns a client of the same store and with the same prefixes, but with a separate connection.
 TorchStorePointer connected(const TorchStorePointer& store) {
   static Connections connections;
   if (auto* prefixed = dynamic_cast<::c10d::PrefixStore*>(store.get())) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TorchStore: torch's key-value store as the store through which ranks find each other.
+// TorchStore: makes torch's key-value store usable as the store through which ranks find each other.
 //
 // Thread-safety: as torch's store, whose clients lock. Torch's exceptions become Status.
 #pragma once
@@ -16,9 +16,10 @@ namespace agspeed::comm {
 class TorchStore final : public Store {
  public:
   explicit TorchStore(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
-  /// The same store over a connection of its own, because torch locks a client while a thread waits in it. Returns the
-  /// store itself if it cannot be connected again. A TCPStore's connection is made once and kept as long as torch's
-  /// client. To connect, torch looks up the server's name, which takes seconds if names do not resolve.
+  /// Wraps a new client of the same store with a separate connection, because torch locks a client while a thread waits
+  /// in it. Wraps `store` itself if no new connection can be made. The connection for a TCPStore is made once, and kept
+  /// as long as torch's client exists. To connect, torch looks up the server's name, which takes seconds if names do
+  /// not resolve.
   static std::shared_ptr<TorchStore> onOwnConnection(const c10::intrusive_ptr<::c10d::Store>& store);
 
   Status set(const std::string& key, const std::string& value) override;

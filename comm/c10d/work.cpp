@@ -71,7 +71,7 @@ std::exception_ptr Work::exception() const {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
-  const std::shared_ptr<World> world = state_->world.lock();  // keeps its engine, which waiting drives
+  const std::shared_ptr<World> world = state_->world.lock();  // keeps the engine, which waitUntil() drives
   for (const OperationHandle& operation : state_->operations) {
     if (operation->isDone()) continue;
     if (world != nullptr) checkNotForked(*world);
@@ -136,7 +136,8 @@ void Work::State::join() const {
 }
 
 const Status& Work::State::finish() {
-  // Released after the lock: releasing tensors may need Python's lock, whose owner may wait for ours.
+  // Destroy the buffers after the lock is released: releasing tensors may need Python's lock, whose owner may wait for
+  // `mutex`.
   Buffers dropped;
   Status ofParts;
   for (const auto& part : parts) {
@@ -165,7 +166,7 @@ Status Work::State::copyBack() {
 }
 
 const Status& Work::State::observe() {
-  if (!finish()) ring->failed(status.message());
+  if (!finish().isOk()) ring->failed(status.message());
   return status;
 }
 

@@ -3,10 +3,10 @@
 // results may have to be copied back at the end.
 //
 // wait() drives the engine on the calling thread, so a short operation involves no other thread. A future is completed
-// on the engine's thread for callbacks. The first thread that sees the end copies results back, once. If they are on a
-// device, wait() makes the current stream wait for the copies, and a future the streams of its users. Thread-safety:
-// all functions, from any thread, also while the group ends. A work that is dropped keeps its tensors until it is done,
-// and its results are still copied back.
+// on a thread for callbacks. The first thread that finds the operations done copies the results back, once. If they are
+// on a device, wait() makes the current stream wait for the copies, and a future the streams of its users.
+// Thread-safety: all functions, from any thread, also while the group ends. A work that is dropped keeps its tensors
+// until it is done, and its results are still copied back.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -29,44 +29,45 @@ struct WorkFacts {
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   uint64_t sequence = 0;
   std::string_view name;             ///< "all_reduce", of static lifetime
-  std::vector<at::Tensor> results;   ///< values of the future
+  std::vector<at::Tensor> results;   ///< the value of the future
   std::shared_ptr<FlightRing> ring;  ///< records failures
-  std::weak_ptr<World> world;        ///< its engine drives the operations, which end before it
+  std::weak_ptr<World> world;        ///< its engine drives the operations, which it outlives
 };
 
 class Work final : public ::c10d::Work {
  public:
   using Handle = c10::intrusive_ptr<Work>;
 
-  /// `endEvent` may be null. It is called when the work is done, before a caller can see that it is done.
+  /// Makes the work of `operations`. `endEvent` is called when the work is done, before a caller can find it done; it
+  /// may be null.
   Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers,
        std::function<void()> endEvent = nullptr);
-  /// One work for all of `parts`, of which there is at least one, with the facts of the first. Each part may still be
-  /// waited for.
+  /// Makes one work for all `parts`, with the facts of the first part. Requires: at least one part. Callers may also
+  /// wait for single parts.
   Work(const std::vector<Handle>& parts, std::function<void()> endEvent);
   ~Work() override;
 
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
-  /// For a completed receive: the rank that sent the message.
+  /// For a completed receive: returns the rank that has sent the message. Otherwise returns -1.
   int sourceRank() const override;
   std::vector<at::Tensor> result() override { return facts_.results; }
   void synchronize() override { wait(); }
-  /// Throws DistBackendError if an operation failed or `timeout` passed first.
+  /// Waits until the work is done. Throws DistBackendError if an operation has failed, or if `timeout` passes first.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void abort() override;
-  /// The future's value is the list of results.
+  /// Returns a future whose value is the list of results.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override { return facts_.sequence; }
 
  private:
-  /// Outlives the work if its operations do.
+  /// The state that outlives the work if its operations are not done.
   struct State {
     const std::shared_ptr<FlightRing> ring;
     const std::weak_ptr<World> world;
-    std::vector<OperationHandle> operations;         ///< also of `parts`
-    std::vector<std::shared_ptr<Staging>> stagings;  ///< also of `parts`
+    std::vector<OperationHandle> operations;         ///< includes the operations of `parts`
+    std::vector<std::shared_ptr<Staging>> stagings;  ///< includes the stagings of `parts`
     std::vector<std::shared_ptr<State>> parts;
     Buffers buffers;
     std::function<void()> endEvent;
@@ -74,21 +75,25 @@ class Work final : public ::c10d::Work {
     bool isFinished = false;
     Status status;
 
+    /// Whether all operations are done.
     bool areDone() const;
-    /// Copies results back at the first call. Requires: areDone().
+    /// Copies results back and calls `endEvent`, at the first call only. Returns the work's status. Requires:
+    /// areDone().
     const Status& finish();
+    /// Copies results back. Returns an error instead of throwing.
     Status copyBack();
-    /// finish() for a caller that learns the outcome: also records a failure.
+    /// Calls finish() for a caller that gets the status. If the work has failed, also writes the flight record.
     const Status& observe();
     /// Makes the current streams wait until the results are on their devices. Requires: finish().
     void join() const;
   };
 
-  /// Lets `endEvent` run when the operations end, without a caller that polls or waits.
+  /// Sets `endEvent` to be called when the operations are done, even if no caller polls or waits.
   void endWith(std::function<void()> endEvent);
-  /// Calls `action` on a thread for callbacks when the last operation is done, or here at once if the world no longer
-  /// exists.
+  /// Calls `action` on a thread for callbacks when all operations are done. If the world no longer exists, calls it at
+  /// once on this thread.
   static void whenDone(const std::shared_ptr<State>& state, std::function<void()> action);
+  /// Implements whenDone() for the operations from index `next` on.
   static void whenDoneFrom(size_t next, const std::shared_ptr<State>& state, std::function<void()> action);
 
   WorkFacts facts_;

@@ -21,14 +21,14 @@ using namespace agspeed::comm;
 
 struct AgGroup {
   ~AgGroup() {
-    if (world != nullptr && world->isForked()) (void)named.release();  // it belongs to the parent process
+    if (world != nullptr && world->isForked()) (void)named.release();  // leaked: it belongs to the parent process
   }
 
   std::shared_ptr<World> world;
   AgGroupOptions options{};
   std::vector<int> members;  ///< ranks of the world
-  std::string prefix;        ///< of its keys in the store
-  int numParts = 0;          ///< parts made of it so far
+  std::string prefix;        ///< prefix of its keys in the store
+  int numParts = 0;          ///< number of parts that were made of this group
   std::unique_ptr<NamedGroup> named;
 };
 
@@ -44,16 +44,18 @@ constexpr double kUsualTimeoutSeconds = 1800;
 thread_local std::string lastError;
 
 AgStatus statusOf(const Status& status) {
-  if (status) return AG_OK;
+  if (status.isOk()) return AG_OK;
   return status.code() == StatusCode::kInvalidArgument ? AG_INVALID_ARGUMENT : AG_FAILED;
 }
 
+/// Stores the error for ag_last_error(), and returns the status for C.
 AgStatus tell(const Status& status) {
-  if (!status) lastError = status.message();
+  if (!status.isOk()) lastError = status.message();
   return statusOf(status);
 }
 
-/// No exception crosses into C. Exceptions here mean that memory ran out or a thread could not be started.
+/// Calls the function and returns its status for C. Catches exceptions, which mean that memory ran out or a thread
+/// could not be started.
 template <typename Function>
 AgStatus guarded(Function function) {
   try {
@@ -89,13 +91,9 @@ std::optional<DType> typeOf(AgType type) {
 
 std::optional<NamedKind> kindOf(AgKind kind) {
   switch (kind) {
-    case AG_ALL_REDUCE: return NamedKind::kAllReduce;
-    case AG_ALL_GATHER: return NamedKind::kAllGather;
-    case AG_BROADCAST: return NamedKind::kBroadcast;
-    case AG_ALL_TO_ALL: return NamedKind::kAllToAll;
-    case AG_REDUCE_SCATTER: return NamedKind::kReduceScatter;
-    case AG_BARRIER: return NamedKind::kBarrier;
-    case AG_JOIN: return NamedKind::kJoin;
+#define AG_NAMED_KIND(kind, name, constant, rows, prepare) \
+  case constant: return NamedKind::k##kind;
+#include "comm/named/named_kinds.def"
   }
   return std::nullopt;
 }
@@ -111,15 +109,13 @@ std::optional<NamedReduction> reductionOf(AgReduction reduction) {
   return std::nullopt;
 }
 
-bool hasTensors(NamedKind kind) { return kind != NamedKind::kBarrier && kind != NamedKind::kJoin; }
-bool isWrittenInPlace(NamedKind kind) { return kind == NamedKind::kAllReduce || kind == NamedKind::kBroadcast; }
-
 bool isNegative(int64_t number) { return number < 0; }
 
 Status checkShapes(const Request& request) {
   const size_t count = request.shapes.size();
-  const bool isAllToAll = request.kind == NamedKind::kAllToAll;
-  if (hasTensors(request.kind) ? count == 0 || (isAllToAll && count > 1) : count > 0) {
+  const NamedRows rows = rowsOf(request.kind);
+  const bool takesOne = rows == NamedRows::kExchanged;
+  if (rows == NamedRows::kNone ? count > 0 : count == 0 || (takesOne && count > 1)) {
     return agspeed::invalidArgument(
         "'{}': {} of {} tensors; an all-to-all takes one, a barrier or join none, others "
         "one or more",
@@ -129,7 +125,7 @@ Status checkShapes(const Request& request) {
     if (std::any_of(shape.begin(), shape.end(), isNegative)) {
       return agspeed::invalidArgument("'{}': a tensor of shape {}, which is negative", request.name, toString(shape));
     }
-    if (shape.empty() && !isWrittenInPlace(request.kind)) {
+    if (shape.empty() && rows != NamedRows::kSame) {
       return agspeed::invalidArgument("'{}': {} of a tensor without dimensions, which has no rows", request.name,
                                       toString(request.kind));
     }
@@ -172,18 +168,18 @@ StatusOr<Request> requestOf(const AgRequest& wanted, int numRanks) {
     const AgTensor& tensor = wanted.tensors[i];
     request.shapes.emplace_back(tensor.dimensions, tensor.dimensions + tensor.num_dimensions);
   }
-  if (*kind == NamedKind::kAllToAll && wanted.splits != nullptr) {
+  if (rowsOf(*kind) == NamedRows::kExchanged && wanted.splits != nullptr) {
     request.splits.assign(wanted.splits, wanted.splits + numRanks);
   }
   AG_RETURN_IF_ERROR(checkShapes(request));
-  if (*kind == NamedKind::kAllToAll) AG_RETURN_IF_ERROR(checkSplits(request));
+  if (rowsOf(*kind) == NamedRows::kExchanged) AG_RETURN_IF_ERROR(checkSplits(request));
   if (*kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= numRanks)) {
     return agspeed::invalidArgument("'{}': root {} of {} ranks", request.name, request.root, numRanks);
   }
   return request;
 }
 
-/// Makes the outputs whose sizes depend on other ranks.
+/// Returns the function that allocates the outputs by the caller's `allocate`, once their sizes are known.
 std::function<StatusOr<BufferList>(const Dimensions&)> allocator(const AgRequest& wanted, const Request& request) {
   std::vector<size_t> bytesPerRow;
   for (const Dimensions& shape : request.shapes) {
@@ -206,17 +202,18 @@ StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
   NamedCall call;
   AG_ASSIGN_OR_RETURN(call.request, requestOf(wanted, numRanks));
   const Request& request = call.request;
+  const bool isInPlace = rowsOf(request.kind) == NamedRows::kSame;
   for (size_t i = 0; i < wanted.num_tensors; ++i) {
     const AgTensor& tensor = wanted.tensors[i];
     const size_t size = static_cast<size_t>(numElements(request.shapes[i])) * sizeInBytes(request.dtype);
-    if (size > 0 && (tensor.input == nullptr || (isWrittenInPlace(request.kind) && tensor.output == nullptr))) {
+    if (size > 0 && (tensor.input == nullptr || (isInPlace && tensor.output == nullptr))) {
       return agspeed::invalidArgument("'{}': tensor {} has no memory", request.name, i);
     }
-    // Inputs are only read; the engine has one type for inputs and outputs.
+    // The cast is safe, because inputs are only read; the engine has one type for inputs and outputs.
     call.inputs.emplace_back(static_cast<std::byte*>(const_cast<void*>(tensor.input)), size);
-    if (isWrittenInPlace(request.kind)) call.outputs.emplace_back(static_cast<std::byte*>(tensor.output), size);
+    if (isInPlace) call.outputs.emplace_back(static_cast<std::byte*>(tensor.output), size);
   }
-  if (hasTensors(request.kind) && !isWrittenInPlace(request.kind)) {
+  if (!isInPlace && rowsOf(request.kind) != NamedRows::kNone) {
     if (wanted.allocate == nullptr) {
       return agspeed::invalidArgument("'{}': {} needs `allocate`, which makes its output", request.name,
                                       toString(request.kind));
@@ -229,22 +226,14 @@ StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
 /// Makes the NamedGroup. Requires: all other members are set.
 Status open(AgGroup& group) {
   const AgGroupOptions& wanted = group.options;
-  const Clock::duration timeout = timeoutOf(wanted);
-  const auto own = std::find(group.members.begin(), group.members.end(), group.world->rank());
-  const NewGroup made{.name = group.prefix,
-                      .rank = static_cast<int>(own - group.members.begin()),
-                      .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeout)};
-  World& world = *group.world;
   NamedOptions options;
-  AG_ASSIGN_OR_RETURN(options.group.id, world.agreeOnId(world.store(), group.prefix + "/data", made));
-  AG_ASSIGN_OR_RETURN(options.messageId, world.agreeOnId(world.store(), group.prefix + "/messages", made));
   options.group.name = group.prefix;
   options.group.members = group.members;
-  options.group.timeout = timeout;
+  options.group.timeout = timeoutOf(wanted);
   options.plan.fusionBytes = static_cast<size_t>(std::max<int64_t>(wanted.fusion_bytes, 0));
   options.stallWarning = durationOf(wanted.stall_warning_seconds);
   options.stallShutdown = durationOf(wanted.stall_shutdown_seconds);
-  AG_ASSIGN_OR_RETURN(group.named, NamedGroup::create(world.engine(), std::move(options)));
+  AG_ASSIGN_OR_RETURN(group.named, createNamedGroup(*group.world, std::move(options)));
   return {};
 }
 
@@ -256,7 +245,7 @@ Status create(const char* rendezvous, int rank, int size, const AgGroupOptions* 
   group->options = options != nullptr ? *options : ag_group_options();
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(timeoutOf(group->options));
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  AG_ASSIGN_OR_RETURN(auto store, meetAt(rendezvous == nullptr ? "" : rendezvous, rank, size, deadline));
+  AG_ASSIGN_OR_RETURN(auto store, openRendezvousStore(rendezvous == nullptr ? "" : rendezvous, rank, size, deadline));
   AG_ASSIGN_OR_RETURN(group->world, World::create(store, rank, size, timeout));
   group->members.resize(static_cast<size_t>(size));
   std::iota(group->members.begin(), group->members.end(), 0);
@@ -341,7 +330,7 @@ AgStatus ag_wait(AgOperation* operation) {
 void ag_when_done(AgOperation* operation, void (*callback)(void* context, AgStatus status, const char* error),
                   void* context) {
   operation->handle->whenDone([callback, context](const Status& status) {
-    callback(context, statusOf(status), status ? nullptr : status.message().c_str());
+    callback(context, statusOf(status), status.isOk() ? nullptr : status.message().c_str());
   });
 }
 

@@ -14,11 +14,11 @@
 //
 // Settings come from the environment, as for the torch backend (AGSPEED_SOCKET_IFNAME, AGSPEED_JOB_KEY_FILE, ...).
 //
-// Errors: functions return a status. ag_last_error() describes this thread's last failure. AG_INVALID_ARGUMENT: the
-// call is wrong, or ranks made it differently; the group stays usable. AG_FAILED: the group has ended. Threading: any
-// thread may call, but no two at once with the same operation. Ownership: the bytes of tensors stay in place until the
-// operation is done. The caller frees groups and operations with the functions below. Free operations before their
-// group.
+// Errors: functions return a status. ag_last_error() describes this thread's last failure. AG_INVALID_ARGUMENT means
+// that the call is invalid, or that ranks made different calls; the group stays usable. AG_FAILED means that the group
+// has ended. Threading: any thread may call a function, but two threads must not use one operation at the same time.
+// Ownership: the bytes of tensors stay in place until the operation is done. The caller frees groups and operations
+// with the functions below, in any order, once no thread waits for them.
 #ifndef AGSPEED_COMM_C_API_NAMED_OPERATIONS_H_
 #define AGSPEED_COMM_C_API_NAMED_OPERATIONS_H_
 
@@ -35,12 +35,12 @@ typedef enum { AG_OK = 0, AG_INVALID_ARGUMENT = 1, AG_FAILED = 2 } AgStatus;
 
 typedef enum {
   AG_ALL_REDUCE = 0,
-  AG_ALL_GATHER = 1,  ///< ranks may differ in their first dimension
+  AG_ALL_GATHER = 1,  ///< tensors may differ between ranks in their first dimension
   AG_BROADCAST = 2,
   AG_ALL_TO_ALL = 3,      ///< `splits` states how many rows go to each rank
-  AG_REDUCE_SCATTER = 4,  ///< equal shares of the rows; if they cannot be equal, the first are one row larger
+  AG_REDUCE_SCATTER = 4,  ///< ranks get equal parts of the rows; if impossible, the first ranks get one row more
   AG_BARRIER = 5,
-  AG_JOIN = 6  ///< until all ranks have joined, ranks that have joined contribute zeros to all-reduces
+  AG_JOIN = 6  ///< ranks that have joined contribute zeros to all-reduces until all have joined
 } AgKind;
 
 typedef enum { AG_AVERAGE = 0, AG_SUM = 1, AG_MIN = 2, AG_MAX = 3, AG_PRODUCT = 4 } AgReduction;
@@ -62,10 +62,11 @@ typedef struct AgGroup AgGroup;
 typedef struct AgOperation AgOperation;
 
 typedef struct {
-  double timeout_seconds;                                ///< of every operation; 0: half an hour
-  int64_t fusion_bytes;                                  ///< upper limit of a fused operation; 0: nothing is fused.
-                                                         ///< Only rank 0's counts
-  double stall_warning_seconds, stall_shutdown_seconds;  ///< 0: never
+  double timeout_seconds;  ///< limit of every operation; 0: half an hour
+  int64_t fusion_bytes;    ///< the most bytes of a fused operation, as set at rank 0; 0: nothing is fused
+  /// Rank 0 logs an operation that some ranks have not started after stall_warning_seconds, and the group fails after
+  /// stall_shutdown_seconds; 0: never. The second has no effect if the first is 0.
+  double stall_warning_seconds, stall_shutdown_seconds;
 } AgGroupOptions;
 
 typedef struct {
@@ -80,56 +81,59 @@ typedef struct {
   AgKind kind;
   AgType type;
   AgReduction reduction;
-  int root;      ///< for a broadcast
-  int priority;  ///< a higher one runs sooner if the plan orders by priority
+  int root;      ///< the root of a broadcast
+  int priority;  ///< a higher value runs sooner if the plan orders by priority
   double prescale, postscale;
-  int is_cacheable;    ///< whether the name is likely to be used again
-  size_t num_tensors;  ///< several run as one operation
+  int is_cacheable;    ///< not 0: the name is likely to be used again
+  size_t num_tensors;  ///< several tensors are handled as one operation
   const AgTensor* tensors;
   const int64_t* splits;  ///< for an all-to-all: one count per rank
-  /// For all-gathers, all-to-alls and reduce-scatters: returns memory for the output of this tensor, whose first
-  /// dimension is `rows`. The operation fails if it returns NULL. Called on a thread of the library, which must not
-  /// wait for operations.
+  /// For all-gathers, all-to-alls and reduce-scatters: returns memory for the output of the tensor at index `tensor`.
+  /// The output has `rows` as its first dimension. If this function returns NULL, the operation fails, unless the
+  /// output is empty. A thread of the library calls it, so it must not wait for operations.
   void* (*allocate)(void* context, size_t tensor, int64_t rows);
   void* context;
 } AgRequest;
 
-/// Options and a request with default values: sums, factors of 1, 32 MiB fused, a warning after 60 s.
+/// Return options and a request with default values: sums, factors of 1, fusion up to 32 MiB, a warning after 60 s.
 AgGroupOptions ag_group_options(void);
 AgRequest ag_request(const char* name, AgKind kind, AgType type);
 
-/// The text of this thread's last failure; valid until its next one.
+/// Returns the text of this thread's last failure. The text is valid until the thread's next failure.
 const char* ag_last_error(void);
 
-/// All ranks call it. `rendezvous`: where ranks find each other; the same at all ranks. "file:FOLDER" names an existing
-/// folder that all ranks can write to and that belongs to this job. "tcp:HOST:PORT" is an address of rank 0's host,
-/// where rank 0's group serves all ranks that prove the job key. `options`: NULL for ag_group_options(). Its timeout
-/// also limits how long ranks wait for rank 0.
+/// Makes a group of all ranks. All ranks call it. `rendezvous`: where ranks find each other; the same text at all
+/// ranks. "file:FOLDER" names an existing folder that all ranks can write to and that belongs to this job.
+/// "tcp:HOST:PORT" is an address of rank 0's host, where rank 0's group serves all ranks that prove the job key.
+/// `options`: NULL means ag_group_options(). The timeout also limits how long ranks wait for each other.
 AgStatus ag_group_create(const char* rendezvous, int rank, int size, const AgGroupOptions* options, AgGroup** group);
-/// Makes a group of some ranks of `whole`; free it before `whole`. All ranks of `whole` call this in the same order.
-/// `*group` is NULL at ranks outside the part. Ranks of the part count from 0 in the order of `whole`.
+/// Makes a group of some ranks of `whole`. All ranks of `whole` make these calls in the same order. `*group` is NULL at
+/// ranks outside the part. Ranks of the part are numbered from 0, in the order of their ranks in `whole`.
 AgStatus ag_group_create_part(AgGroup* whole, const int* ranks, size_t num_ranks, AgGroup** group);
 int ag_group_rank(const AgGroup* group);
 int ag_group_size(const AgGroup* group);
-/// This rank leaves. Operations of all ranks that are not in flight fail, and later ones too.
+/// Makes this rank leave the group. Operations that not all ranks have started fail at all ranks, and so do later
+/// operations.
 void ag_group_shutdown(AgGroup* group);
-/// Ends all operations in flight. NULL is allowed.
+/// Frees the group. Its unfinished operations fail. NULL is allowed.
 void ag_group_free(AgGroup* group);
 
-/// Also returns AG_INVALID_ARGUMENT if the name is in flight.
+/// Starts an operation. Returns AG_INVALID_ARGUMENT also if an operation of this name is in flight.
 AgStatus ag_start(AgGroup* group, const AgRequest* request, AgOperation** operation);
-/// Not 0 once ag_wait() would return at once.
+/// Returns 1 if ag_wait() would return at once, else 0.
 int ag_is_done(AgOperation* operation);
+/// Waits until the operation is done, and returns its status.
 AgStatus ag_wait(AgOperation* operation);
-/// Calls back once, on a thread for callbacks, which may wait and block. `error` is NULL or a text that is valid during
-/// the callback. Do not free the operation before the callback.
+/// Calls `callback` once when the operation is done, on a thread for callbacks. The callback may wait and block.
+/// `error` is NULL or a text that is valid during the callback. Do not free the operation before the callback.
 void ag_when_done(AgOperation* operation, void (*callback)(void* context, AgStatus status, const char* error),
                   void* context);
-/// For an all-to-all that is done: rows received from each rank. Returns: how many were written, at most `count`.
+/// For an all-to-all that is done: writes the numbers of rows received from each rank to `rows`, at most `count`
+/// numbers. Returns how many numbers it has written.
 size_t ag_received_rows(const AgOperation* operation, int64_t* rows, size_t count);
-/// For a join that is done: the rank that joined last.
+/// For a join that is done: returns the rank that joined last.
 int ag_last_joined(const AgOperation* operation);
-/// Does not end the operation. NULL is allowed.
+/// Frees the handle. Does not cancel the operation. NULL is allowed.
 void ag_operation_free(AgOperation* operation);
 
 #pragma GCC visibility pop

@@ -1,93 +1,106 @@
 // SPDX-License-Identifier: Apache-2.0
-// Association (SCTP's term): the rails, keys and messages between this process and another one. All channels that one
-// of the two has opened to the other share it. Inside, the two processes are the ranks of a group of two; the connector
-// is rank 0. Instead of reading a store, each end gets the other's record from the hello or the welcome.
+// Association (SCTP's term): all traffic of the channels from one process, the connector, to another process, the
+// listener. It owns the rails, keys and messages of this traffic. Channels in the opposite direction use another
+// association. Internally, the two processes form a group of two ranks, in which the connector is rank 0. They use no
+// common store: each process gets the record of the other process from the hello or the welcome.
 //
-// One thread at a time; the poller outlives it.
+// Only one thread at a time may use an association. The poller outlives it.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "comm/channel/hello.h"
 #include "comm/io/poller.h"
 #include "comm/network/network_messenger.h"
 #include "comm/network/network_options.h"
-#include "comm/rendezvous/store.h"
 
 namespace agspeed::comm {
 
-/// The traffic of all rails of an interface.
+/// Traffic counters of one interface: the sums over its rails.
 struct InterfaceTraffic {
   uint64_t numBytesSent = 0;  ///< payload, including retransmissions
   uint64_t numBytesReceived = 0;
-  uint64_t numLosses = 0;  ///< connections that were up and were lost
+  uint64_t numLosses = 0;  ///< connections that were lost while a channel used them
 };
 
 class Association final : private Poller::Handler {
  public:
   enum class Role : int { kConnector = 0, kListener = 1 };
 
-  /// Listens on the rails of `options`, whose rank, size and epoch this function fills in. The connector chooses
-  /// `number`.
+  /// Creates one end of an association, whose rails listen when this function returns. It sets `rank`, `size` and
+  /// `epoch` of `options` itself. `number` is the same at both ends: the connector chooses it, and the listener gets it
+  /// from the hello.
   static StatusOr<std::unique_ptr<Association>> open(Poller& poller, NetworkOptions options, Role role,
                                                      uint32_t number);
   ~Association();
   Association(const Association&) = delete;
 
-  /// This end's record, to send to the peer.
-  const std::string& record() const { return record_; }
-  /// Sets the peer. Messages can be sent from now on.
+  /// Returns the record of this end, which the peer passes to introduce().
+  const std::string& record() const { return messenger_->record(); }
+  /// Sets the peer: its record, with which the rails connect to it, and its name for logs and errors.
   void introduce(const Introduction& peer);
 
   Role role() const { return role_; }
   uint32_t number() const { return number_; }
   int peer() const { return 1 - static_cast<int>(role_); }
-  /// Counts the channels and connectors of this process that use the association.
+  /// Adds a user of the association: a channel, a connector, or the control line of a closed channel. The domain does
+  /// not drop an association that has users. An association that lost its last user logs nothing about its peer.
   void addUser() {
     ++numUsers_;
-    wasUsed_ = true;
+    messenger_->names().setLogged(true);
   }
-  void removeUser() { --numUsers_; }
+  void removeUser() { messenger_->names().setLogged(--numUsers_ > 0); }
   bool isUsed() const { return numUsers_ > 0; }
-  /// A number that no other channel of the association has.
+  /// Notes a channel that both ends have open. Lost connections count only while there is one, because a process that
+  /// has closed its channels may end at any time.
+  void addOpenChannel() { ++numOpen_; }
+  void removeOpenChannel() { --numOpen_; }
+  /// Counts the lost connections that the previous call found. Call it regularly, after the control lines were read: a
+  /// peer says in time that it closes, but its connections may end before its farewell has been read.
+  void countLosses();
+  /// Returns a channel number that this association has not used yet.
   uint32_t nextChannel() { return ++numChannels_; }
 
-  /// Moves bytes without waiting.
-  void progress();
-  // See Messenger. Log lines of these calls name processes instead of ranks.
-  void send(Transfer& transfer);
-  void receive(Transfer& transfer);
-  void cancel(Transfer& transfer, const Status& reason);
+  /// Sends and receives everything that is possible without waiting.
+  void progress() { (void)messenger_->progress({}); }
+  // These functions forward to the messenger; see Messenger. The control frames of receive() leave with the next
+  // progress(), because callers often start several receives and then call test().
+  void send(Transfer& transfer) { messenger_->send(transfer); }
+  void receive(Transfer& transfer) {
+    messenger_->beginTurn();
+    messenger_->receive(transfer);
+  }
+  void cancel(Transfer& transfer, const Status& reason) { messenger_->cancel(transfer, reason); }
   void dropCommunicator(uint32_t communicator) { messenger_->dropCommunicator(communicator); }
   bool hasUnsent() const { return messenger_->hasUnsent(); }
-  /// Adds the traffic of each rail to the total of the rail's interface.
+  /// Adds the counters of each rail to the entry of `traffic` whose interface has the address of the rail. `traffic`
+  /// has one entry per interface.
   void addTraffic(std::span<const Interface> interfaces, std::span<InterfaceTraffic> traffic) const;
-  /// Rewrites a failure of the messenger in terms of processes and hosts.
-  Status describe(const Status& failure) const;
-  /// "process 4242 on node1".
-  std::string peerName() const;
+  /// Returns the name of the peer for messages, such as "process 4242 on node1".
+  std::string peerName() const { return messenger_->names().of(peer()); }
 
  private:
   Association(Poller& poller, Role role, uint32_t number) : poller_(poller), role_(role), number_(number) {}
-  class Names;
   void ready(uint32_t) override { progress(); }
-  /// Rewrites a sentence about the two ranks in terms of processes and hosts.
-  std::string named(std::string text) const;
 
   Poller& poller_;
   const Role role_;
   const uint32_t number_;
-  MemoryStore store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Poller::Id id_ = 0;
-  std::string record_;
-  std::string peerName_;
   int numUsers_ = 0;
-  bool wasUsed_ = false;
   uint32_t numChannels_ = 0;
+  int numOpen_ = 0;
+  struct Losses {
+    uint64_t counted = 0;
+    uint64_t numHandled = 0;  ///< how many of the rail's losses were counted or ignored
+    uint64_t numFound = 0;    ///< how many of the rail's losses the latest countLosses() found
+  };
+  std::vector<Losses> losses_;  ///< one element per rail
 };
 
 }  // namespace agspeed::comm

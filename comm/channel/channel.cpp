@@ -9,37 +9,38 @@
 namespace agspeed::comm {
 namespace {
 
-/// The record that an end of a channel sends when it closes: the number of messages that it has sent.
+/// The record that an end of a channel sends when it closes: the number of messages that it has sent or received.
 using Farewell = std::array<std::byte, sizeof(uint64_t)>;
 
 }  // namespace
 
-Request::Request(Channel& channel, size_t maxParts) : channel_(channel), parts_(maxParts) {
+ChannelRequest::ChannelRequest(Channel& channel, size_t maxParts) : channel_(channel), parts_(maxParts) {
   for (Part& part : parts_) part.request = this;
 }
 
-void Request::Part::finished(const Status& status) { request->channel_.finished(*this, status); }
+void ChannelRequest::Part::finished(const Status& status) { request->channel_.finished(*this, status); }
 
 Channel::Channel(Association& association, Direction direction, uint32_t number, std::unique_ptr<ControlLine> line)
     : association_(association), direction_(direction), number_(number), line_(std::move(line)) {
   const bool isSending = direction == Direction::kSend;
-  const size_t count = isSending ? kMaxSends : kMaxReceives, maxParts = isSending ? 1 : Request::kMaxParts;
+  const size_t count = isSending ? kMaxSends : kMaxReceives, maxParts = isSending ? 1 : ChannelRequest::kMaxParts;
   for (size_t i = 0; i < count; ++i) {
-    requests_.push_back(std::make_unique<Request>(*this, maxParts));
+    requests_.push_back(std::make_unique<ChannelRequest>(*this, maxParts));
     free_.push_back(requests_.back().get());
   }
   association_.addUser();
+  association_.addOpenChannel();
 }
 
 Channel::~Channel() { close(); }
 
-Request* Channel::take(size_t numParts) {
+ChannelRequest* Channel::take(size_t numParts) {
   if (free_.empty()) return nullptr;
-  Request* request = free_.back();
+  ChannelRequest* request = free_.back();
   free_.pop_back();
   request->numParts_ = numParts;
   request->numLeft_ = numParts;
-  request->status_ = {};
+  request->failure_.reset();
   return request;
 }
 
@@ -51,68 +52,78 @@ uint64_t Channel::nextOf(int tag) {
   return 0;
 }
 
-void Channel::start(Request& request, size_t part, std::span<std::byte> bytes, int tag) {
-  Request::Part& transfer = request.parts_[part];
+void Channel::start(ChannelRequest& request, size_t part, std::span<std::byte> bytes, int tag) {
+  ChannelRequest::Part& transfer = request.parts_[part];
   transfer.peer = association_.peer();
   transfer.id = {number_, static_cast<uint32_t>(tag), nextOf(tag)};
   transfer.bytes = bytes;
   transfer.mayBeShorter = true;
   transfer.numReceived = 0;
   transfer.isUnderWay = true;
-  if (!failure_) return finished(transfer, failure_);
+  if (failure_) return finished(transfer, *failure_);
   direction_ == Direction::kSend ? association_.send(transfer) : association_.receive(transfer);
 }
 
-Request* Channel::send(std::span<std::byte> bytes, int tag) {
-  Request* request = take(1);
+ChannelRequest* Channel::send(std::span<std::byte> bytes, int tag) {
+  ChannelRequest* request = take(1);
   if (request != nullptr) start(*request, 0, bytes, tag);
   return request;
 }
 
-Request* Channel::receive(std::span<const ReceiveTarget> targets) {
-  Request* request = take(targets.size());
+ChannelRequest* Channel::receive(std::span<const ReceiveTarget> targets) {
+  ChannelRequest* request = take(targets.size());
   if (request == nullptr) return nullptr;
   for (size_t i = 0; i < targets.size(); ++i) start(*request, i, targets[i].bytes, targets[i].tag);
   checkEnd();
   return request;
 }
 
-void Channel::finished(Request::Part& part, const Status& status) {
+void Channel::finished(ChannelRequest::Part& part, const Status& status) {
   part.isUnderWay = false;
-  Request& request = *part.request;
+  ChannelRequest& request = *part.request;
   --request.numLeft_;
-  if (status) {
+  if (status.isOk()) {
     ++numFinished_;
-  } else if (request.status_) {
-    request.status_ = status;
+  } else if (!request.failure_) {
+    request.failure_ = status;
   }
 }
 
-std::optional<Status> Channel::test(Request& request, int* sizes) {
+std::optional<Status> Channel::test(ChannelRequest& request, int* sizes) {
   if (request.numParts_ == 0) return invalidArgument("the request is none that is under way");
-  if (!request.status_) return association_.describe(request.status_);
+  if (request.failure_) {
+    const Status failure = *request.failure_;
+    if (request.numLeft_ == 0) release(request);
+    return failure;
+  }
   if (request.numLeft_ > 0) return std::nullopt;
   for (size_t i = 0; sizes != nullptr && i < request.numParts_; ++i) {
-    const Request::Part& part = request.parts_[i];
+    const ChannelRequest::Part& part = request.parts_[i];
     sizes[i] = static_cast<int>(direction_ == Direction::kSend ? part.bytes.size() : part.numReceived);
   }
+  release(request);
+  return Status();
+}
+
+void Channel::release(ChannelRequest& request) {
   request.numParts_ = 0;
   free_.push_back(&request);
-  return Status();
 }
 
 void Channel::readLine() {
   if (line_ == nullptr) return;
   while (const auto record = line_->receive()) {
-    if (record->size() == sizeof(Farewell)) numSentByPeer_ = ByteReader(*record).take<uint64_t>();
+    if (record->size() != sizeof(Farewell)) continue;
+    numSentByPeer_ = ByteReader(*record).take<uint64_t>();
+    endOpen();
   }
-  // A line that ends without a farewell means that the process has ended. Messages that it sent before may still
-  // arrive; the messenger detects when no more will.
+  // If the line was closed without a farewell, the peer's process has ended. Messages that it sent before may still
+  // arrive. The messenger detects when no more messages can arrive.
   checkEnd();
 }
 
 void Channel::checkEnd() {
-  if (!numSentByPeer_ || !failure_) return;
+  if (!numSentByPeer_ || failure_) return;
   if (direction_ == Direction::kReceive && numFinished_ < *numSentByPeer_) return;
   fail(unavailable("the connection was closed by " + association_.peerName()));
 }
@@ -121,16 +132,21 @@ void Channel::fail(const Status& failure) {
   failure_ = failure;
   for (const auto& request : requests_) {
     for (size_t i = 0; i < request->numParts_; ++i) {
-      Request::Part& part = request->parts_[i];
+      ChannelRequest::Part& part = request->parts_[i];
       if (part.isUnderWay) association_.cancel(part, failure);
     }
   }
 }
 
+void Channel::endOpen() {
+  if (std::exchange(isOpen_, false)) association_.removeOpenChannel();
+}
+
 void Channel::close() {
   if (std::exchange(isClosed_, true)) return;
+  endOpen();
   const uint64_t numFinished = numFinished_;
-  if (failure_) fail(unavailable("the connection was closed by this process"));
+  if (!failure_) fail(unavailable("the connection was closed by this process"));
   association_.dropCommunicator(number_);
   if (line_ != nullptr) {
     Farewell farewell;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Channel: messages in one direction between two processes, in the order of their sends per tag. Made by a Domain. A
-// Request is a message in flight, or a group of up to kMaxParts messages that are received together; tags distinguish
-// them.
+// Channel: carries messages in one direction between two processes. Messages of one tag match in order: the n-th
+// receive gets the n-th message. A Domain makes channels. A ChannelRequest tracks one send, or a group of up to
+// kMaxParts receives that complete together. The tags tell the messages of a group apart.
 //
-// Threading and ownership: the domain's lock protects all functions. The channel owns its requests, which come from a
-// pool. The caller owns the bytes, which stay in place until the request is done or the channel is closed.
+// Threading: the domain's lock protects all functions. Ownership: the channel owns its requests, and takes them from a
+// pool. The caller owns the bytes, and keeps them in place until the request is done or the channel is closed.
 #pragma once
 
 #include <cstdint>
@@ -24,16 +24,16 @@ namespace agspeed::comm {
 class Channel;
 
 struct ReceiveTarget {
-  std::span<std::byte> bytes;  ///< a message may be shorter
+  std::span<std::byte> bytes;  ///< memory for the message, which may be shorter
   int tag = 0;
 };
 
-class Request {
+class ChannelRequest {
  public:
   static constexpr size_t kMaxParts = 8;
 
-  /// `maxParts`: the most messages of this request.
-  Request(Channel& channel, size_t maxParts);
+  /// Makes a free request of `channel` with room for `maxParts` messages.
+  ChannelRequest(Channel& channel, size_t maxParts);
   Channel& channel() const { return channel_; }
 
  private:
@@ -41,22 +41,23 @@ class Request {
   struct Part final : Transfer {
     void finished(const Status& status) override;
     std::string describe() const override { return "a message of a channel"; }
-    Request* request = nullptr;
+    ChannelRequest* request = nullptr;
     bool isUnderWay = false;
   };
 
   Channel& channel_;
   std::vector<Part> parts_;
-  size_t numParts_ = 0;  ///< 0: the request is free
-  size_t numLeft_ = 0;
-  Status status_;
+  size_t numParts_ = 0;            ///< messages of the request; 0: the request is free
+  size_t numLeft_ = 0;             ///< messages that are still in flight
+  std::optional<Status> failure_;  ///< the first failure of one of its messages
 };
 
 class Channel {
  public:
   enum class Direction { kSend, kReceive };
 
-  /// `line` belongs to this channel from now on.
+  /// Makes the local end of channel `number`, and a user of the association. The channel takes ownership of the control
+  /// line.
   Channel(Association& association, Direction direction, uint32_t number, std::unique_ptr<ControlLine> line);
   /// Calls close().
   ~Channel();
@@ -64,46 +65,59 @@ class Channel {
   Direction direction() const { return direction_; }
   Association& association() const { return association_; }
 
-  /// Starts to send; nullptr: kMaxSends requests are in flight.
-  Request* send(std::span<std::byte> bytes, int tag);
-  /// Starts to receive; nullptr: kMaxReceives requests are in flight. Requires: 1 to Request::kMaxParts targets.
-  Request* receive(std::span<const ReceiveTarget> targets);
-  /// nullopt while the request is in flight. Ok: the request is free, and `sizes`, unless it is null, has the size of
-  /// each message. A failure is permanent: the request stays taken. Invalid argument: the request is free.
-  std::optional<Status> test(Request& request, int* sizes);
+  /// Starts to send `bytes`. Returns: the request; nullptr if kMaxSends requests are in flight.
+  ChannelRequest* send(std::span<std::byte> bytes, int tag);
+  /// Starts to receive one message into each target. Returns: the request for all of them; nullptr if kMaxReceives
+  /// requests are in flight. Requires: 1 to ChannelRequest::kMaxParts targets.
+  ChannelRequest* receive(std::span<const ReceiveTarget> targets);
+  /// Checks whether the request has completed, and returns a completed request to the pool. Returns: nullopt while the
+  /// request is in flight; Ok if it has succeeded; otherwise its failure. On success, this function writes the size of
+  /// each message to `sizes`, unless `sizes` is null.
+  ///
+  /// A failed request returns to the pool only when none of its messages is in flight any more. Until then, every test
+  /// returns the same failure. A test of a request that is in the pool fails as invalid argument.
+  std::optional<Status> test(ChannelRequest& request, int* sizes);
 
-  /// Handles the peer's records on the control line, and the line's end.
+  /// Reads the peer's farewell from the control line if it has arrived, and calls checkEnd(). Call it when the line has
+  /// changed.
   void readLine();
-  /// Ends all requests, whose bytes are not read or written any more, and sends a farewell to the peer.
+  /// Closes the channel: cancels all requests in flight, so that their bytes are not accessed any more, and sends a
+  /// farewell to the peer. Later calls do nothing.
   void close();
-  /// The control line of a closed channel, which stays open until the peer closes its end; nullptr: there is none.
+  /// Transfers ownership of the control line to the caller; nullptr: there is none. Requires: the channel is closed.
+  /// The line stays open until the peer closes its end or the line is destroyed.
   std::unique_ptr<ControlLine> takeLine() { return std::move(line_); }
 
  private:
-  friend class Request;
+  friend class ChannelRequest;
   static constexpr size_t kMaxReceives = 32;
-  static constexpr size_t kMaxSends = kMaxReceives * Request::kMaxParts;
+  static constexpr size_t kMaxSends = kMaxReceives * ChannelRequest::kMaxParts;
 
-  Request* take(size_t numParts);
-  void start(Request& request, size_t part, std::span<std::byte> bytes, int tag);
-  void finished(Request::Part& part, const Status& status);
+  ChannelRequest* take(size_t numParts);
+  void release(ChannelRequest& request);
+  void start(ChannelRequest& request, size_t part, std::span<std::byte> bytes, int tag);
+  void finished(ChannelRequest::Part& part, const Status& status);
   uint64_t nextOf(int tag);
-  /// Fails the channel if the peer has closed it and no more messages will arrive.
+  /// Fails the channel if the peer has closed its end: a sending channel at once, a receiving channel when all messages
+  /// of the peer have been received.
   void checkEnd();
-  /// Fails all requests in flight, and all that are started later.
+  /// Notes at the association that an end has closed the channel.
+  void endOpen();
+  /// Fails all requests in flight, and all requests that are started later.
   void fail(const Status& failure);
 
   Association& association_;
   const Direction direction_;
   const uint32_t number_;
   std::unique_ptr<ControlLine> line_;
-  std::vector<std::unique_ptr<Request>> requests_;
-  std::vector<Request*> free_;
-  std::vector<std::pair<int, uint64_t>> sequences_;  ///< by tag
-  uint64_t numFinished_ = 0;                         ///< messages that were sent or received
-  std::optional<uint64_t> numSentByPeer_;            ///< messages in all; known when the peer has closed
-  Status failure_;
-  bool isClosed_ = false;
+  std::vector<std::unique_ptr<ChannelRequest>> requests_;
+  std::vector<ChannelRequest*> free_;
+  std::vector<std::pair<int, uint64_t>> sequences_;  ///< the next sequence of each tag
+  uint64_t numFinished_ = 0;                         ///< messages that were sent or received successfully
+  std::optional<uint64_t> numSentByPeer_;            ///< from the peer's farewell: the messages that it sent in all
+  std::optional<Status> failure_;                    ///< why all requests fail
+  bool isClosed_ = false;                            ///< at this end
+  bool isOpen_ = true;                               ///< at both ends, as far as this end knows
 };
 
 }  // namespace agspeed::comm

@@ -31,7 +31,7 @@ void Connector::start(const RailAddress& target) {
   IpAddress any;
   any.isV6 = target.address.isV6;
   StatusOr<tcp::Socket> socket = tcp::Socket::connect(any, "", target);
-  if (!socket) {
+  if (!socket.hasValue()) {
     attempt.error = errno;
     attempt.isDecided = true;
     return;
@@ -65,7 +65,7 @@ std::optional<Status> Connector::readWelcome(ByteView bytes) {
   const std::optional<Welcome> welcome = decodeWelcome(bytes, sent_, ticket_.secret, key_);
   if (!welcome) {
     return invalidArgument("cannot connect to " + listenerName() +
-                           ": what answers there does not prove to be the listener");
+                           ": the process that answers there does not prove that it is the listener");
   }
   if (!welcome->refusal.empty()) {
     return invalidArgument("cannot connect to " + listenerName() + ": it refuses: " + welcome->refusal);

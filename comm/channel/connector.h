@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connector: one connect() in progress. It tries all addresses of a ticket at once and sends the hello to the first one
-// that accepts; the welcome makes the channel. One thread at a time; poller and association outlive it.
+// Connector: one connect() in progress. It tries all addresses of a ticket at once and sends the hello to the first
+// address that accepts. The channel can be made when a welcome arrives that accepts the hello and proves the ticket's
+// secret. One thread at a time. The poller, the association, the job key and the owner outlive the connector.
 #pragma once
 
 #include <memory>
@@ -17,13 +18,15 @@ namespace agspeed::comm {
 
 class Connector {
  public:
+  /// Starts to connect to all addresses of the ticket. Calls owner.lineChanged() when advance() should be called.
   Connector(Poller& poller, Association& association, Ticket ticket, Hello hello, const JobKey& key,
             ControlLine::Owner& owner, Clock::time_point deadline);
   ~Connector();
 
-  /// Checks the progress. nullopt: not finished yet. Ok: takeLine() and channel() are valid, and the association knows
-  /// the peer. Unavailable: no process answers at the addresses, or not in time. Invalid argument: the listener refuses
-  /// or does not prove the ticket's secret; the message has the reason.
+  /// Continues the connect() with everything that has arrived, without waiting. Returns: nullopt while the connect() is
+  /// in progress. Ok: takeLine() and channel() are valid, and the association knows the peer. Unavailable: no process
+  /// answered in time, or the process closed the connection. Invalid argument: the listener refused the hello, or did
+  /// not prove the ticket's secret; the message has the reason.
   std::optional<Status> advance(Clock::time_point now);
 
   std::unique_ptr<ControlLine> takeLine() { return std::move(line_); }
@@ -41,7 +44,7 @@ class Connector {
   void start(const RailAddress& target);
   void decided(Attempt& attempt);
   std::optional<Status> readWelcome(ByteView bytes);
-  /// "process 4242 at 10.0.0.5 port 40000, 10.1.0.5 port 40001".
+  /// Returns the name of the listener for errors: "process 4242 at 10.0.0.5 port 40000, 10.1.0.5 port 40001".
   std::string listenerName() const;
 
   Poller& poller_;

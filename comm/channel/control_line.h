@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// ControlLine: a TCP connection beside the rails that carries short records in order. The two ends of a channel connect
-// over it, and it shows when the other end has closed. It carries no payload, so one link is enough; if that link is
-// cut, the line stays open. A record is a length in 4 bytes, then the bytes.
+// ControlLine: a TCP connection beside the rails that carries short records in order. It carries the hello and the
+// welcome when a channel connects, and the farewell when an end closes. A line uses one network link. If that link is
+// cut, the line stays open. A record is sent as its length in 4 bytes, followed by its bytes.
 //
-// One thread at a time; the poller outlives it.
+// Only one thread at a time may use a line. The poller and the owner outlive it.
 #pragma once
 
 #include <cstddef>
@@ -20,28 +20,29 @@ class ControlLine final : private Poller::Handler {
  public:
   class Owner {
    public:
-    /// A record may have arrived, or the line has ended. Not called from within the line's own functions.
+    /// Notifies the owner that a line may have been established, received a record or been closed. The poller calls
+    /// this function. The other functions of a line never call it.
     virtual void lineChanged() = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// `socket` is connected. Records of more than `maxBytes` end the line.
+  /// Makes a line of a connected socket. The line is closed if the peer announces a record of more than `maxBytes`.
   ControlLine(Poller& poller, tcp::Socket socket, size_t maxBytes, Owner& owner);
   ~ControlLine();
   ControlLine(const ControlLine&) = delete;
 
-  /// Whether further records may arrive.
+  /// Returns whether the line is open, so that further records may arrive.
   bool isOpen() const { return isOpen_; }
-  /// Sends a record. The line ends if the kernel does not accept the record at once; it normally does, because records
-  /// are rare.
+  /// Sends a record, unless the line is closed. Closes the line if the kernel does not accept the whole record at once.
+  /// The kernel normally accepts it, because records are rare.
   void send(ByteView record);
   /// Closes the sending direction. Records that were sent before still arrive.
   void finish() const;
-  /// The next record that has arrived completely.
+  /// Removes and returns the next record that has arrived completely; nullopt: there is none.
   std::optional<std::vector<std::byte>> receive();
-  /// The bytes of the next record that have arrived, without its length.
+  /// Returns the bytes of the next record that have arrived so far, without the record's length. Removes nothing.
   ByteView begun() const;
 
  private:

@@ -15,17 +15,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A caller that waits for one association also drives all others in one of this many calls.
+/// A caller that waits for one association drives all others only in one of this many calls.
 constexpr uint64_t kDrivesPerTurn = 8;
-/// Interval at which the timers of all associations run; and how long the thread sleeps if there are no associations.
+/// kTimers: the interval at which the timers of all associations run. kIdle: how long the domain's thread sleeps if
+/// there are no associations and no hello is awaited.
 constexpr Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
-/// If a caller has driven within this time, it will probably drive again, so the thread does not.
+/// The domain's thread does not drive if a caller has driven within this time, because the caller will probably drive
+/// again.
 constexpr Clock::duration kCallersTurn = milliseconds(4);
+/// How long an unused association of a connector is kept at most while it has bytes to send.
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
-/// An unused association of a peer is kept this long: the peer may have sent a hello for another channel of it just
-/// before it closed the last one here.
+/// How long an unused association of a listener is kept. Its connector may have sent a hello for another channel just
+/// before the last channel was closed here.
 constexpr Clock::duration kHelloOnItsWay = milliseconds(3000);
-/// More than any job needs. Further associations are refused.
+/// The maximum number of associations, more than any job needs. A hello that needs another one is refused.
 constexpr size_t kMaxAssociations = 4096;
 
 uint64_t randomNumber() {
@@ -163,7 +166,7 @@ StatusOr<Channel*> Domain::connect(Ticket::Bytes ticket, const Home& home) {
   Ticket::setNote(ticket, 0);
   const std::unique_ptr<Connector> connector = std::move(found->second);
   connectors_.erase(found);
-  if (!*status) return *status;
+  if (!status->isOk()) return *status;
   return adopt(std::make_unique<Channel>(connector->association(), Channel::Direction::kSend, connector->channel(),
                                          connector->takeLine()));
 }
@@ -186,7 +189,7 @@ Channel* Domain::accept(Listener& listener) {
 StatusOr<Association*> Domain::associationFor(const Hello& hello, const Home& home) {
   const PeerKey key(hello.from.domain, hello.association);
   if (const auto known = incoming_.find(key); known != incoming_.end()) return known->second;
-  // Check the record now, so that the connector gets the reason of a failure before its first message.
+  // Check the record now, so that the connector gets the reason of a failure before it sends its first message.
   AG_RETURN_IF_ERROR(decodePeerRecord(hello.from.record, options_.key).status());
   if (associations_.size() >= kMaxAssociations) return resourceExhausted("this process has too many connections");
   AG_ASSIGN_OR_RETURN(auto opened, openAssociation(Association::Role::kListener, hello.association, home));
@@ -210,30 +213,30 @@ void Domain::welcome(HelloServer::Caller caller) {
   Welcome answer;
   answer.from = {id_, static_cast<uint32_t>(getpid()), host_, ""};
   StatusOr<Association*> association = associationFor(*hello, listener->second->home);
-  if (association) {
+  if (association.hasValue()) {
     answer.from = introduce(**association);
   } else {
     answer.refusal = association.status().message();
   }
   caller.line->send(encodeWelcome(answer, caller.hello, secret, options_.key));
-  if (!association) return caller.line->finish();
+  if (!association.hasValue()) return caller.line->finish();
   listener->second->arrived.push_back(
       std::make_unique<Channel>(**association, Channel::Direction::kReceive, hello->channel, std::move(caller.line)));
 }
 
 // --- Messages -------------------------------------------------------------------------------------------------------
 
-Request* Domain::send(Channel& channel, std::span<std::byte> bytes, int tag) {
+ChannelRequest* Domain::send(Channel& channel, std::span<std::byte> bytes, int tag) {
   const std::lock_guard lock(mutex_);
   return channel.send(bytes, tag);
 }
 
-Request* Domain::receive(Channel& channel, std::span<const ReceiveTarget> targets) {
+ChannelRequest* Domain::receive(Channel& channel, std::span<const ReceiveTarget> targets) {
   const std::lock_guard lock(mutex_);
   return channel.receive(targets);
 }
 
-std::optional<Status> Domain::test(Request& request, int* sizes) {
+std::optional<Status> Domain::test(ChannelRequest& request, int* sizes) {
   const std::lock_guard lock(mutex_);
   if (std::optional<Status> status = request.channel().test(request, sizes)) return status;
   drive(&request.channel().association());
@@ -299,6 +302,9 @@ void Domain::drive(Association* first) {
     dropUnused(now);
   }
   if (isTimerDue || isLineChanged_) handleLines(now);
+  if (isTimerDue) {
+    for (const auto& each : associations_) each.association->countLosses();
+  }
 }
 
 void Domain::handleLines(Clock::time_point now) {
@@ -321,7 +327,8 @@ void Domain::runThread() {
       stopped_.wait_for(lock, kCallersTurn);
       continue;
     }
-    const auto timeout = std::chrono::duration_cast<milliseconds>(associations_.empty() ? kIdle : kTimers);
+    const bool isIdle = associations_.empty() && !server_->isAwaitingHellos();
+    const auto timeout = std::chrono::duration_cast<milliseconds>(isIdle ? kIdle : kTimers);
     lock.unlock();
     pollfd ready = {poller_.descriptor(), POLLIN, 0};
     (void)poll(&ready, 1, static_cast<int>(timeout.count()));

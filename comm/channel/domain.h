@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Domain (libfabric's term): all channels of a process and the interfaces they share. It accepts connections and drives
-// transfers. No function blocks. Transfers progress inside test(), connect() and accept(), and on a thread of the
-// domain while no caller drives. Every call serves all channels, because a small send is done when it is copied, and
-// its caller does not test it again.
+// Domain (libfabric's term): all channels of a process, and the network interfaces that they use. It accepts
+// connections and drives transfers. No function except the destructor blocks. Transfers progress inside test(),
+// connect() and accept(), and on a thread of the domain while no caller drives. A call of test() also drives other
+// requests: a small send is done as soon as it is copied, so its caller does not test it again, but its bytes must
+// still leave.
 //
 //   listen -> a ticket, handed to the other process -> connect there, accept here -> one channel, from there to here
 //
-// Threading: every function may be called from any thread; one lock. The domain owns channels, listeners and requests,
-// which are valid until they are closed.
+// Threading: any thread may call all functions; one lock serializes them. Ownership: the domain owns channels,
+// listeners and requests. Channels and listeners are valid until they are closed, requests until their channel is
+// closed.
 #pragma once
 
 #include <condition_variable>
@@ -30,61 +32,69 @@
 
 namespace agspeed::comm {
 
-/// Names of the preferred interfaces (NetworkOptions::home); empty: all interfaces are alike.
+/// Names of the preferred interfaces (NetworkOptions::home). If it is empty, no interface is preferred.
 using Home = std::vector<std::string>;
 
 struct Listener {
   uint64_t id = 0;
-  Home home;  ///< for frames back to the connectors
+  Home home;  ///< preferred interfaces of frames to the connectors
   Ticket::Secret secret{};
-  std::deque<std::unique_ptr<Channel>> arrived;  ///< connected, and not accepted yet
+  std::deque<std::unique_ptr<Channel>> arrived;  ///< channels that have connected and are not accepted yet
 };
 
 class Domain final : private ControlLine::Owner {
  public:
-  /// Listens on the interfaces that the settings select, in the settings' mode (NetworkOptions::fromSettings). Invalid
-  /// argument: no interface is usable, or the settings are refused.
+  /// Creates a domain that listens on the interfaces that the settings select, and uses the mode of the settings
+  /// (NetworkOptions::fromSettings). Invalid argument: the settings are invalid, or select no usable interface.
+  /// Unavailable: an address cannot be used.
   static StatusOr<std::unique_ptr<Domain>> open();
-  /// Gives copied messages to the kernel first, for at most a second per association.
+  /// Closes all channels and listeners. Before that, waits for at most a second per association until the kernel has
+  /// taken the copied messages.
   ~Domain();
   Domain(const Domain&) = delete;
 
   const std::vector<Interface>& interfaces() const { return interfaces_; }
-  /// "authenticated over 127.0.0.1 (lo)".
+  /// Describes the domain for the log: "authenticated over 127.0.0.1 (lo)".
   std::string describe() const;
 
-  /// The traffic of all associations since open(), by interface.
+  /// Returns the traffic of all associations since open(), with one entry per element of interfaces().
   std::vector<InterfaceTraffic> traffic();
 
+  /// Creates a listener, and writes its ticket into `ticket`. Another process passes this ticket to connect(). `home`:
+  /// the preferred interfaces of frames to such processes.
   Listener* listen(Ticket::Bytes ticket, Home home = {});
-  /// Call it with the same bytes until it returns a channel or a failure; nullptr: not yet.
+  /// Connects to the listener that made the ticket. Returns: the channel to the listener; nullptr while the connection
+  /// is being made. In that case call it again with the same bytes, in which the domain keeps a note between the calls.
   StatusOr<Channel*> connect(Ticket::Bytes ticket, const Home& home = {});
-  /// The next channel of the listener; nullptr: none has connected.
+  /// Returns the next channel that has connected to the listener; nullptr: there is none yet.
   Channel* accept(Listener& listener);
 
-  // See Channel.
-  Request* send(Channel& channel, std::span<std::byte> bytes, int tag);
-  Request* receive(Channel& channel, std::span<const ReceiveTarget> targets);
-  std::optional<Status> test(Request& request, int* sizes);
+  // These functions call the channel's functions of the same names; see Channel. test() also drives the transfers.
+  ChannelRequest* send(Channel& channel, std::span<std::byte> bytes, int tag);
+  ChannelRequest* receive(Channel& channel, std::span<const ReceiveTarget> targets);
+  std::optional<Status> test(ChannelRequest& request, int* sizes);
 
   void close(Channel& channel);
-  /// Also closes the channels that have connected and were not accepted.
+  /// Closes the listener, and the channels that have connected to it and are not accepted.
   void close(Listener& listener);
 
  private:
-  /// The line of a closed channel. Its association stays in use until the peer has closed its end, too.
+  /// The control line of a closed channel on which this process received. The association stays in use until the peer
+  /// has closed its end of the line, too.
   struct Leaving {
     std::unique_ptr<ControlLine> line;
     Association* association;
   };
-  using PeerKey = std::pair<uint64_t, uint32_t>;  ///< domain and association of a connector
+  using PeerKey = std::pair<uint64_t, uint32_t>;  ///< domain and association number of a connector
   using Destination = std::pair<uint64_t, Home>;  ///< domain of a listener, and the preferred interfaces
 
   Domain(NetworkOptions options, std::string mode);
   void lineChanged() override { isLineChanged_ = true; }
 
-  // The following functions require the lock.
-  /// `first`: the association that the caller waits for; nullptr: none in particular.
+  // The functions from drive() to leave() require that the caller holds the lock.
+  /// Drives the transfers of this domain without blocking. If `first` is not null, the caller waits for that
+  /// association: it is driven in every call, and the other associations only in every eighth call or when timers are
+  /// due. If `first` is null, all associations are driven.
   void drive(Association* first);
   void handleLines(Clock::time_point now);
   void welcome(HelloServer::Caller caller);
@@ -92,7 +102,8 @@ class Domain final : private ControlLine::Owner {
   StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
   StatusOr<Association*> associationTo(const Ticket& ticket, const Home& home);
   StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
-  /// Ends unused associations that have nothing left to send.
+  /// Destroys unused associations: one of a connector when its bytes have left or after a second, one of a listener
+  /// after three seconds.
   void dropUnused(Clock::time_point now);
   Introduction introduce(const Association& association) const;
   Channel* adopt(std::unique_ptr<Channel> channel);
@@ -114,7 +125,7 @@ class Domain final : private ControlLine::Owner {
     std::optional<Clock::time_point> since;  ///< when it became unused; nullopt: it is in use
   };
   std::vector<Unused> associations_;
-  std::vector<InterfaceTraffic> endedTraffic_;  ///< of associations that have ended
+  std::vector<InterfaceTraffic> endedTraffic_;  ///< traffic of associations that were destroyed
   std::map<Destination, Association*> outgoing_;
   std::map<PeerKey, Association*> incoming_;
   std::map<uint64_t, std::unique_ptr<Listener>> listeners_;

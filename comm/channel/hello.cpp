@@ -27,11 +27,11 @@ Digest proofOf(std::string_view role, ByteView first, ByteView second, const Tic
 }
 
 void putText(ByteWriter& writer, std::string_view text, size_t most) {
-  const std::string_view told = text.substr(0, most);
-  writer.put(static_cast<uint16_t>(told.size())).put(bytesOf(told));
+  const std::string_view sent = text.substr(0, most);
+  writer.put(static_cast<uint16_t>(sent.size())).put(bytesOf(sent));
 }
 
-/// nullopt: the text is longer than `most`.
+/// Reads a text and its length. Returns nullopt if the text is longer than `most`.
 std::optional<std::string> takeText(ByteReader& reader, size_t most) {
   const auto size = reader.take<uint16_t>();
   if (size > most) return std::nullopt;

@@ -9,13 +9,12 @@
 namespace agspeed::comm {
 namespace {
 
-constexpr size_t kMaxVisitors = 256;
-constexpr std::chrono::seconds kDeadline{3};
+constexpr PendingLimits kLimits = {256, kMaxHelloBytes, std::chrono::seconds(3)};
 constexpr int kMaxAcceptsAtOnce = 64;
 
 }  // namespace
 
-/// One listening address.
+/// A socket that listens at one address.
 struct HelloServer::Entrance final : Poller::Handler {
   Entrance(HelloServer& owner, tcp::Socket listening)
       : server(owner), socket(std::move(listening)), pausable(owner.poller_, socket.descriptor(), *this) {}
@@ -26,7 +25,8 @@ struct HelloServer::Entrance final : Poller::Handler {
   PausableListener pausable;
 };
 
-HelloServer::HelloServer(Poller& poller, ControlLine::Owner& owner) : poller_(poller), owner_(owner) {}
+HelloServer::HelloServer(Poller& poller, ControlLine::Owner& owner)
+    : poller_(poller), owner_(owner), pending_(kLimits) {}
 
 StatusOr<std::unique_ptr<HelloServer>> HelloServer::open(Poller& poller, const std::vector<Interface>& interfaces,
                                                          ControlLine::Owner& owner) {
@@ -49,9 +49,7 @@ void HelloServer::accept(Entrance& entrance) {
       entrance.pausable.failed(errno);
       break;
     }
-    if (visitors_.size() == kMaxVisitors) visitors_.erase(visitors_.begin());
-    auto line = std::make_unique<ControlLine>(poller_, std::move(*socket), kMaxHelloBytes, owner_);
-    visitors_.push_back({std::move(line), Clock::now() + kDeadline});
+    (void)pending_.add(std::make_unique<ControlLine>(poller_, std::move(*socket), pending_.limits().numBytes, owner_));
   }
   owner_.lineChanged();
 }
@@ -59,14 +57,15 @@ void HelloServer::accept(Entrance& entrance) {
 std::vector<HelloServer::Caller> HelloServer::takeCallers(Clock::time_point now) {
   for (const auto& entrance : entrances_) entrance->pausable.resume();
   std::vector<Caller> callers;
-  std::erase_if(visitors_, [&](Visitor& each) {
-    std::optional<std::vector<std::byte>> hello = each.line->receive();
+  pending_.forEach([&](ControlLine& line) {
+    std::optional<std::vector<std::byte>> hello = line.receive();
     if (hello) {
-      callers.push_back({std::move(each.line), std::move(*hello)});
-      return true;
+      callers.push_back({pending_.take(line), std::move(*hello)});
+    } else if (!line.isOpen() || !mayBeHello(line.begun())) {
+      (void)pending_.take(line);
     }
-    return !each.line->isOpen() || !mayBeHello(each.line->begun()) || now > each.deadline;
   });
+  (void)pending_.takeLate(now);
   return callers;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// HelloServer: listens for hellos on each interface of a domain, and holds the connections that have not sent one yet.
-// Few connections are held, for a short time, and none can make this process allocate much: a hello has at most
-// kMaxHelloBytes, and a connection whose bytes cannot begin a hello is closed. One thread at a time.
+// HelloServer: listens for hellos on each interface of a domain, and holds the connections whose hello has not arrived
+// yet. PendingConnections bounds their cost. A connection is closed if the bytes on it cannot be the beginning of a
+// hello. Only one thread at a time may use it.
 #pragma once
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include "comm/channel/control_line.h"
 #include "comm/channel/hello.h"
 #include "comm/io/pausable_listener.h"
+#include "comm/rendezvous/pending_connections.h"
 #include "comm/topology/interfaces.h"
 
 namespace agspeed::comm {
@@ -22,22 +23,20 @@ class HelloServer {
     std::vector<std::byte> hello;
   };
 
-  /// Unavailable: the process cannot listen at one of the addresses. Poller and owner outlive the server.
+  /// Creates a server that listens at the address of each interface. Unavailable: one of the addresses cannot be used.
+  /// The poller and the owner outlive the server.
   static StatusOr<std::unique_ptr<HelloServer>> open(Poller& poller, const std::vector<Interface>& interfaces,
                                                      ControlLine::Owner& owner);
   ~HelloServer();
 
   const std::vector<RailAddress>& addresses() const { return addresses_; }
-  /// The connections whose hello has arrived since the last call. Closes connections that are too late or begin with
-  /// other bytes.
+  /// Removes and returns the connections whose hello has arrived. Closes connections whose hello is late, or that begin
+  /// with other bytes. Call it every PendingConnections::kCheckInterval while hellos are awaited.
   std::vector<Caller> takeCallers(Clock::time_point now);
+  bool isAwaitingHellos() const { return !pending_.isEmpty(); }
 
  private:
   struct Entrance;
-  struct Visitor {
-    std::unique_ptr<ControlLine> line;
-    Clock::time_point deadline;
-  };
 
   HelloServer(Poller& poller, ControlLine::Owner& owner);
   void accept(Entrance& entrance);
@@ -46,7 +45,7 @@ class HelloServer {
   ControlLine::Owner& owner_;
   std::vector<RailAddress> addresses_;
   std::vector<std::unique_ptr<Entrance>> entrances_;
-  std::vector<Visitor> visitors_;  ///< oldest first
+  PendingConnections<ControlLine> pending_;  ///< connections without a complete hello
 };
 
 }  // namespace agspeed::comm

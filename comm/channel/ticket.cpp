@@ -32,7 +32,7 @@ std::array<std::byte, kProofBytes> proofOf(ByteView text, const JobKey& key) {
   return proof;
 }
 
-/// The first addresses, as many as fit into a ticket.
+/// Returns the first addresses of `all`, as many as fit into a ticket.
 std::vector<RailAddress> fitting(const std::vector<RailAddress>& all) {
   std::vector<RailAddress> chosen;
   size_t used = 0;
@@ -48,13 +48,13 @@ std::vector<RailAddress> fitting(const std::vector<RailAddress>& all) {
 
 void Ticket::encode(const JobKey& key, Bytes out) const {
   std::fill(out.begin(), out.end(), std::byte{0});
-  const std::vector<RailAddress> told = fitting(addresses);
+  const std::vector<RailAddress> sent = fitting(addresses);
   uint16_t isV6 = 0;
-  for (size_t i = 0; i < told.size(); ++i) isV6 |= static_cast<uint16_t>((told[i].address.isV6 ? 1 : 0) << i);
+  for (size_t i = 0; i < sent.size(); ++i) isV6 |= static_cast<uint16_t>((sent[i].address.isV6 ? 1 : 0) << i);
   ByteWriter writer(out);
-  writer.put(kMagic).put(kTicketVersion).put(kProtocolVersion).put(protection).put(static_cast<uint8_t>(told.size()));
+  writer.put(kMagic).put(kTicketVersion).put(kProtocolVersion).put(protection).put(static_cast<uint8_t>(sent.size()));
   writer.put(isV6).put(process).put(domain).put(listener).put(secret);
-  for (const RailAddress& each : told) {
+  for (const RailAddress& each : sent) {
     writer.put(ByteView(each.address.bytes).first(each.address.isV6 ? 16 : 4)).put(each.port);
   }
   const auto proof = proofOf(ByteView(out).first(kSignedBytes), key);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ticket: the 128 bytes that a listener hands out so that other processes can connect to it; NCCL's bootstrap carries
-// that many. It may come from an attacker, so it is parsed as untrusted and verified with the job key if there is one.
-// Any process that has the ticket can connect. Without a job key the ticket alone authenticates a peer.
+// Ticket: 128 bytes that a listener hands out so that other processes can connect to it. NCCL's bootstrap carries
+// handles of this size. A ticket may come from an attacker, so it is parsed as untrusted input, and verified with the
+// job key if there is one. To connect, a process needs the ticket, and also the job key if there is one. Without a job
+// key, the ticket alone authenticates a peer.
 //
 //   bytes    field
 //   0..7     magic "AGTK", version of tickets, version of the protocol
@@ -11,9 +12,9 @@
 //   32..47   secret of the listener
 //   48..101  addresses: 4 or 16 bytes and a port each
 //   102..117 proof over all bytes before
-//   120..127 the connector's own note, initially 0: NCCL keeps the buffer between its calls of connect
+//   120..127 a note of the connecting domain, initially 0: NCCL passes the same buffer to each call of connect
 //
-// Pure functions; thread-safe.
+// All functions are pure and thread-safe.
 #pragma once
 
 #include <array>
@@ -38,12 +39,13 @@ struct Ticket {
   uint64_t domain = 0;
   uint64_t listener = 0;
   Secret secret{};
-  std::vector<RailAddress> addresses;  ///< where it listens; without prefixes
+  std::vector<RailAddress> addresses;  ///< addresses of the listener; `prefixBits` is not encoded
   bool operator==(const Ticket&) const = default;
 
-  /// 9 addresses of IPv4 or 3 of IPv6 fit; further ones are omitted.
+  /// Writes the ticket and its proof. 9 IPv4 addresses or 3 IPv6 addresses fit; further addresses are omitted.
   void encode(const JobKey& key, Bytes out) const;
-  /// Invalid argument: the bytes are not a ticket of agspeed, of another version, damaged or made with another job key.
+  /// Verifies and parses a ticket. Invalid argument: the bytes are not a ticket of agspeed, or the ticket has another
+  /// version, is damaged, or was made with another job key.
   static StatusOr<Ticket> decode(std::span<const std::byte, kBytes> bytes, const JobKey& key);
 
   static uint64_t note(std::span<const std::byte, kBytes> bytes);

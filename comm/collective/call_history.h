@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// CallHistory: the last calls of one rank of a group, for comparison with other ranks.
+// CallHistory: keeps the last calls of one rank of a group, and compares them with the calls of other ranks.
 //
 // Every rank hashes its calls into a chain. Ranks with equal chains have made the same calls. A rank that waits for
-// long sends the signatures of its last calls to the ranks it waits for. A rank that receives them reports the first
-// call that differs from its own. A rank that is behind keeps the received calls until it has caught up.
+// long sends the signatures of its last calls to the ranks that it waits for. The receiving rank reports the first call
+// that differs from its own call. If it has not made some of the received calls yet, it keeps them until it has caught
+// up.
 //
-// Threading: one thread at a time.
+// Threading: only one thread at a time may use an object of this class.
 #pragma once
 
 #include <array>
@@ -20,7 +21,7 @@ namespace agspeed::comm {
 
 /// One call of a rank, in the form that ranks compare.
 struct HistoryEntry {
-  uint64_t sequence = 0;  ///< counts from 1; 0: no entry
+  uint64_t sequence = 0;  ///< number of the call, from 1; 0: no entry
   uint64_t chain = 0;     ///< hash of all calls up to this one
   CallSignature signature;
 };
@@ -30,20 +31,21 @@ using RecentCalls = std::array<HistoryEntry, 8>;
 
 class CallHistory {
  public:
-  /// How many calls are kept.
+  /// The number of calls that are kept.
   static constexpr size_t kNumEntries = 64;
 
-  /// The history of `rank` in the group of this name. Both appear in errors.
+  /// Makes the empty history of `rank` in the group. Both names appear in errors.
   CallHistory(std::string group, int rank) : group_(std::move(group)), rank_(rank) {}
 
   /// Appends a call. Returns: its entry, valid until kNumEntries further calls.
   const HistoryEntry& add(const CallSignature& signature);
-  /// Call `sequence` and the calls before it, as far as they are kept.
+  /// Returns call `sequence` and the calls before it. Calls that are not kept any more have no entry.
   RecentCalls recent(uint64_t sequence) const;
-  /// Compares with the last calls of another rank. Returns: a sentence about the first call that differs, if any. Calls
-  /// that this rank has not made yet are kept and compared by checkRanksAhead().
+  /// Compares this rank's calls with the last calls of another rank. Returns: a sentence about the first call that
+  /// differs; nullopt: none differs. If this rank has not made all of these calls yet, checkRanksAhead() compares them
+  /// again later.
   std::optional<std::string> check(int rank, const RecentCalls& calls);
-  /// Compares with the kept calls of ranks that were ahead of this one.
+  /// Compares this rank's calls with the kept calls of ranks that were ahead of it. Returns: see check().
   std::optional<std::string> checkRanksAhead();
 
  private:

@@ -17,7 +17,7 @@ size_t bytesOf(const CollectiveCall& call) {
 
 bool isBarrier(const CollectiveOperation& operation) { return operation.call.collective == Collective::kBarrier; }
 
-/// Whether it may start before older ones have started.
+/// Returns whether an operation may start before older operations have started.
 bool mayPass(const CollectiveOperation& operation) { return !operation.readiness && !isBarrier(operation); }
 
 }  // namespace

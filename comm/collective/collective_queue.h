@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// CollectiveQueue: the waiting and running collectives of a group; decides which may start next.
+// CollectiveQueue: holds the waiting and running collectives of a group, and decides which may start next.
 //
-// Operations start in the order of their priority while their bytes in flight stay below a limit. The oldest operation
-// may always start. All ranks submit in the same order, so the oldest one is the same everywhere and ranks cannot
-// deadlock. An operation whose input is not there yet (Readiness) keeps its place, and later ones may start before it.
-// A barrier starts only as the oldest, so it ends after all operations called before it; later ones may start before
-// it. Operations called after an exchange of host statistics wait until the exchange has ended.
+// The oldest unfinished operation starts first, whatever its priority, and even beyond the limit of bytes in flight.
+// Further operations start in the order of their priority while the bytes in flight stay within that limit. All ranks
+// submit operations in the same order, so the oldest one is the same at all ranks, and ranks cannot deadlock. There are
+// three special cases:
 //
-// Threading: one thread at a time. The queue itself starts and ends no operation.
+//   input not ready yet (Readiness)   the operation keeps its place, and later operations may start before it
+//   barrier                           starts only when it is the oldest unfinished operation, so it completes after all
+//                                     operations before it. Later operations may start before the barrier
+//   exchange of host statistics       later operations wait until the exchange is complete
+//
+// Threading: only one thread at a time may use a queue. The queue holds operations; the group starts and completes
+// them.
 #pragma once
 
 #include <deque>
@@ -22,43 +27,44 @@ namespace agspeed::comm {
 
 class Execution;
 
-/// A collective in flight.
+/// A collective operation that a rank has started.
 struct CollectiveOperation final : Operation {
   using Operation::Operation;
 
   CollectiveCall call;
   int priority = 0;
   Clock::time_point started, deadline;
-  Readiness readiness;  ///< null once the input is there
-  /// Multiplied copy of the input while a premultiplied sum runs, if the output is too small to hold it.
+  Readiness readiness;  ///< tells whether the input is ready; null once it is
+  /// The multiplied input of a premultiplied sum while it runs. An all-reduce uses its output instead.
   std::unique_ptr<std::byte[]> scaledInput;
-  // Set by the group.
+  // The group sets these members.
   bool isHostStatsExchange = false;
   uint64_t sequence = 0;
   uint64_t chain = 0;
   CallSignature signature;
-  Choice choice;  ///< equal at all ranks when the call is made
-  FittedChoice fitted;
-  Execution* execution = nullptr;  ///< while running
-  bool hasSentHistory = false;     ///< to the ranks that it waits for
+  Choice choice;                   ///< the plan's choice, equal at all ranks when the call is made
+  FittedChoice fitted;             ///< the choice, fitted to the hosts that are known so far
+  Execution* execution = nullptr;  ///< null unless the operation runs
+  bool hasSentHistory = false;     ///< whether the last calls were sent to the ranks that the operation waits for
 };
 
 class CollectiveQueue {
  public:
   using Handle = std::shared_ptr<CollectiveOperation>;
 
-  /// Queue of a group of `numRanks`. Operations wait for older ones while more than `maxInFlightBytes` would be in
-  /// flight.
+  /// Makes the empty queue of a group of `numRanks` ranks. Operations wait for older operations while more than
+  /// `maxInFlightBytes` would be in flight.
   CollectiveQueue(int numRanks, size_t maxInFlightBytes)
       : numRanks_(static_cast<size_t>(numRanks)), maxInFlightBytes_(maxInFlightBytes) {}
 
   /// Appends a waiting operation. Requires: sequences ascend.
   void add(Handle operation);
-  /// Takes the next operation that may start and counts it as running; null if none may start.
+  /// Moves the next operation that may start from waiting() to running(), and returns it; null: none may start.
   Handle startNext();
   /// Removes and returns the operation that runs in `execution`.
   Handle finish(const Execution& execution);
-  /// The running operation that a waiting `operation` has to wait for, even below the limit on bytes; null: none.
+  /// Returns the running operation that delays the waiting `operation`, apart from the limit of bytes in flight; null:
+  /// there is none.
   const CollectiveOperation* holderOf(const CollectiveOperation& operation) const;
 
   const std::deque<Handle>& waiting() const { return waiting_; }   ///< in order of their sequence
@@ -68,7 +74,7 @@ class CollectiveQueue {
     std::vector<Handle> running;
     std::deque<Handle> waiting;
   };
-  /// Empties the queue.
+  /// Removes and returns all operations.
   Operations takeAll();
 
  private:
@@ -78,8 +84,8 @@ class CollectiveQueue {
   const size_t numRanks_, maxInFlightBytes_;
   std::deque<Handle> waiting_;
   std::vector<Handle> running_;
-  std::deque<uint64_t> exchanges_;  ///< sequences of exchanges of host statistics that have not ended
-  size_t bytesInFlight_ = 0;        ///< of running operations
+  std::deque<uint64_t> exchanges_;  ///< sequences of exchanges of host statistics that are not complete
+  size_t bytesInFlight_ = 0;        ///< sum over the running operations
 };
 
 }  // namespace agspeed::comm

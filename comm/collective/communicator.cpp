@@ -49,7 +49,7 @@ void Communicator::close() {
 }
 
 OperationHandle Communicator::start(CollectiveCall call, OperationOptions options) {
-  if (Status status = validate(call, rank_, size()); !status)
+  if (Status status = validate(call, rank_, size()); !status.isOk())
     return failed(std::move(status), std::move(options.onEnd));
   if (call.collective == Collective::kBarrier) call.input = {std::span(&token_, 1)};
   auto operation = std::make_shared<CollectiveOperation>(engine_);
@@ -110,7 +110,7 @@ void Communicator::abort(const std::string& reason) {
 
 Status Communicator::health() {
   Status status;
-  engine_.runOnDriver([&] { status = group_->failure(); });
+  engine_.runOnDriver([&] { status = group_->health(); });
   return status;
 }
 

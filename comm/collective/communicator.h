@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of ranks: collective operations, messages between two ranks, abort.
+// Communicator: a group of ranks, with collective operations and messages between two ranks.
 //
-// Every function starts an operation and returns at once with a handle (operation.h). Only waiting for a handle blocks.
-// All ranks start the operations of a group in the same order, from one thread or from threads that agree on an order.
-// Several groups are independent of each other, and so are messages and collectives.
+// start(), send(), receive() and receiveFromAny() start an operation, and return at once with a handle (operation.h).
+// Only waiting for a handle waits for other ranks. All ranks start the operations of a group in the same order, from
+// one thread or from threads that agree on an order. Groups are independent of each other. Within a group, messages are
+// independent of collectives.
 //
-// A failure of any kind (deadline, lost rank, calls that differ between ranks, abort) ends all operations of the group.
-// The error names the rank, the operation and the reason. It reaches the other ranks, and the group is unusable
-// afterwards: destroy it and create another. A call that is wrong in itself fails alone; the group stays usable.
+// A failure of any kind (deadline, lost rank, calls that differ between ranks, abort) fails all operations of the
+// group. The error names the rank, the operation and the reason, and is sent to the other ranks. The group is unusable
+// afterwards: destroy it and create another. A call with invalid arguments fails alone; the group stays usable.
 //
-// Thread-safety: all functions, from any thread but the engine's driver. Ownership: the engine outlives the group;
-// destroying a group ends its operations.
+// Thread-safety: any thread except the engine's driver may call all functions. The driver may call start(), too.
+// Ownership: the engine outlives the group. The destructor of a group fails its unfinished operations.
 #pragma once
 
 #include <memory>
@@ -23,18 +24,20 @@ namespace agspeed::comm {
 struct OperationOptions {
   /// The operation fails after this time; zero: the group's timeout.
   Clock::duration timeout = Clock::duration::zero();
-  /// Operations with a lower number start first if several could start.
+  /// Collectives with a lower number start first if several could start. Sends and receives ignore it.
   int priority = 0;
-  /// Set if the bytes to be read become valid only after the call: returns whether they are there. Meanwhile the
-  /// operation keeps its place.
+  /// Returns whether the bytes to read are valid. Set it if the bytes become valid only after the call. Until then the
+  /// operation waits, and later operations may start.
   Readiness readiness = nullptr;
-  /// Called once on the driver when the operation has ended, or by start() itself if the call is wrong.
+  /// For collectives: called once, on the driver when the operation is done, or by start() if the arguments are
+  /// invalid. Sends and receives never call it.
   Operation::Callback onEnd = nullptr;
 };
 
 class Communicator {
  public:
-  /// Fails with invalid argument if the messenger's rank is not among the members or an option makes no sense.
+  /// Creates this rank's end of a group. Invalid argument: the messenger's rank is not among the members, or an option
+  /// is invalid.
   static StatusOr<std::unique_ptr<Communicator>> create(Engine& engine, GroupOptions options);
   ~Communicator();
 
@@ -42,24 +45,25 @@ class Communicator {
   int size() const { return static_cast<int>(members_.size()); }
   const std::string& name() const { return name_; }
 
-  /// Starts a collective; CollectiveCall describes its arguments. May also be called on the driver.
+  /// Starts a collective operation; CollectiveCall describes its arguments.
   OperationHandle start(CollectiveCall call, OperationOptions options = {});
-  /// Starts to send to one rank. Messages of one tag between two ranks arrive in the order of their sends. A receive
-  /// must have the size of its send. Tags are below 2^32 - 1.
+  /// Starts to send to one rank. Messages of one tag between two ranks match in order: the n-th receive gets the n-th
+  /// message. A receive must have the size of its send. Tags are below 2^32 - 1.
   OperationHandle send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options = {});
   OperationHandle receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
-  /// Receives the next message of the tag from the first rank that offers one. Operation::sourceRank() names that rank.
-  /// It probes for messages once a millisecond.
+  /// Starts to receive a message with this tag from the first rank that sends one. Operation::sourceRank() then names
+  /// that rank. The driver probes for messages once a millisecond.
   OperationHandle receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
 
-  /// Applies to operations started afterwards. Requires: all ranks call it between the same two operations.
+  /// Sets the plan of operations that are started afterwards. Requires: all ranks call it between the same two
+  /// operations.
   void setPlan(Plan plan);
-  /// Ends all operations here, and at the other ranks if a collective is running. Requires: nothing is started
-  /// afterwards, and the caller is not the driver. The destructor calls it too.
+  /// Closes the group: fails all unfinished operations here, and also at the other ranks if a collective is running.
+  /// The destructor calls it, too. Requires: no operation is started afterwards, and the caller is not the driver.
   void close();
-  /// Ends all operations here and at the other ranks.
+  /// Fails the group here and at the other ranks: all unfinished and later operations fail with `reason`.
   void abort(const std::string& reason);
-  /// Ok, or why the group is no longer usable.
+  /// Returns Ok, or the reason why the group is unusable.
   Status health();
 
  private:
@@ -75,9 +79,9 @@ class Communicator {
   const std::string name_;
   const std::vector<int> members_;
   const Clock::duration timeout_;
-  bool isClosed_ = false;         ///< used by the driver alone
+  bool isClosed_ = false;         ///< only the driver uses it
   std::byte token_{};             ///< the input of barriers
-  std::unique_ptr<Group> group_;  ///< used on the driver only
+  std::unique_ptr<Group> group_;  ///< only the driver uses it
 };
 
 }  // namespace agspeed::comm

@@ -66,7 +66,7 @@ void ControlMailbox::post(ControlTransfer& transfer) {
 }
 
 void ControlMailbox::transferFinished(ControlTransfer& transfer, const Status& status) {
-  if (!std::exchange(transfer.isPending, false)) return;  // it is being cancelled
+  if (!std::exchange(transfer.isPending, false)) return;  // the transfer is being cancelled
   transfer.status = status;
   engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kAtOnce);
 }
@@ -77,7 +77,7 @@ void ControlMailbox::work(uint64_t token) {
     std::erase_if(transfers_, [&](const auto& other) { return other.get() == transfer; });
     return;
   }
-  if (!transfer->status) return;
+  if (!transfer->status.isOk()) return;
   const ControlMessage message = transfer->message;
   const int rank = transfer->rank;
   post(*transfer);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages between the ranks of a group, beside their data. There are two kinds: "I wait, and these are my last
-// calls" and "the group has failed".
+// ControlMailbox: sends and receives control messages between the ranks of a group, beside their data. There are two
+// kinds: "I wait, and these are my last calls" and "the group has failed".
 //
-// Every rank keeps one receive posted per peer, so a message arrives whatever the peer is doing. Messages have a fixed
-// size; their contents are only compared or printed. The mailbox does not report lost ranks, because ranks leave when
+// Every rank keeps one receive posted per peer, so a control message can arrive at any time. Messages have a fixed
+// size. A rank only compares or prints their contents. The mailbox does not report lost ranks, because ranks leave when
 // they are done. If a rank is still needed, the transfers of its data fail and report the loss.
 //
-// Threading: on the engine's driver. The listener is not called from within the messenger.
+// Threading: all functions run on the engine's driver. The listener is not called from within the messenger.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace agspeed::comm {
 
 enum class ControlKind : uint32_t { kWaiting = 1, kFailed = 2 };
 
-/// The message has a fixed layout; both ends have the same byte order.
+/// A control message. Its bytes are sent as they are, because both ends have the same layout and byte order.
 struct ControlMessage {
   static constexpr size_t kTextBytes = 512;
 
@@ -35,7 +35,7 @@ struct ControlMessage {
   RecentCalls history = {};                ///< the awaited call and the calls before it
   std::array<char, kTextBytes> text = {};  ///< why the group failed
 
-  /// At most kTextBytes, even if the peer sent a larger textLength.
+  /// Returns the text: at most kTextBytes, even if the peer sent a larger `textLength`.
   std::string_view reason() const { return {text.data(), std::min<size_t>(textLength, kTextBytes)}; }
 };
 
@@ -49,19 +49,19 @@ class ControlListener {
 
 class ControlMailbox final : private Worker {
  public:
-  /// `members` are the group's ranks as the messenger numbers them, `rank` this rank's index among them. Messages carry
-  /// `communicator`.
+  /// Makes the mailbox of one rank. `members`: the messenger's number of each rank of the group. `rank`: this rank's
+  /// index in `members`. `communicator`: the communicator of the messages.
   ControlMailbox(Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
                  uint32_t communicator);
 
-  /// Posts the receives.
+  /// Posts a receive for each other rank.
   void open();
-  /// Cancels the receives and all messages in flight.
+  /// Cancels the receives and all sends in flight.
   void close();
   void send(int rank, const ControlMessage& message);
 
  private:
-  /// A message in flight, sent or to be received.
+  /// The send or receive of one control message.
   struct ControlTransfer final : Transfer {
     void finished(const Status& result) override { owner->transferFinished(*this, result); }
 

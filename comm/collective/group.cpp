@@ -11,7 +11,8 @@ namespace agspeed::comm {
 
 namespace {
 
-/// How long an operation waits before it sends its last calls to the ranks it waits for.
+/// If an operation is not complete after this time, its rank sends its last calls to the ranks that the operation waits
+/// for.
 constexpr std::chrono::milliseconds kMismatchCheckAfter{250};
 constexpr int kSequenceBits = 48;
 
@@ -19,7 +20,8 @@ std::string seconds(Clock::duration duration) {
   return formatText("{:.2f} s", std::chrono::duration<double>(duration).count());
 }
 
-/// The `sequence` of message names: the operation's number and bits of the chain up to it.
+/// Returns the `sequence` in the names of an operation's messages: the number of the operation, and bits of the chain
+/// up to it.
 uint64_t nameOf(const CollectiveOperation& operation) {
   return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
 }
@@ -29,8 +31,8 @@ ScheduleKey scheduleOf(const CollectiveOperation& operation) {
   return {operation.fitted.algorithm, root, operation.fitted.localGroupSize};
 }
 
-/// Replaces the input of a premultiplied sum by a multiplied copy, in the output if that is as large, else in its own
-/// memory.
+/// Replaces the input of a premultiplied sum by a multiplied copy. The copy of an all-reduce is in its output, other
+/// copies are in memory of their own.
 void premultiply(CollectiveOperation& operation) {
   CollectiveCall& call = operation.call;
   if (!isReduction(call.collective) || call.op != ReduceOp::kPremultipliedSum) return;
@@ -84,9 +86,9 @@ void Group::close() {
 
 void Group::submit(CollectiveHandle operation) {
   const CollectiveCall& call = operation->call;
-  if (fitter_.isExchangeDueBefore(call) && failure_) exchangeHostStats(call);
+  if (fitter_.isExchangeDueBefore(call) && !failure_) exchangeHostStats(call);
   assignSequence(operation, call);
-  if (!failure_) return endAll(failure_);
+  if (failure_) return endAll(*failure_);
   if (const auto mismatch = history_.checkRanksAhead()) return fail(invalidArgument(*mismatch));
   startWaiting();
 }
@@ -97,7 +99,7 @@ void Group::exchangeHostStats(const CollectiveCall& call) {
   exchange->isHostStatsExchange = true;
   exchange->priority = INT32_MIN;
   exchange->started = Clock::now();
-  exchange->deadline = Clock::time_point::max();  // the operation that waits for it has one
+  exchange->deadline = Clock::time_point::max();  // `call` starts after the exchange, and its deadline covers both
   engine_.operationStarted();
   assignSequence(std::move(exchange), call);
 }
@@ -118,18 +120,18 @@ void Group::assignSequence(CollectiveHandle operation, const CollectiveCall& cal
 
 void Group::submit(std::shared_ptr<MessageOperation> operation) {
   messages_.add(operation);
-  if (!failure_) return endAll(failure_);
+  if (failure_) return endAll(*failure_);
   engine_.tickBy(operation->deadline);
-  if (const Status status = messages_.start(*operation); !status) fail(status);
+  if (const Status status = messages_.start(*operation); !status.isOk()) fail(status);
 }
 
 void Group::startWaiting() {
-  if (isStarting_) return;  // the loop below continues
+  if (isStarting_) return;  // the loop of the outer call starts them
   isStarting_ = true;
-  // A failure empties the queue.
+  // If fail() is called here, it empties the queue, and both loops end.
   for (size_t i = 0; i < queue_.waiting().size(); ++i) {
     const StatusOr<bool> isReady = isInputReady(queue_.waiting()[i]->readiness, engine_);
-    if (!isReady) fail(isReady.status());
+    if (!isReady.hasValue()) fail(isReady.status());
   }
   while (const CollectiveHandle next = queue_.startNext()) start(*next);
   isStarting_ = false;
@@ -154,7 +156,7 @@ void Group::start(CollectiveOperation& operation) {
 
 void Group::contributeHostStats() {
   const Messenger& messenger = engine_.messenger();
-  double farthest = 0;  // farthest round trip; 0 if one of them is not known
+  double farthest = 0;  // the longest round trip to a member; 0 if one of them is not known
   for (const int member : options_.members) {
     if (member == messenger.rank()) continue;
     const double roundTrip = messenger.roundTripSeconds(member);
@@ -200,16 +202,16 @@ void Group::transferFailed(int rank, const Status& status) {
   const int member = options_.members[static_cast<size_t>(rank)];
   const std::string ofJob = member == rank ? "" : formatText(" (rank {} of the job)", member);
   const Status reason = status.withContext(formatText("rank {}{} is lost", rank, ofJob));
-  if (failure_) tellOthers(reason, rank);
+  if (!failure_) sendFailure(reason, rank);
   endAll(reason);
 }
 
 void Group::fail(const Status& reason) {
-  if (failure_) tellOthers(reason, -1);
+  if (!failure_) sendFailure(reason, -1);
   endAll(reason);
 }
 
-void Group::tellOthers(const Status& reason, int lostRank) {
+void Group::sendFailure(const Status& reason, int lostRank) {
   ControlMessage message;
   message.kind = ControlKind::kFailed;
   message.code = static_cast<uint32_t>(reason.code());
@@ -222,9 +224,9 @@ void Group::tellOthers(const Status& reason, int lostRank) {
 }
 
 void Group::endAll(const Status& reason) {
-  const bool isFirst = failure_.isOk();
+  const bool isFirst = !failure_;
   if (isFirst) failure_ = reason;
-  std::vector<std::string> progressOfWaiting;  // taken first, because it names running operations that others wait for
+  std::vector<std::string> progressOfWaiting;  // made first, because it describes running operations
   for (const CollectiveHandle& operation : queue_.waiting()) progressOfWaiting.push_back(progressOf(*operation));
   const CollectiveQueue::Operations operations = queue_.takeAll();
   for (const CollectiveHandle& operation : operations.running) {
@@ -280,25 +282,25 @@ Clock::time_point Group::tick(Clock::time_point now) {
       next = std::min(next, checkAt);
     }
   }
-  if (const Status status = messages_.startWaiting(); !status) fail(status);
+  if (const Status status = messages_.startWaiting(); !status.isOk()) fail(status);
   startWaiting();
   return next;
 }
 
 Clock::time_point Group::checkDeadlines(Clock::time_point now) {
   auto next = Clock::time_point::max();
-  Status expired;
+  std::optional<Status> expired;
   const auto check = [&](const auto& operation) {
     next = std::min(next, operation->deadline);
-    if (now < operation->deadline || !expired) return;
+    if (now < operation->deadline || expired) return;
     expired = resourceExhausted("{} timed out: its timeout of {} passed{}", describe(*operation),
                                 seconds(operation->deadline - operation->started), progressOf(*operation));
   };
   for (const auto& operation : queue_.running()) check(operation);
   for (const auto& operation : queue_.waiting()) check(operation);
   for (const auto& message : messages_.underWay()) check(message);
-  if (expired) return next;
-  fail(expired);
+  if (!expired) return next;
+  fail(*expired);
   return Clock::time_point::max();
 }
 
@@ -310,7 +312,7 @@ void Group::sendCallHistory(CollectiveOperation& operation) {
 }
 
 void Group::controlMessageArrived(int rank, const ControlMessage& message) {
-  if (!failure_) return;
+  if (failure_) return;
   if (message.kind == ControlKind::kFailed) {
     const bool isMismatch = message.code == static_cast<uint32_t>(StatusCode::kInvalidArgument);
     const std::string sender = formatText("rank {}", rank), text(message.reason());

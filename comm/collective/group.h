@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's side of a communicator: combines the parts of a group, and decides when the group fails.
+// Group: the part of a communicator that runs on the driver. It combines the parts of a group, and decides when the
+// group fails:
 //
 //   collective_queue.h   which collectives wait, which run, and which may start next
 //   call_history.h       whether the ranks make the same calls
@@ -8,17 +9,18 @@
 //   point_to_point.h     sends and receives between two ranks
 //   control_mailbox.h    control messages between ranks, beside their data
 //
-// Agreement: bits of the call history's chain are part of every message's name, so messages of ranks whose calls differ
-// never match. An operation that waits for long sends its last calls to the ranks it waits for. A rank that finds a
-// difference fails the group with an error that names the call.
+// Agreement: the names of a collective's messages contain bits of the call history's chain, so messages of ranks whose
+// calls differ never match. If an operation waits for long, its rank sends the last calls to the ranks that it waits
+// for. A rank that finds a difference fails the group with an error that names the call.
 //
-// Failure: if one operation fails, the group fails, because the bytes of others may be half reduced. All operations
-// then end, and later ones fail at once with the reason.
+// Failure: if one operation fails, the group fails, because the buffers of other operations may hold partial results.
+// All operations in flight fail, and later operations fail at once with the same reason.
 //
-// Threading: on the engine's driver, including the constructor.
+// Threading: all functions and the constructor run on the engine's driver.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,33 +35,35 @@ namespace agspeed::comm {
 
 /// The arguments of a group.
 struct GroupOptions {
-  /// The same at all ranks. No other group that uses or has used the messenger may have it. Below 2^31.
+  /// The number of the group. It is equal at all ranks, different from the id of every other group that uses or has
+  /// used the messenger, and below 2^31.
   uint32_t id = 0;
   std::string name = "world";                          ///< appears in logs and errors
   std::vector<int> members = {};                       ///< the messenger's number of each rank; empty: all ranks
   Plan plan = {};                                      ///< equal at all ranks
   Clock::duration timeout = std::chrono::minutes(30);  ///< of operations without a timeout of their own
-  size_t maxInFlightBytes = size_t{64} << 20;          ///< operations wait for older ones beyond this
+  size_t maxInFlightBytes = size_t{64} << 20;          ///< see CollectiveQueue
 };
 
 class Group final : private EngineClient, private ExecutionListener, private ControlListener, private TransferListener {
  public:
-  /// Requires: the messenger's rank is among options.members.
+  /// Makes this rank's part of a group. `rank`: the index of this rank in options.members. Requires: the messenger's
+  /// rank is among options.members.
   Group(Engine& engine, GroupOptions options, int rank);
 
   void open();
-  /// Ends everything. Afterwards nothing refers to the group.
+  /// Fails all unfinished operations, and removes the group from the engine and the messenger.
   void close();
 
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Applies to operations submitted from now on. Rules and shares that the plan states are kept. The group fits
-  /// everything else to its ranks' hosts and the network between them.
+  /// Sets the plan of operations that are submitted from now on. Rules and shares that the plan states are kept. The
+  /// group fits everything else to the hosts of its ranks and to the network between them.
   void setPlan(Plan plan) { fitter_.setPlan(std::move(plan)); }
-  /// Ends all operations and sends the reason to the other ranks.
+  /// Fails the group: fails all operations, and sends the reason to the other ranks.
   void fail(const Status& reason);
-  /// Ok, or why the group is no longer usable.
-  const Status& failure() const { return failure_; }
+  /// Returns Ok, or the reason why the group is unusable.
+  Status health() const { return failure_.value_or(Status()); }
 
  private:
   using CollectiveHandle = CollectiveQueue::Handle;
@@ -70,30 +74,32 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   void controlMessageArrived(int rank, const ControlMessage& message) override;
   void transferFailed(int rank, const Status& status) override;
 
-  /// Communicator numbers in message names: one for parts of collectives, one for messages between two ranks and
-  /// control messages.
+  /// These functions return the communicators in the names of the group's messages: one for the parts of collectives,
+  /// the other for messages between two ranks and for control messages.
   static uint32_t collectiveCommunicator(const GroupOptions& options) { return 2 * options.id; }
   static uint32_t messageCommunicator(const GroupOptions& options) { return 2 * options.id + 1; }
   int numRanks() const { return static_cast<int>(options_.members.size()); }
 
-  /// Gives the operation its sequence number and signature. `call` is the call that the signature describes.
+  /// Gives the operation the next sequence, the plan's choice and a signature, and queues it. `call`: the call that the
+  /// signature describes. For an exchange of host statistics, it is the call after the exchange.
   void assignSequence(CollectiveHandle operation, const CollectiveCall& call);
-  /// Queues an exchange of host statistics before the collective of this call.
+  /// Queues an exchange of host statistics, which runs before `call`.
   void exchangeHostStats(const CollectiveCall& call);
   void contributeHostStats();
-  /// The exchange of this sequence has ended: applies its results to the operations after it.
+  /// Applies the results of the exchange of host statistics with this sequence, which is complete, to later operations.
   void applyHostStats(uint64_t sequence);
   void startWaiting();
   void start(CollectiveOperation& operation);
-  /// Gives back resources that are needed only while it runs, because callers may keep its handle for long.
+  /// Releases the execution and the memory that the operation needs only while it runs. Callers may keep its handle for
+  /// long.
   void release(CollectiveOperation& operation);
 
   void sendCallHistory(CollectiveOperation& operation);
-  void tellOthers(const Status& reason, int lostRank);
-  /// Ends all operations with this reason.
+  void sendFailure(const Status& reason, int lostRank);
+  /// Fails all operations of this rank, and makes `reason` the group's failure if it has none yet.
   void endAll(const Status& reason);
   void end(Operation& operation, const Status& status);
-  /// Fails the group if a deadline has passed. Returns: the next deadline otherwise.
+  /// Fails the group if a deadline has passed. Returns: otherwise, the next deadline.
   Clock::time_point checkDeadlines(Clock::time_point now);
   std::string progressOf(const CollectiveOperation& operation) const;
   std::string progressOf(const MessageOperation& operation) const;
@@ -110,7 +116,7 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   CollectiveQueue queue_;
   PointToPoint messages_;
   bool isStarting_ = false;
-  Status failure_;
+  std::optional<Status> failure_;  ///< why the group is unusable
 };
 
 }  // namespace agspeed::comm

@@ -12,14 +12,14 @@
 namespace agspeed::comm {
 namespace {
 
-/// Shorter collectives say little about rates.
+/// The size from which a collective brings the next exchange closer. Shorter collectives say little about rates.
 constexpr size_t kLargeBytes = size_t{4} << 20;
-/// The interval between exchanges doubles after kNumSoon of them, up to kLongestInterval bytes, because hosts seldom
-/// change.
+/// After kNumSoon exchanges, each exchange doubles the interval to the next one, up to kLongestInterval bytes, because
+/// hosts seldom change.
 constexpr int kNumSoon = 8;
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
 
-/// The part of a message's latency that its sender and receiver take.
+/// The part of a message's latency that its sender and its receiver cause, and not the network.
 constexpr double kSecondsInRanks = 15e-6;
 
 bool dependsOnHosts(Collective collective) {
@@ -55,8 +55,8 @@ std::vector<uint32_t> HostStatsExchange::shares() {
   if (*std::min_element(latest.begin(), latest.end()) > 0) rates_.push_back(std::move(latest));
   if (rates_.size() > kNumExchanges) rates_.erase(rates_.begin());
   if (rates_.size() < kNumExchanges) return {};
-  std::vector<double> rates(gathered_.size(), 0);  // relative to the fastest rank, by the exchange in which the rank
-                                                   // was fastest
+  // Rates relative to the fastest rank: for each rank, the highest of the last exchanges.
+  std::vector<double> rates(gathered_.size(), 0);
   for (const std::vector<double>& exchanged : rates_) {
     const double most = *std::max_element(exchanged.begin(), exchanged.end());
     for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], exchanged[rank] / most);

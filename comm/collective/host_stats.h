@@ -1,23 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// HostStatsExchange: decides when the ranks of a group exchange statistics of their hosts, and evaluates them.
+// HostStatsExchange: decides when the ranks of a group exchange statistics of their hosts, and evaluates them. The
+// statistics answer three questions.
 //
-// Which ranks share a host: long collectives reduce and gather within a host first (comm/schedule/hierarchical.cpp). An
-// exchange precedes the first call that would.
+// Which ranks share a host? Long collectives reduce and gather within a host first (comm/schedule/hierarchical.cpp). So
+// an exchange precedes the first long collective.
 //
-// How fast each rank can send: with equal chunks all ranks send 2 (p - 1) / p of the buffer in an all-reduce, so it
-// waits for the slowest host. A rank with a smaller chunk sends less (comm/plan/shares.h). Exchanges are repeated from
-// time to time. A rank's rate is the sum of its rails' recent peak rates, measured while several connections of a rail
-// have data to send. The current rates would not do: in an all-reduce that waits for a slow host all ranks send the
-// same bytes per second, but the slow host's rails are always busy and the others' pause. The measure is rough, and
-// unequal chunks cost equal hosts dearly. So a host counts as slow only if several exchanges in a row agree.
+// How fast can each rank send? With equal chunks, every rank sends 2 (p - 1) / p of the buffer in an all-reduce, so all
+// ranks wait for the slowest host. A rank with a smaller chunk sends less (comm/plan/shares.h). The rate of a rank is
+// the sum of its rails' recent peak rates, measured while several connections of a rail have data to send. Current
+// rates do not show which host is slow: in an all-reduce that waits for a slow host, all ranks send equally many bytes
+// per second, although only the slow host's rails are always busy. Peak rates are inaccurate, and unequal chunks make
+// operations between equal hosts much slower. So a host is treated as slow only if several exchanges in a row agree.
+// Exchanges are repeated from time to time.
 //
-// How far ranks are from each other: short all-reduces use another algorithm if latency is high compared with the time
-// for bytes, or the reverse (comm/plan/cost_model.h). This needs the same number of exchanges.
+// How high is the latency? Short all-reduces use another algorithm if latency is high compared with the time for bytes,
+// or if it is low (comm/plan/cost_model.h). This choice needs the same number of exchanges.
 //
-// All ranks exchange before the same operation, and the results depend only on the gathered data, so they are the same
-// everywhere.
+// All ranks exchange before the same operation, and the results depend only on the gathered data. So the results are
+// equal at all ranks.
 //
-// Threading: on the engine's driver.
+// Threading: all functions run on the engine's driver.
 #pragma once
 
 #include <optional>
@@ -31,26 +33,29 @@ namespace agspeed::comm {
 
 class HostStatsExchange {
  public:
-  /// How many exchanges of rates have to agree.
+  /// The number of exchanges whose rates must agree.
   static constexpr size_t kNumExchanges = 3;
 
   explicit HostStatsExchange(int numRanks) : gathered_(static_cast<size_t>(numRanks)) {}
 
-  /// Counts the call. Returns: whether the ranks exchange statistics before it.
+  /// Takes the bytes of the call into account. Returns: whether the ranks exchange statistics before this call.
   bool isDueBefore(const CollectiveCall& call);
-  /// The collective that exchanges: an all-gather into this object, one at a time.
+  /// Returns the all-gather that exchanges the statistics. It writes into this object, so only one such call may run at
+  /// a time.
   CollectiveCall gather(int rank);
   /// Sets this rank's statistics for the exchange that starts now; comm/plan/local_groups.h defines `host`.
   void contribute(int rank, double bytesPerSecond, double roundTripSeconds, uint32_t host) {
     gathered_[static_cast<size_t>(rank)] = {bytesPerSecond, roundTripSeconds, host};
   }
-  /// Evaluates the rates of an exchange that has ended. Returns: the ranks' shares; empty: equal chunks.
+  /// Evaluates the rates of the exchange that has just completed. Call it once per exchange. Returns: the relative
+  /// chunk sizes of the ranks; empty: equal chunks.
   std::vector<uint32_t> shares();
-  /// Evaluates the hosts: ScheduleRequest::localGroupSize.
+  /// Returns the size of local groups for the gathered hosts; see ScheduleRequest::localGroupSize.
   int localGroupSize() const;
-  /// The slowest rank's rate and the longest round trip; nothing until kNumExchanges have ended.
+  /// Returns the rate of the slowest rank, and the latency of the longest round trip. Returns nullopt until all rates
+  /// were known in kNumExchanges exchanges, or if a round trip is not known.
   std::optional<NetworkMeasurement> network() const;
-  /// The last gathered rates, for the log: "25.0, 12.5, 24.8 MB/s".
+  /// Describes the last gathered rates for the log: "25.0, 12.5, 24.8 MB/s".
   std::string describeRates() const;
 
  private:
@@ -61,7 +66,7 @@ class HostStatsExchange {
   };
 
   std::vector<HostStats> gathered_;         ///< by rank
-  std::vector<std::vector<double>> rates_;  ///< rates of the exchanges that knew all rates, the latest last
+  std::vector<std::vector<double>> rates_;  ///< of the last exchanges in which all rates were known, the latest last
   bool isFirst_ = true;
   int numDue_ = 0;
   uint64_t numBytes_ = 0, nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;

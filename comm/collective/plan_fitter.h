@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // PlanFitter: fits the operations of a group to the hosts of its ranks and to the network between them.
 //
-// A plan chooses by facts that all ranks know from the start. Rules and shares that it states are kept. Otherwise the
-// statistics that ranks exchange before some calls (host_stats.h) decide which ranks form local groups, what share of a
-// buffer each rank owns, and which algorithm is faster on the measured network. Equal statistics give equal results at
-// all ranks.
+// A plan chooses by facts that all ranks know from the start. The fitter keeps the rules and shares that the plan
+// states. Apart from them, the statistics that ranks exchange before some calls (host_stats.h) decide three things:
+// which ranks form local groups, what share of a buffer each rank owns, and which algorithm is faster on the measured
+// network. Equal statistics give equal results at all ranks.
 //
-// Threading: one thread at a time.
+// Threading: only one thread at a time may use an object of this class.
 #pragma once
 
 #include <optional>
@@ -20,8 +20,8 @@
 
 namespace agspeed::comm {
 
-/// A Choice, fitted to the known hosts. Ranks do not compare it, because one rank may learn the statistics before it
-/// makes a call and another afterwards.
+/// A Choice, fitted to the known hosts. It is not part of the call signature that ranks compare: when one rank makes a
+/// call, it may know statistics that another rank does not know yet when it makes the same call.
 struct FittedChoice {
   const Algorithm* algorithm = nullptr;
   int localGroupSize = 1;  ///< see ScheduleRequest; 1 if the algorithm does not use it
@@ -31,25 +31,27 @@ struct FittedChoice {
 
 class PlanFitter {
  public:
-  /// The fitter of `rank` in a group whose name appears in the log.
+  /// Makes the fitter of `rank` in a group. The name of the group appears in the log.
   PlanFitter(std::string group, int rank, int numRanks, Plan plan);
 
-  /// Applies to later calls.
+  /// Sets the plan of later calls.
   void setPlan(Plan plan) { plan_ = std::move(plan); }
   uint32_t planVersion() const { return plan_.version; }
-  /// How the plan runs the call; equal at all ranks.
+  /// Returns the plan's choice for the call, which is equal at all ranks.
   Choice choose(const CollectiveCall& call) const;
+  /// Fits a choice to the hosts and the network that are known so far.
   FittedChoice fit(const CollectiveCall& call, const Choice& choice) const;
 
-  /// Counts the call. Returns: whether the ranks exchange statistics before it.
+  /// Takes the bytes of the call into account. Returns: whether the ranks exchange statistics before this call.
   bool isExchangeDueBefore(const CollectiveCall& call);
-  /// The collective that exchanges: an all-gather into this object, one at a time.
+  /// Returns the all-gather that exchanges the statistics. It writes into this object, so only one such call may run at
+  /// a time.
   CollectiveCall exchange() { return stats_.gather(rank_); }
   /// Sets this rank's statistics for the exchange that starts now; see HostStatsExchange::contribute().
   void contribute(double bytesPerSecond, double roundTripSeconds, uint32_t host) {
     stats_.contribute(rank_, bytesPerSecond, roundTripSeconds, host);
   }
-  /// Applies the results of an exchange that has ended to later calls of fit().
+  /// Evaluates the exchange that has just completed. Later calls of fit() use its results.
   void applyHostStats();
 
  private:

@@ -85,15 +85,15 @@ Status PointToPoint::startWaiting() {
     } else if (operation->readiness) {
       AG_RETURN_IF_ERROR(transfer(*operation));
     }
-    if (i < operations_.size() && operations_[i] == operation) ++i;  // else it has ended
+    if (i < operations_.size() && operations_[i] == operation) ++i;  // otherwise it is done
   }
   return {};
 }
 
 void PointToPoint::transferFinished(MessageOperation& operation, const Status& status) {
-  if (!status) {
-    // The listener cancels other transfers. The messenger does not allow this here.
-    if (!failure_) return;
+  if (!status.isOk()) {
+    // Call the listener later. It cancels other transfers, which the messenger does not allow within finished().
+    if (failure_) return;
     engine_.addWork(*this, 0, kAtOnce);
     failure_ = status;
     failedRank_ = operation.rank;
@@ -107,7 +107,7 @@ void PointToPoint::transferFinished(MessageOperation& operation, const Status& s
   engine_.operationEnded();
 }
 
-void PointToPoint::work(uint64_t) { listener_.transferFailed(failedRank_, failure_); }
+void PointToPoint::work(uint64_t) { listener_.transferFailed(failedRank_, *failure_); }
 
 std::vector<PointToPoint::Handle> PointToPoint::takeAll(const Status& reason) {
   std::vector<Handle> taken = std::exchange(operations_, {});

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// PointToPoint: sends and receives between two ranks of a group. They are independent of the order of collectives.
+// PointToPoint: runs sends and receives between two ranks of a group. They are independent of the order of collectives.
 //
-// Both ends count the messages of one tag, so the n-th send meets the n-th receive. A receive from any rank probes
-// periodically, because no message wakes a waiting thread without a posted receive. When it finds a message, it takes
-// the next number among the receives from that rank.
+// Both ends count the messages of one tag, so the n-th send matches the n-th receive. A receive from any rank probes
+// for messages periodically: it cannot be posted before its source is known, and a message without a posted receive
+// wakes no waiting thread. When such a receive finds a message, it takes the next number among the receives from that
+// rank.
 //
-// Threading: on the engine's driver. The listener is not called from within the messenger.
+// Threading: all functions run on the engine's driver. The listener is not called from within the messenger.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -19,7 +21,7 @@
 
 namespace agspeed::comm {
 
-/// A receive from the first rank that offers a message.
+/// The rank of a receive that accepts the message of the first rank that sends one.
 constexpr int kAnyRank = INT32_MIN;
 
 class PointToPoint;
@@ -35,17 +37,18 @@ struct MessageOperation final : Operation, Transfer {
   int rank = -1;  ///< the peer's rank in the group, or kAnyRank until it is known
   uint32_t tag = 0;
   bool isSend = false;
-  bool isPending = false;  ///< posted to the messenger
+  bool isPending = false;  ///< whether the messenger has the transfer
   Clock::time_point started, deadline;
-  Readiness readiness;  ///< null once the bytes to be sent are there
+  Readiness readiness;  ///< tells whether the bytes to send are ready; null once they are
 };
 
-/// "send to rank 1 (12 bytes, tag 3)".
+/// Describes the operation: "send to rank 1 (12 bytes, tag 3)".
 std::string toString(const MessageOperation& operation);
 
 class TransferListener {
  public:
-  /// A transfer with `rank` of the group has failed; its operation still exists. Only the first failure is reported.
+  /// Reports that a transfer with `rank` of the group has failed. Its operation stays in flight until takeAll(). Only
+  /// the first failure is reported.
   virtual void transferFailed(int rank, const Status& status) = 0;
 
  protected:
@@ -56,22 +59,24 @@ class PointToPoint final : private Worker {
  public:
   using Handle = std::shared_ptr<MessageOperation>;
 
-  /// `members` are the group's ranks as the messenger numbers them, `rank` this rank's index among them. Messages carry
-  /// `communicator`.
+  /// Makes the sends and receives of one rank. `members`: the messenger's number of each rank of the group. `rank`:
+  /// this rank's index in `members`. `communicator`: the communicator of the messages. `group`: the group's name, for
+  /// logs.
   PointToPoint(Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
                uint32_t communicator, std::string group);
 
-  /// Keeps the operation until it succeeds or takeAll() is called.
+  /// Adds an operation, which is kept until it succeeds or takeAll() is called.
   void add(Handle operation);
-  /// Starts an added operation, as soon as its bytes are there or a source is found. Fails if its Readiness fails.
+  /// Starts an added operation if its bytes are ready and its source is known. Otherwise startWaiting() starts it
+  /// later. Fails if the operation's Readiness fails.
   Status start(MessageOperation& operation);
-  /// Starts all operations that can start by now. The engine's ticks call it. Fails if a Readiness fails.
+  /// Starts all added operations that can start by now. Call it at each tick of the engine. Fails if a Readiness fails.
   Status startWaiting();
-  /// Operations that have not ended, in the order of their calls.
+  /// Returns the operations that are not done, in the order of their calls.
   const std::vector<Handle>& underWay() const { return operations_; }
   /// Removes and returns all operations. Cancels them at the messenger with `reason`; the caller completes them.
   std::vector<Handle> takeAll(const Status& reason);
-  /// The listener is no longer called. Requires: no operation is in flight.
+  /// Stops reporting to the listener. Requires: no operation is in flight.
   void close() { engine_.removeWork(*this); }
 
  private:
@@ -79,8 +84,9 @@ class PointToPoint final : private Worker {
 
   /// Gives the message its sequence number among the messages of its rank and tag.
   void assignSequence(MessageOperation& operation);
+  /// Starts a receive from any rank if a rank has sent a message for it; otherwise requests a tick of the engine soon.
   Status findSource(MessageOperation& operation);
-  /// Passes it to the messenger if its bytes are there.
+  /// Passes the transfer to the messenger if its bytes are ready.
   Status transfer(MessageOperation& operation);
   void transferFinished(MessageOperation& operation, const Status& status);
   void work(uint64_t token) override;
@@ -94,7 +100,7 @@ class PointToPoint final : private Worker {
   std::vector<Handle> operations_;
   int firstSource_ = 0;  ///< where the next search for a source begins, so that every rank gets its turn
   std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< messages per rank and tag
-  Status failure_;                                                      ///< reported outside the messenger
+  std::optional<Status> failure_;                                       ///< the first failure, which work() reports
   int failedRank_ = -1;
 };
 

@@ -63,7 +63,7 @@ uint64_t mix(uint64_t value) {
   return value ^ (value >> 31);
 }
 
-/// The buffers whose sizes every rank knows.
+/// Returns the buffers whose sizes every rank knows.
 const BufferList& agreedChunks(const CollectiveCall& call) {
   static const BufferList kNone;
   switch (call.collective) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of a group: one collective operation on the caller's buffers, and the facts about it that all ranks must agree
-// on.
+// Calls of a group. CollectiveCall is one collective operation on the caller's buffers. CallSignature has the
+// properties of a call that must be equal at all ranks.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace agspeed::comm {
 
-/// Runs of bytes in memory; each a whole number of elements.
+/// A list of chunks of memory. Each chunk is contiguous and has a whole number of elements.
 using BufferList = std::vector<std::span<std::byte>>;
 
 /// One collective operation. The bytes belong to the caller and stay in place until the operation is done.
@@ -31,8 +31,9 @@ using BufferList = std::vector<std::span<std::byte>>;
 ///   all_to_all              a chunk per receiver        a chunk per sender
 ///   barrier                 none                        none
 ///
-/// Unneeded chunks may be omitted. Input is only read. Input chunk i and output chunk i may be the same memory, except
-/// in all_to_all; a single chunk counts as the chunk of the caller's own rank. Other chunks must not overlap.
+/// A rank may omit chunks that it does not need, such as the input of a broadcast at other ranks than the root. The
+/// input is only read. Collectives except all_to_all may be in place: input chunk i and output chunk i may be the same
+/// memory. If a list has one chunk, this is the chunk of the caller's own rank. Other chunks must not overlap.
 struct CollectiveCall {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kU8;
@@ -41,24 +42,26 @@ struct CollectiveCall {
   ReduceOp op = ReduceOp::kSum;  ///< of a reduction
   double factor = 1;             ///< of a premultiplied sum; each rank has its own
   int root = 0;                  ///< ignored if the collective has no root
-  /// A promise that is equal at all ranks: each chunk of a list begins where the one before it ends.
+  /// Promises that each chunk of a list begins where the chunk before it ends. Must be equal at all ranks.
   bool isContiguous = false;
 };
 
-/// Splits `whole` into `count` chunks of equal size. Requires: its size is a multiple of `count`.
+/// Splits `whole` into `count` chunks of equal size. Requires: the size of `whole` is a multiple of `count`.
 BufferList splitEvenly(std::span<std::byte> whole, int count);
 
-/// Whether the chunks are present, match each other's sizes and can be reduced. The failure is a sentence for the
-/// caller.
+/// Checks that a call is valid at `rank`: its root and its chunks exist, the sizes of its chunks match, and its
+/// reduction is defined. A failure has a message for the caller.
 Status validate(const CollectiveCall& call, int rank, int numRanks);
 
-/// The number of bytes by which the algorithm is chosen, equal at all ranks; zero if not every rank knows it.
+/// Returns the number of bytes by which the plan chooses the algorithm. It is equal at all ranks, and 0 if not every
+/// rank knows the sizes.
 size_t agreedBytes(const CollectiveCall& call);
 
-/// The facts about a call that ranks compare: fixed layout, no padding.
+/// The properties of a call that ranks compare. The struct has a fixed layout without padding, because its bytes are
+/// hashed and sent.
 struct CallSignature {
-  /// A planVersion with this value marks the exchange of host statistics that a group does before the call
-  /// (host_stats.h).
+  /// The `planVersion` of a signature that stands for the exchange of host statistics before the call, and not for the
+  /// call itself (host_stats.h).
   static constexpr uint32_t kHostStatsExchange = UINT32_MAX;
 
   uint8_t collective = 0;
@@ -70,15 +73,16 @@ struct CallSignature {
   uint32_t planVersion = 0;
   uint64_t segmentBytes = 0;
   uint64_t numBytes = 0;  ///< agreedBytes()
-  uint64_t layout = 0;    ///< hash of the sizes of all chunks that every rank knows
+  uint64_t layout = 0;    ///< hash of the sizes of all chunks whose size every rank knows
   bool operator==(const CallSignature&) const = default;
 };
 
-/// The signature without the plan's choices: algorithm, version, segments.
+/// Returns the signature of a call. The caller fills in the choices of the plan: `algorithm`, `planVersion` and
+/// `segmentBytes`.
 CallSignature signatureOf(const CollectiveCall& call);
-/// "all_reduce(1024 x f32, sum)", "broadcast(12 x u8, root 1)".
+/// Returns text for errors and logs: "all_reduce(1024 x f32, sum)", "broadcast(12 x u8, root 1)".
 std::string toString(const CallSignature& signature);
-/// Extends `chain`, the hash of all operations before, by `signature`.
+/// Returns the hash of all calls up to the call with `signature`. `chain`: the hash of all calls before it.
 uint64_t extendChain(uint64_t chain, const CallSignature& signature);
 
 }  // namespace agspeed::comm

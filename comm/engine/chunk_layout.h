@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChunkLayout: where the chunks of a schedule are in a call's memory.
+// ChunkLayout: finds the chunks of a schedule in the memory of a call.
 //
-// A long operation runs as several segments of its schedule, each on one part of the memory. In a divisible buffer, a
-// segment takes the next `segmentElements` elements per chunk and divides them into chunks. In a buffer with a chunk
-// per rank, it takes the next `segmentElements` elements of every chunk. Segments share no memory, so they overlap in
-// time. Two ranks that share a chunk agree on its segments because both know its size.
+// A long operation runs as several segments. Each segment runs the whole schedule on one part of the memory. This part
+// depends on the collective (isDivisible() in schedule.h):
+//
+//   divisible buffer   for example all-reduce: the next `segmentElements` * `numChunks` elements, divided into chunks
+//   chunk per rank     for example all-gather: the next `segmentElements` elements of every chunk
+//
+// Segments do not overlap in memory, so several can be in flight. The sender and the receiver of a chunk divide it into
+// the same segments, because both know its size and use the same segmentElements.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +19,7 @@
 
 namespace agspeed::comm {
 
-/// A run of elements in memory.
+/// Consecutive elements in memory.
 struct Chunk {
   std::byte* data = nullptr;
   size_t numElements = 0;
@@ -23,18 +27,19 @@ struct Chunk {
 
 class ChunkLayout {
  public:
-  /// Chunk boundaries inside a segment are multiples of this many elements, so that vectors are not split.
+  /// Chunk boundaries inside a segment are multiples of this many elements, so that SIMD vectors do not span chunks.
   static constexpr size_t kAlignment = 32;
 
   ChunkLayout() = default;
-  /// `shares` are the relative sizes of a divisible buffer's chunks; empty: equal sizes. `call` and `shares` outlive
-  /// the layout. Requires: the call is valid; `segmentElements` > 0; `shares` is empty or has one value per chunk, not
-  /// all zero.
+  /// Lays out the chunks of `call` at `rank`. `shares`: the relative sizes of a divisible buffer's chunks; empty: equal
+  /// sizes. `call` and `shares` outlive the layout. Requires: the call is valid; `segmentElements` > 0; `shares` is
+  /// empty or has one value per chunk, not all zero.
   ChunkLayout(const CollectiveCall& call, int rank, uint32_t numChunks, size_t segmentElements,
               std::span<const uint32_t> shares);
 
   uint32_t numSegments() const { return numSegments_; }
-  /// Writes the addresses and sizes of one segment's chunks; missing chunks have no elements.
+  /// Writes the addresses and sizes of the chunks of one segment to `input` and `output`. Chunks that the call omits
+  /// get no elements.
   void locate(uint32_t segment, std::span<Chunk> input, std::span<Chunk> output) const;
 
  private:

@@ -12,14 +12,15 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The background thread naps this long while other threads drive or are expected back soon, because taking over from
-/// them costs a short operation more than its messages do. After kIdleAfter without a wait or kick it drives.
+/// The background thread sleeps this long at a time while other threads drive or will probably drive again soon. If it
+/// took over, a short operation would lose more time than its messages need. It takes over kIdleAfter after the last
+/// wait or kick.
 constexpr milliseconds kNap{1};
 constexpr milliseconds kIdleAfter{100};
-/// The longest single wait for the network.
+/// The longest time that a thread waits for the network without checking again whether it is done.
 constexpr milliseconds kLongWait{1000};
-/// Queued callbacks wait this long per callback thread before another callback thread is started. Few callbacks wait
-/// for each other, but thousands may wait for one lock of their caller.
+/// A new callback thread takes queued callbacks only if no other thread has taken one for this long per callback
+/// thread. Few callbacks wait for each other, but thousands may wait for one lock of their caller.
 constexpr milliseconds kWaitPerThread{1};
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
@@ -69,7 +70,7 @@ void Engine::enqueueBy(Clock::time_point time, std::function<void()> action) {
   if (time == Clock::time_point{}) return releaseActions();
   if (time >= heldUntil_.load()) return;
   heldUntil_ = time;
-  if (isDriven_) messenger_.wake();  // the driver may be in a longer wait
+  if (isDriven_) messenger_.wake();  // the driver may wait for longer
 }
 
 void Engine::releaseActions() {
@@ -109,10 +110,10 @@ bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
   ++numWaiting_;
   ++numWaits_;
   releaseActions();
-  if (isDriven_) messenger_.wake();  // the background thread hands over
+  if (isDriven_) messenger_.wake();  // the background thread then stops driving
   while (!isDone && Clock::now() < until) {
     if (isDriven_) {
-      // In steps of kLongWait, so that no arithmetic with a distant `until` is needed.
+      // Wait in steps of kLongWait, because the library could overflow if `until` is far in the future.
       handOver_.wait_until(lock, std::min(until, Clock::now() + kLongWait));
       continue;
     }
@@ -144,7 +145,7 @@ void Engine::keepOneFree() {
     });
     ++numFreeThreads_;
   } catch (const std::system_error&) {
-    // The system allows no more threads; the next free one takes the callback.
+    // The system allows no more threads; the next free thread takes the callback.
   }
 }
 
@@ -198,7 +199,7 @@ void Engine::operationEnded(int count) {
 
 void Engine::wakeWaiting() {
   if (numWaiting_ == 0) return;
-  // Under the lock, because a thread that has just found its operation unfinished would otherwise miss this.
+  // Take the lock, because otherwise a thread that has just found its operation unfinished would miss the notification.
   std::lock_guard lock(mutex_);
   handOver_.notify_all();
 }
@@ -251,8 +252,8 @@ void Engine::driveInBackground() {
   uint64_t numWaitsSeen = 0;
   while (!isStopping_) {
     if (isDriven_ || numWaiting_ > 0 || !needsBackground()) {
-      // If a thread waits for longer than a nap, sleep until it is done: naps of many ranks cost a host more than a
-      // wake-up.
+      // If a thread has waited for longer than a nap, sleep until no thread waits: the naps of many ranks cost a host
+      // more than a wake-up.
       if (numWaiting_ > 0 && numWaitsSeen == numWaits_) {
         isBackgroundAsleep_ = true;
         background_.wait(lock, [&] { return isStopping_ || numWaiting_ == 0; });

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: drives one messenger and the operations of all groups of a process that use it.
 //
-// At most one thread drives at any time: it runs queued actions, computes, moves bytes and checks deadlines. A thread
-// that waits for an operation drives until the operation is done, so that a short operation involves no other thread.
-// While no thread waits, a background thread drives. A thread that starts an operation drives one round, so that the
-// first bytes leave at once. Callbacks run on separate threads. Driving never runs Python and never takes a lock of the
-// caller's.
+// At most one thread drives at any time. The driver runs queued actions, computes, moves bytes and checks deadlines. A
+// thread that waits for an operation drives until the operation is done, so that a short operation involves no other
+// thread. While no thread waits, a background thread drives. A thread that starts an operation drives one round, so
+// that the first bytes leave at once. Callbacks run on separate threads. The driver never runs Python and never takes a
+// lock of a caller.
 //
-// Threading: see each function. "On the driver" means: from an action, from Worker::work, from EngineClient::tick or
-// from Transfer::finished.
+// Threading: the sections of the class state the threads that may call its functions. "On the driver" means: from an
+// action, from Worker::work, from EngineClient::tick or from Transfer::finished.
 #pragma once
 
 #include <algorithm>
@@ -25,20 +25,20 @@
 
 namespace agspeed::comm {
 
-/// An object with deadlines to check.
+/// An object whose deadlines the engine checks.
 class EngineClient {
  public:
-  /// On the driver. Returns: the latest time for the next call.
+  /// Checks the deadlines. The engine calls it on the driver. Returns: the latest time for the next call.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
 
  protected:
   ~EngineClient() = default;
 };
 
-/// An object with computations to run between two polls of the network.
+/// An object whose computations the engine runs between two polls of the network.
 class Worker {
  public:
-  /// On the driver, once per Engine::addWork().
+  /// Runs a computation. The engine calls it on the driver, once per Engine::addWork().
   virtual void work(uint64_t token) = 0;
 
  protected:
@@ -47,47 +47,53 @@ class Worker {
 
 class Engine {
  public:
-  /// `messenger` outlives the engine; only the engine uses it.
+  /// Starts the background thread and a callback thread. `messenger` outlives the engine, and only the driver uses it.
   explicit Engine(Messenger& messenger);
-  /// Requires: no clients are left.
+  /// Waits until all queued callbacks have run, and ends the threads. Requires: no clients are left.
   ~Engine();
   Engine(const Engine&) = delete;
 
   // --- from any thread ---
 
-  /// Queues an action for the driver; actions run in the order of these calls. Call kick() to run them soon.
+  /// Queues an action for the driver. Actions run in the order of these calls. Call kick() to run them soon.
   void enqueue(std::function<void()> action) { enqueueBy({}, std::move(action)); }
-  /// Like enqueue(), for an action that may wait until `time`. It runs earlier if a thread kicks or waits, or if a
+  /// Like enqueue(), but the action may be delayed until `time`. It runs earlier if a thread kicks or waits, or if a
   /// later action must run earlier.
   void enqueueBy(Clock::time_point time, std::function<void()> action);
-  /// Wakes the driver for new actions; if no thread drives, drives one round without waiting.
+  /// Makes queued actions run soon: wakes the driver, or drives one round without waiting if no thread drives.
   void kick();
-  /// Runs `action` on the driver and returns afterwards. Not from the driver itself.
+  /// Runs `action` on the driver, and waits until it has run. Requires: the caller is not the driver.
   void runOnDriver(std::function<void()> action);
-  /// Whether the calling thread is one that the destructor waits for, for example in a callback.
+  /// Returns whether the calling thread is a thread of the engine, for example in a callback. The destructor joins
+  /// these threads, so it must not run on one of them.
   bool isOwnThread();
-  /// Drives, or lets another waiting thread drive, until `isDone` is set or `until` has passed. Returns: isDone. Not
-  /// from the driver.
+  /// Waits until `isDone` is set or `until` has passed. Drives meanwhile, unless another waiting thread does. Returns:
+  /// `isDone`. Requires: the caller is not the driver.
   bool wait(const std::atomic<bool>& isDone, Clock::time_point until);
-  /// Runs `callback` on a callback thread. The callback may block, even until a later callback has run: if callbacks
-  /// are queued and no callback thread becomes free for some milliseconds, the engine starts another one, if the system
-  /// allows it.
+  /// Queues `callback` for a callback thread. A callback may block, even until a later callback has run. If no callback
+  /// thread becomes free for some milliseconds, an additional thread takes the queued callbacks. If the system allows
+  /// no more threads, the next free thread takes them.
   void callLater(std::function<void()> callback);
 
-  // --- on the driver ---
+  // --- on the driver, unless a comment says otherwise ---
 
+  /// Returns the messenger. Any thread may call its rank() and size(), which never change.
   Messenger& messenger() { return messenger_; }
   void addClient(EngineClient& client) { clients_.push_back(&client); }
   void removeClient(EngineClient& client) { std::erase(clients_, &client); }
-  /// Requests a tick() of the clients at `time` at the latest.
+  /// Makes the engine call tick() of all clients at `time` or earlier.
   void tickBy(Clock::time_point time) { nextTick_ = std::min(nextTick_, time); }
-  /// Requests worker.work(token). Lower `priority` numbers run first, equal ones in the order of these calls.
+  /// Queues a call of worker.work(token). Calls with a lower `priority` number run first, and calls with equal numbers
+  /// in the order in which they were queued.
   void addWork(Worker& worker, uint64_t token, int priority);
+  /// Removes all queued calls of the worker.
   void removeWork(const Worker& worker);
-  /// Counts operations. The background thread drives while there are unfinished ones.
+  /// Registers `count` operations that start now. While registered operations are not complete, the background thread
+  /// drives if no other thread does. From any thread.
   void operationStarted(int count = 1) { numOperations_ += count; }
+  /// Unregisters `count` operations that have completed, and wakes the threads that wait.
   void operationEnded(int count = 1);
-  /// Makes waiting threads check whether they are done.
+  /// Makes the threads in wait() check their `isDone` again.
   void wakeWaiting();
 
  private:
@@ -99,35 +105,37 @@ class Engine {
 
   void stop();
   void driveOnce(Clock::time_point until);
-  /// Makes all held actions run in the next round. Requires: mutex_.
+  /// Makes all held actions run in the next round. Requires: the caller holds mutex_.
   void releaseActions();
-  /// These two return whether there were actions, or work.
+  /// Runs all actions that are not held. Returns: whether there were any.
   bool runActions();
+  /// Runs the first queued call of a worker. Returns: whether there was one.
   bool runWork();
   void driveInBackground();
-  /// Requires: the caller is the driver, or it holds mutex_ while no thread drives.
+  /// Returns whether the background thread must drive. Requires: the caller is the driver, or it holds mutex_ while no
+  /// thread drives.
   bool needsBackground() const;
-  /// If callbacks are queued and no callback thread is free, starts one, which calls standBy() first. Requires:
-  /// callbackMutex_.
+  /// Starts another callback thread if callbacks are queued and no callback thread is free. The new thread first calls
+  /// standBy(). Requires: the caller holds callbackMutex_.
   void keepOneFree();
-  /// Returns when no callback is queued, or when the other threads have taken none for a while.
+  /// Waits until no callback is queued, or until the other callback threads have taken no callback for a while.
   void standBy();
   void runCallbacks();
 
   Messenger& messenger_;
 
-  // Used by the driver only.
+  // Only the driver uses these members.
   std::vector<EngineClient*> clients_;
   std::vector<WorkItem> work_;
   Clock::time_point nextTick_ = Clock::time_point::max();
   std::vector<std::function<void()>> running_;
 
-  // Lock order: mutex_ before the messenger's own. Never held while driving.
+  // A thread locks mutex_ before the messenger's own lock, and never holds mutex_ while it drives.
   std::mutex mutex_;
-  std::condition_variable handOver_;    ///< for waiting threads: an operation ended, or no thread drives
-  std::condition_variable background_;  ///< for the background thread: no thread waits any more, or the engine ends
+  std::condition_variable handOver_;    ///< wakes waiting threads: an operation has completed, or no thread drives
+  std::condition_variable background_;  ///< wakes the background thread: no thread waits any more, or the engine stops
   std::vector<std::function<void()>> actions_;
-  std::vector<std::function<void()>> heldActions_;  ///< follow actions_; may wait until heldUntil_
+  std::vector<std::function<void()>> heldActions_;  ///< run after actions_, and may be delayed until heldUntil_
   bool isDriven_ = false;
   uint64_t numWaits_ = 0;            ///< calls of wait() so far
   bool isBackgroundAsleep_ = false;  ///< the background thread sleeps until no thread waits

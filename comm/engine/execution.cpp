@@ -11,7 +11,8 @@ namespace agspeed::comm {
 
 namespace {
 
-/// Computations on fewer bytes run at once, because queueing them costs more time than transfers would gain.
+/// Computations on at most this many bytes run at once. To queue them would cost more time than the overlap with
+/// transfers would save.
 constexpr size_t kInlineBytes = 16 * 1024;
 constexpr size_t kCacheLine = 64;
 constexpr uint64_t kFailureToken = UINT64_MAX;
@@ -37,7 +38,7 @@ void Execution::start(const ExecutionRequest& request) {
   elementBytes_ = sizeInBytes(request.call->dtype);
   wideBytes_ = sizeInBytes(accumulatorOf(request.call->dtype));
   layout_ = ChunkLayout(*request.call, schedule.rank, schedule.numChunks, request.segmentElements, request.shares);
-  failure_ = {};
+  failure_.reset();
   const uint32_t numSlots = std::min(std::max(request.window, 1u), layout_.numSegments());
   while (slots_.size() < numSlots) {
     SegmentSlot& slot = slots_.emplace_back();
@@ -150,18 +151,18 @@ void Execution::compute(const SegmentSlot& slot, const Step& step) {
 }
 
 void Execution::work(uint64_t token) {
-  if (token == kFailureToken) return listener_.executionFailed(*this, failedRank_, failure_);
+  if (token == kFailureToken) return listener_.executionFailed(*this, failedRank_, *failure_);
   const auto slot = static_cast<uint32_t>(token >> 32), step = static_cast<uint32_t>(token);
   compute(slots_[slot], prepared_.schedule.steps[step]);
   complete(slot, step);
 }
 
 void Execution::transferFinished(StepTransfer& transfer, const Status& status) {
-  if (!transfer.isPending) return;  // being cancelled
+  if (!transfer.isPending) return;  // the transfer is being cancelled
   transfer.isPending = false;
-  if (status) return complete(transfer.slot, transfer.step);
-  // The listener will cancel transfers, which the messenger does not allow from here.
-  if (!failure_) return;
+  if (status.isOk()) return complete(transfer.slot, transfer.step);
+  // Call the listener later. It cancels transfers, which the messenger does not allow within finished().
+  if (failure_) return;
   engine_.addWork(*this, kFailureToken, kAtOnce);
   failure_ = status;
   failedRank_ = transfer.rank;
@@ -172,7 +173,8 @@ void Execution::complete(uint32_t slot, uint32_t step) {
   if (!isDraining_) drain();
 }
 
-/// Starts the steps that waited for finished steps. A loop, not a recursion, because a step may finish while it starts.
+/// Starts the steps whose dependencies have finished. This is a loop, not a recursion, because a step may finish while
+/// it is started.
 void Execution::drain() {
   isDraining_ = true;
   while (numDone_ > 0) {
@@ -182,7 +184,7 @@ void Execution::drain() {
     advance(slot, step);
   }
   isDraining_ = false;
-  if (numOpenSlots_ == 0) listener_.executionEnded(*this);  // last, because it may start this execution again
+  if (numOpenSlots_ == 0) listener_.executionEnded(*this);  // last, because the listener may start this execution again
 }
 
 void Execution::advance(uint32_t index, uint32_t step) {

@@ -3,14 +3,16 @@
 //
 // Up to `window` segments of the schedule (chunk_layout.h) are in flight at a time, each in a slot with its own scratch
 // memory. A step starts when the steps it depends on have finished. Sends and receives run concurrently. Reductions run
-// one after another, each between two polls of the network, so they overlap with transfers. An execution is made for
-// one schedule and reused; running it allocates only while its scratch memory grows to the longest operation so far.
+// one after another, each between two polls of the network, so they overlap with transfers. An execution belongs to one
+// schedule and is reused. A run allocates memory only if it needs more slots or scratch memory than all runs before.
 //
-// Threading: on the engine's driver. Ownership: the creator's; it must not be destroyed while it runs.
+// Threading: all functions run on the engine's driver. Ownership: the creator owns an execution, and must not destroy
+// it while it runs.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,13 +26,13 @@
 
 namespace agspeed::comm {
 
-/// A schedule, prepared for execution: the steps that depend on each step.
+/// A schedule and, for each step, the steps that depend on it.
 struct PreparedSchedule {
   explicit PreparedSchedule(Schedule schedule);
 
   Schedule schedule;
-  std::vector<std::vector<uint32_t>> dependents;  ///< of each step
-  std::vector<uint32_t> numDependencies;
+  std::vector<std::vector<uint32_t>> dependents;  ///< by step: the steps that depend on it
+  std::vector<uint32_t> numDependencies;          ///< by step
 };
 
 /// The parameters of one run. All objects that they refer to outlive the run.
@@ -51,10 +53,11 @@ class Execution;
 
 class ExecutionListener {
  public:
-  /// On the driver. The listener may start the execution again from here.
+  /// Reports that a run is complete. The listener may start the execution again within this call.
   virtual void executionEnded(Execution& execution) = 0;
-  /// A transfer with `rank` of the group failed. The execution does not end until it is cancelled. Not called from
-  /// within the messenger.
+  /// Reports the first failure of a run: a transfer with `rank` of the group has failed. The run does not complete by
+  /// itself; the listener must cancel it. The messenger is not the caller, so the listener may cancel transfers at
+  /// once.
   virtual void executionFailed(Execution& execution, int rank, const Status& status) = 0;
 
  protected:
@@ -65,18 +68,19 @@ class Execution final : private Worker {
  public:
   Execution(const PreparedSchedule& prepared, Engine& engine, ExecutionListener& listener);
 
-  /// Starts a run, which may end before this returns. Requires: not running.
+  /// Starts a run, which may complete before this function returns. Requires: no run is in progress.
   void start(const ExecutionRequest& request);
-  /// Ends all transfers without calling the listener. Requires: running, not from within the messenger.
+  /// Cancels the run and all its transfers, without calling the listener. Requires: a run is in progress, and the call
+  /// does not come from within the messenger.
   void cancel(const Status& reason);
 
-  /// "segment 3 of 8, waiting for ranks 1 and 2".
+  /// Describes the progress of the run: "segment 3 of 8, waiting for ranks 1 and 2".
   std::string progress() const;
-  /// Ranks of the group with unfinished transfers (sends or receives), ascending.
+  /// Returns the ranks of the group with which sends or receives are in flight, in ascending order.
   std::vector<int> awaitedRanks() const;
 
  private:
-  /// A message of one step.
+  /// The send or receive of one step.
   struct StepTransfer final : Transfer {
     void finished(const Status& status) override { owner->transferFinished(*this, status); }
     std::string describe() const override { return owner->describe(); }
@@ -84,11 +88,11 @@ class Execution final : private Worker {
     Execution* owner = nullptr;
     uint32_t slot = 0;
     uint32_t step = 0;
-    int rank = -1;  ///< of the peer in the group
+    int rank = -1;  ///< the rank of the peer in the group
     bool isPending = false;
   };
 
-  /// One segment in flight.
+  /// The state of one segment in flight.
   struct SegmentSlot {
     uint32_t segment = 0;
     uint32_t numStepsLeft = 0;
@@ -97,9 +101,9 @@ class Execution final : private Worker {
     std::vector<size_t> scratchOffsets;
     std::unique_ptr<std::byte[]> scratch;
     size_t scratchBytes = 0;
-    std::vector<StepTransfer> transfers;  ///< one per step; only sends and receives use theirs
+    std::vector<StepTransfer> transfers;  ///< one per step, used only by sends and receives
   };
-  /// A range in memory.
+  /// The memory of a chunk range.
   struct View {
     std::byte* data;
     size_t numElements;
@@ -129,15 +133,15 @@ class Execution final : private Worker {
   ChunkLayout layout_;
   size_t elementBytes_ = 1, wideBytes_ = 1;
   std::vector<SegmentSlot> slots_;
-  /// Slot and step of finished steps whose dependents are not started yet: a ring with room for all steps of all slots.
+  /// Finished steps (slot, step) whose dependents are not started yet: a ring with room for all steps of all slots.
   std::vector<std::pair<uint32_t, uint32_t>> done_;
   size_t firstDone_ = 0, numDone_ = 0;
   std::vector<Operand> operands_;
   uint32_t nextSegment_ = 0;
   uint32_t numOpenSlots_ = 0;
   bool isDraining_ = false;
-  Status failure_;
-  int failedRank_ = -1;  ///< the peer of the failed transfer
+  std::optional<Status> failure_;  ///< of the first transfer that failed
+  int failedRank_ = -1;            ///< the peer of the failed transfer
 };
 
 }  // namespace agspeed::comm

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// ExecutionPool: the executions of one rank of a group, by schedule. A schedule is made once. Executions that have
-// ended are reused together with their memory.
+// ExecutionPool: makes and reuses the executions of one rank of a group. It makes each schedule once, and reuses idle
+// executions together with their memory.
 //
-// Threading: on the engine's driver. Ownership: owns the executions; none may be running when it is destroyed.
+// Threading: all functions run on the engine's driver. Ownership: the pool owns the executions. None may be running
+// when the pool is destroyed.
 #pragma once
 
 #include <compare>
@@ -25,13 +26,14 @@ struct ScheduleKey {
 
 class ExecutionPool {
  public:
-  /// Executions report to `listener`.
+  /// Makes an empty pool. Its executions report to `listener`.
   ExecutionPool(Engine& engine, ExecutionListener& listener, int rank, int numRanks)
       : engine_(engine), listener_(listener), rank_(rank), numRanks_(numRanks) {}
 
-  /// An execution that is not running.
+  /// Returns an idle execution of the schedule that `key` identifies, and makes it if there is none.
   Execution& acquire(const ScheduleKey& key);
-  /// Returns an execution to the pool. Requires: acquire() returned it for this key, and it has ended or was cancelled.
+  /// Returns an execution to the pool. Requires: acquire() returned it for this key, and its run is complete or was
+  /// cancelled.
   void release(const ScheduleKey& key, Execution& execution);
 
  private:

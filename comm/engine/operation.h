@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operation: a collective, a send or a receive that was started.
+// Operation: a collective, send or receive that was started.
 //
-// Thread-safety: all functions, from any thread; wait() not from the engine's driver. Ownership: shared; dropping a
-// handle does not end the operation, whose bytes must stay in place until it is done. Handles may outlive their group
-// but not their engine.
+// Thread-safety: any thread may call all functions, unless their comment says otherwise; the engine's driver must not
+// call wait() and waitUntil(). Ownership: shared. If a handle is dropped, the operation still runs, and its bytes must
+// stay in place until it is done. Handles may outlive their group but not their engine.
 #pragma once
 
 #include <atomic>
@@ -19,8 +19,8 @@
 
 namespace agspeed::comm {
 
-/// Whether the input of an operation is in its memory by now. The driver calls it repeatedly until it returns true. A
-/// failure ends the operation's group.
+/// Returns whether the input of an operation is in its memory yet. The driver calls it repeatedly until it returns
+/// true. If it fails, the operation's group fails.
 using Readiness = std::function<StatusOr<bool>()>;
 
 class Operation {
@@ -31,39 +31,42 @@ class Operation {
   virtual ~Operation() = default;
 
   bool isDone() const { return isDone_; }
-  /// Ok, or why there is no result. Requires: isDone().
+  /// Returns Ok, or the reason why the operation failed. Requires: isDone().
   const Status& status() const { return status_; }
-  /// When it ended. Requires: isDone().
+  /// Returns when the operation completed. Requires: isDone().
   Clock::time_point endedAt() const { return endedAt_; }
-  /// For a receive: the rank of the group that sent the message; -1 for other operations. Requires: isDone().
+  /// Returns the rank of the group that sent the received message; -1 for operations other than receives. Requires:
+  /// isDone().
   virtual int sourceRank() const { return -1; }
-  /// isDone(), after one round of driving without waiting if no other thread drives. For callers that poll.
+  /// Drives the engine for one round if no other thread drives it; wakes the driver otherwise. Does nothing if the
+  /// operation is done. Never waits for the network. Returns: isDone().
   bool poll();
-  /// Drives the engine until the operation is done. Every operation ends, at its deadline at the latest.
+  /// Waits until the operation is done, and drives the engine meanwhile. Returns: status(). Every operation completes:
+  /// it fails when its deadline has passed.
   Status wait();
-  /// Like wait(), but at most until `until`. Returns: isDone().
+  /// Like wait(), but returns when `until` has passed. Returns: isDone().
   bool waitUntil(Clock::time_point until) { return engine_.wait(isDone_, until); }
-  /// Runs `callback` once on a callback thread of the engine; soon if the operation is done already.
+  /// Makes the engine run `callback` once, on a callback thread, soon after the operation is done.
   void whenDone(Callback callback);
 
-  /// Like whenDone(), but `callback` runs on the driver, within complete(). Requires: no other thread has the operation
-  /// yet.
+  /// Like whenDone(), but complete() calls `callback` itself, normally on the driver. Requires: no other thread has a
+  /// handle of the operation yet.
   void setDriverCallback(Callback callback) {
     driverCallback_ = std::move(callback);
     hasCallbacks_ = true;
   }
 
-  /// Ends the operation. Call it on the driver, or before another thread has the operation; once, and once more after
-  /// each restart().
+  /// Completes the operation with `status`, and starts its callbacks. Call it once, and once more after each restart().
+  /// Requires: the caller is the driver, or no other thread has a handle of the operation yet.
   void complete(Status status, Clock::time_point now = Clock::now());
-  /// Makes the operation unfinished again. Requires: it is done, only the caller uses it, and it has had no callbacks.
-  /// The driver may still be within complete().
+  /// Makes a completed operation unfinished again, for another run. Requires: the operation is done, only the caller
+  /// uses it, and it has had no callbacks. The driver may still be inside complete() for the previous run.
   void restart();
 
  private:
   Engine& engine_;
   std::atomic<bool> isDone_ = false;
-  std::atomic<bool> hasCallbacks_ = false;  ///< a callback was or is being added, so complete() must check for it
+  std::atomic<bool> hasCallbacks_ = false;  ///< a callback was or is being added, so complete() must look for it
   std::atomic<uint64_t> numRestarts_ = 0;
   Status status_;
   Clock::time_point endedAt_{};
@@ -74,7 +77,8 @@ class Operation {
 
 using OperationHandle = std::shared_ptr<Operation>;
 
-/// Calls `readiness`, if set. If the input is ready, clears `readiness`; else requests a tick of the engine soon. On
+/// Returns whether the input of an operation is ready: calls `readiness`, or returns true if `readiness` is null. If
+/// the input is ready, sets `readiness` to null; otherwise requests a tick of the engine soon. Requires: the caller is
 /// the driver.
 StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine);
 

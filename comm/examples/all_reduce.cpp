@@ -13,7 +13,6 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "comm/api.h"
@@ -49,30 +48,31 @@ Status sumOverRanks(int rank, int size, const char* folder, int numRounds) {
     std::printf("rank %d: round %d: the sum over %d ranks is right\n", rank, round, size);
     std::fflush(stdout);
   }
-  // No rank leaves while others may still need it.
+  // Wait for all ranks, so that no rank leaves while others may still need it.
   return group->start({.collective = comm::Collective::kBarrier})->wait();
 }
 
-std::optional<int> numberFrom(const char* text) {
+/// Returns the number in the text, or -1 if the text is not a number.
+int numberFrom(const char* text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), number);
-  return error == std::errc() && *end == '\0' ? std::optional(number) : std::nullopt;
+  return error == std::errc() && *end == '\0' ? number : -1;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const auto rank = argc > 1 ? numberFrom(argv[1]) : std::nullopt;
-  const auto size = argc > 2 ? numberFrom(argv[2]) : std::nullopt;
-  const auto numRounds = argc > 4 ? numberFrom(argv[4]) : std::optional(1);
-  const bool isUsable = rank && size && numRounds && *rank >= 0 && *rank < *size;
+  const int rank = argc > 1 ? numberFrom(argv[1]) : -1;
+  const int size = argc > 2 ? numberFrom(argv[2]) : -1;
+  const int numRounds = argc > 4 ? numberFrom(argv[4]) : 1;
+  const bool isUsable = rank >= 0 && rank < size && numRounds >= 0;
   if (argc < 4 || argc > 5 || !isUsable || !std::filesystem::is_directory(argv[3])) {
     std::fprintf(stderr,
                  "usage: all_reduce RANK SIZE FOLDER [ROUNDS], with 0 <= RANK < SIZE and a folder that exists\n");
     return 2;
   }
-  const Status status = sumOverRanks(*rank, *size, argv[3], *numRounds);
-  if (status) return 0;
-  std::fprintf(stderr, "rank %d: %s\n", *rank, status.message().c_str());
+  const Status status = sumOverRanks(rank, size, argv[3], numRounds);
+  if (status.isOk()) return 0;
+  std::fprintf(stderr, "rank %d: %s\n", rank, status.message().c_str());
   return 1;
 }

@@ -35,7 +35,7 @@ void GradientExchange::hook(size_t at) {
   using torch::autograd::utils::LambdaPostHook;
   Parameter& parameter = parameters_[at];
   parameter.accumulator = torch::autograd::impl::grad_accumulator(parameter.tensor);
-  // A weak reference: a backward may still run when the exchange ends.
+  // Use a weak reference, because a backward may still run when the exchange is destroyed.
   auto hook = std::make_unique<LambdaPostHook>([weak = weak_from_this(), at](const auto& outputs, const auto&) {
     if (const auto exchange = weak.lock()) exchange->accumulated(at);
     return outputs;
@@ -113,7 +113,7 @@ void GradientExchange::start(size_t at, std::unique_lock<std::mutex>& lock) {
     Parameter& parameter = parameters_[each];
     if (!parameter.tensor.requires_grad()) continue;
     requiresGradient = true;
-    if (parameter.accumulator == nullptr) hook(each);  // it did not require a gradient when the exchange was made
+    if (parameter.accumulator == nullptr) hook(each);  // the parameter did not require a gradient before
     if (parameter.tensor.grad().defined()) continue;
     group.isMade = true;
     parameter.tensor.mutable_grad() =
@@ -221,7 +221,7 @@ void GradientExchange::settle(size_t at) {
   const bool isOwnSparse = gradient.layout() == at::kSparse;
   const RowForm own = isOwnSparse ? formOf(gradient) : RowForm();
   const bool isOwnDense = !isOwnSparse && !group.isMade;
-  // The maximum of each: whether some rank's gradient is dense, and the form of the sparse ones.
+  // The maximum over all ranks tells whether a rank's gradient is dense, and the form of the sparse gradients.
   const at::Tensor agreed =
       at::tensor({int64_t{isOwnDense}, own.numIndices, static_cast<int64_t>(own.type)}, at::TensorOptions(at::kLong));
   Request request;

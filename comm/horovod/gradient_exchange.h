@@ -2,16 +2,17 @@
 // GradientExchange: reduces the gradients of an optimizer, each as soon as the backward has computed it.
 //
 // Parameters are in groups, most of them alone in a group. A group is reduced once its members have seen as many
-// backwards as one reduction covers. Hooks, names, requests and the copies back are handled here, so a training step
-// enters Python only three times: to check the optimizer's parameters, for startMissing() and for wait(). Callbacks
-// handle what only Python can do: they run the user's compressors, and make sparse gradients dense.
+// backwards as one reduction covers. This class handles hooks, names, requests and the copies of results to the
+// gradients. So a training step enters Python only three times: to check the optimizer's parameters, for startMissing()
+// and for wait(). Callbacks do the work that only Python can do: they run the user's compressors, and make sparse
+// gradients dense.
 //
-// For a sparse gradient the ranks gather its elements, and each rank sums all of them. A rank without a gradient makes
-// zeros. They are dense until the rank knows that the gradients of other ranks are sparse. If the gradients of one name
-// differ in layout, the ranks agree on one layout and reduce again.
+// For a sparse gradient the ranks gather its elements, and each rank sums the elements of all ranks. A rank without a
+// gradient uses zeros instead. The zeros are dense until the rank knows that the gradients of other ranks are sparse.
+// If the gradients of one name differ in layout, the ranks agree on one layout and reduce again.
 //
 // Threading: backwards call hooks on torch's threads; one thread calls everything else. Only the callbacks take
-// Python's lock. Ownership: keeps parameters and the group; hooks end with the exchange.
+// Python's lock. Ownership: keeps parameters and the group. Hooks do nothing once the exchange is destroyed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,15 +37,17 @@ struct GradientOptions {
   NamedReduction reduction = NamedReduction::kAverage;
   double prescale = 1, postscale = 1;
   bool isHalf = false;         ///< dense floats are sent as float16
-  bool isOther = false;        ///< the callback handles all groups
-  bool isSparseDense = false;  ///< the callback handles sparse gradients: it makes them dense
+  bool isOther = false;        ///< the callback `start` reduces all groups
+  bool isSparseDense = false;  ///< the callback `start` reduces sparse gradients, which it makes dense
   int numPasses = 1;           ///< backwards per reduction
 };
 
 struct GradientCallbacks {
-  /// Called from the hook of a parameter that has seen one backward too many; gets its number and throws.
+  /// Throws the error for a parameter, given by its number, that has seen more backwards than one reduction covers. The
+  /// parameter's hook calls it.
   std::function<void(size_t)> refuse;
-  /// The group of this number is ready, and the callback has to reduce it. Called from a hook or startMissing().
+  /// Reduces the group of this number, which is ready and which the exchange does not reduce itself. Called from a hook
+  /// or startMissing().
   std::function<void(size_t)> start;
   /// Returns whether the optimizer still has the parameters of this exchange. A hook calls it before the first
   /// reduction of a step. If it returns false, hooks start nothing in this step, and the owner makes another exchange.
@@ -55,20 +58,22 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
  public:
   using Tensors = TensorGroup::Tensors;
 
-  /// `members`: numbers of parameters, each in one group. `names`: names of the groups. Earlier groups have higher
-  /// priority. Hooks the parameters that require a gradient.
+  /// Makes an exchange, and hooks the parameters that require a gradient. `members`: for each group, the numbers of its
+  /// parameters; each parameter is in one group. `names`: names of the groups. Earlier groups have higher priority.
   static std::shared_ptr<GradientExchange> create(std::shared_ptr<TensorGroup> group, Tensors parameters,
                                                   const std::vector<std::vector<size_t>>& members,
                                                   std::vector<std::string> names, GradientOptions options,
                                                   GradientCallbacks callbacks);
 
+  /// Sets GradientOptions::numPasses, and restarts the count of backwards.
   void setPasses(int numPasses);
   /// Whether a group has been started since the last wait().
   bool isUnderWay();
-  /// Starts the groups that are not started. Gradients that this rank has not computed are zeros.
+  /// Starts the groups that are not started yet. Uses zeros for gradients that this rank has not computed.
   void startMissing();
-  /// Waits for all groups. Throws if starting failed (see TensorGroup::start()) or waiting failed (see
-  /// TensorWork::wait()). The next step begins anew in any case.
+  /// Waits for all started groups and stores the results in the gradients. Throws if a start has failed (see
+  /// TensorGroup::start()) or if waiting fails (see TensorWork::wait()). In any case, the exchange is then ready for
+  /// the next step.
   void wait();
 
  private:
@@ -78,8 +83,8 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   struct Parameter {
     at::Tensor tensor;
     size_t group = 0;
-    int numLeft = 1;  ///< backwards until it is ready
-    /// Keeps the node with our hook alive; null: not hooked.
+    int numLeft = 1;  ///< backwards until the parameter is ready
+    /// Keeps the parameter's AccumulateGrad node, which has our hook, alive; null: the parameter has no hook.
     Accumulator accumulator = nullptr;
   };
   struct Group {
@@ -87,36 +92,43 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
     std::vector<size_t> members;
     size_t numMissing = 0;  ///< members that are not ready
     bool isStarted = false;
-    bool isReduced = false;                                    ///< started through `reduction`
-    bool isGathered = false;                                   ///< started through `work`: gathers a sparse gradient
-    bool isMade = false;                                       ///< this rank made one of its gradients from zeros
+    bool isReduced = false;   ///< the group was started through `reduction`
+    bool isGathered = false;  ///< `work` gathers the elements of a sparse gradient
+    bool isMade = false;      ///< at least one of the gradients consists of zeros that this rank has made
     std::unique_ptr<PersistentReduction> reduction = nullptr;  ///< for dense gradients in host memory
     std::unique_ptr<TensorWork> work = nullptr;                ///< for other gradients
     Tensors sent = {};                                         ///< tensors that `work` reduces
-    std::optional<RowForm> form = std::nullopt;  ///< of its only member, after its sparse gradient was gathered
+    std::optional<RowForm> form = std::nullopt;  ///< set once a sparse gradient of its only member was gathered
   };
 
   GradientExchange() = default;
+  /// Adds our hook to the parameter's AccumulateGrad node.
   void hook(size_t at);
+  /// Counts a backward of the parameter, and starts its group when the group is ready. The parameter's hook calls it.
   void accumulated(size_t at);
-  /// Starts the group, or adds it to `together_` for startTogether(). Requires: mutex_, which it releases during
-  /// callbacks.
+  /// Starts the group, or adds it to `together_` for startTogether(). Requires: mutex_, which this function releases
+  /// during callbacks.
   void start(size_t at, std::unique_lock<std::mutex>& lock);
+  /// Starts the reductions in `together_`.
   void startTogether();
-  /// Runs the action and keeps its exception for wait().
+  /// Runs the action. If it throws, keeps the exception for wait().
   template <typename Action>
   void attempt(Action action);
-  /// Whether its only member's gradient is sparse and is reduced here, not by the callback.
+  /// Whether the group has one member, whose gradient is sparse and is reduced by this class, not by the callback.
   bool isSparse(const Group& group) const;
+  /// Starts to gather the elements of the group's sparse gradient.
   void gather(size_t at);
-  /// The ranks agree on one layout for a gradient that is sparse at some ranks only, and reduce it again.
+  /// Agrees with the other ranks on one layout for a gradient that is sparse at some ranks only, and reduces the
+  /// gradient again.
   void settle(size_t at);
   Request requestOf(size_t at, NamedKind kind = NamedKind::kAllReduce) const;
-  /// Fills `gradients_`; leaves it empty if a gradient is not dense.
+  /// Fills `gradients_` with the group's gradients. Leaves it empty if the callback must reduce the group.
   void findGradients(const Group& group);
+  /// Waits for the group's operation, and stores the result in the gradients.
   void finish(Group& group);
   /// Whether the group failed because its only gradient is sparse at some ranks only.
   bool isUnsettled(const Group& group) const;
+  /// Prepares all groups for the next step.
   void reset();
 
   std::shared_ptr<TensorGroup> group_;
@@ -125,10 +137,10 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   std::mutex mutex_;
   std::vector<Parameter> parameters_;
   std::vector<Group> groups_;
-  std::vector<PersistentReduction*> together_;  ///< to be started by startTogether()
-  Tensors gradients_;                           ///< of the group that is being started
+  std::vector<PersistentReduction*> together_;  ///< reductions that startTogether() starts
+  Tensors gradients_;                           ///< gradients of the group that is being started
   size_t numStarted_ = 0;
-  bool isOutdated_ = false;     ///< the optimizer has other parameters by now
+  bool isOutdated_ = false;     ///< the optimizer has other parameters than this exchange
   std::exception_ptr failure_;  ///< the first exception of this step
 };
 

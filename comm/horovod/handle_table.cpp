@@ -11,7 +11,7 @@ namespace {
 
 using Tensors = TensorGroup::Tensors;
 
-/// Limit of operations in flight. A handle modulo this gives its slot.
+/// The limit of operations in flight. A handle minus 1, modulo kMaxSlots, is the index of its slot.
 constexpr int64_t kMaxSlots = int64_t{1} << 24;
 
 bool areOfOneType(const Tensors& tensors) {
@@ -45,9 +45,13 @@ int64_t HandleTable::start(TensorGroup& group, Request request, Tensors inputs, 
         found->second.push_back(i);
       }
     }
+    const auto nameOf = [&](at::ScalarType type) { return request.name + "." + c10::toString(type); };
+    if (!request.name.empty()) {  // no part starts if one of them would be refused
+      for (const auto& [type, places] : byType) group.checkName(nameOf(type));
+    }
     for (auto& [type, places] : byType) {
       Request part = request;
-      if (!part.name.empty()) part.name += std::string(".") + c10::toString(type);
+      if (!part.name.empty()) part.name = nameOf(type);
       auto work = group.start(std::move(part), pick(inputs, places), pick(outputs, places));
       pending->parts.push_back({std::move(work), std::move(places)});
     }
@@ -86,7 +90,7 @@ HandleTable::Again HandleTable::startAgain(const std::shared_ptr<TensorGroup>& g
     throw;
   }
   const StatusOr<bool> isKickDue = used->startQuietly(*reduction);
-  if (isKickDue) {
+  if (isKickDue.hasValue()) {
     const uint64_t use = used == group_ ? numUses_ : 0;
     return {add({.started = nullptr, .reduction = std::move(reduction), .use = use}), *isKickDue ? used : nullptr};
   }
@@ -144,13 +148,12 @@ std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
   Slot* slot = find(handle);
   if (slot == nullptr || slot->pending.reduction == nullptr) return std::nullopt;
   const NamedOperation& operation = *slot->pending.reduction->operation();
-  if (!operation.isDone() || !operation.status()) return std::nullopt;
+  if (!operation.isDone() || !operation.status().isOk()) return std::nullopt;
   UnderWay taken = take(*slot);
   tensors = taken.reduction->takeTensors();
   taken.reduction->release();
   if (taken.use == numUses_)
-    taken.reduction = nullptr;  // the current group keeps it, so this is not its last
-                                // reference
+    taken.reduction = nullptr;  // not the last reference, because the current group has another
   return Reduced{std::move(tensors.output), std::move(taken.reduction)};
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// HandleTable: operations in flight by number, as Horovod's asynchronous calls return them.
+// HandleTable: keeps operations in flight by number (handle), as Horovod's asynchronous calls return it.
 //
 // Thread-safety: all functions, from any thread. Ownership: keeps an operation until wait() has taken it.
 #pragma once
@@ -26,66 +26,74 @@ class HandleTable {
     int lastJoined = -1;
   };
 
-  /// See TensorGroup::start(). Tensors of several types become one operation per type, whose name ends with the type.
-  /// Empty `outputs` are allocated if their sizes depend on the other ranks. Returns: a number above 0.
+  /// Starts an operation by TensorGroup::start(), and returns its handle, which is above 0. Tensors of several types
+  /// become one operation per type, whose name ends with the type. Pass no `outputs` if their sizes depend on the other
+  /// ranks; they are allocated then.
   int64_t start(TensorGroup& group, Request request, Tensors inputs, Tensors outputs, bool isList);
-  /// Sets the group of calls that pass none; null: none.
+  /// Sets the group for calls of startAgain() that pass none; null: no group.
   void use(std::shared_ptr<TensorGroup> group);
+  /// The result of startAgain().
   struct Again {
-    int64_t handle = 0;                   ///< 0: startAgain() does not handle this operation
-    std::shared_ptr<TensorGroup> toKick;  ///< the caller has to call kick() on it, see NamedGroup::startQuietly();
-                                          ///< null: no kick is due
+    int64_t handle = 0;                   ///< 0: the operation was not started; pass it to start()
+    std::shared_ptr<TensorGroup> toKick;  ///< not null: the caller must call its kick() (NamedGroup::startQuietly())
   };
-  /// Starts an all-reduce of one tensor under a name that repeats every step, at less cost. May be called under the
-  /// caller's locks. If it fails or does not handle the operation, it returns no handle; pass the operation to start()
-  /// then. `group`: null for the group of use().
+  /// Starts an all-reduce of one tensor under a name that repeats every step, at less cost than start(). May be called
+  /// under the caller's locks. Returns handle 0 if it cannot handle the operation, or if the group refuses it; pass the
+  /// operation to start() then. Throws if this process was forked, or if the tensors cannot be bound, for example
+  /// because memory runs out. In these cases the operation has not started. `group`: null means the group of use().
   Again startAgain(const std::shared_ptr<TensorGroup>& group, std::string_view name, PersistentReduction::Kind kind,
                    const at::Tensor& input, const at::Tensor& output);
 
-  /// Whether wait() would return at once; nothing if the number belongs to no operation.
+  /// Returns whether wait() would return at once, or nothing if the handle belongs to no operation.
   std::optional<bool> poll(int64_t handle);
+  /// The result of takeReduced().
   struct Reduced {
     at::Tensor output;
-    /// Not null: may hold the last reference to the world, whose threads may wait for locks of the caller. Release it
-    /// outside these locks.
+    /// The reduction, which may hold the last reference to the world, or null. The world's threads may wait for locks
+    /// of the caller, so release the reduction outside these locks.
     std::shared_ptr<PersistentReduction> last;
   };
-  /// Removes a startAgain() that has succeeded, and returns its output. Returns nothing for all other handles; call
-  /// wait() for them.
+  /// Removes an operation that startAgain() has started and that has succeeded, and returns its output. Returns nothing
+  /// for all other handles; call wait() for these.
   std::optional<Reduced> takeReduced(int64_t handle);
-  /// Removes the operation and waits for it; returns nothing if the number belongs to no operation. Throws as
-  /// TensorWork::wait().
+  /// Removes the operation, waits for it, and returns its result. Returns nothing if the handle belongs to no
+  /// operation. Throws as TensorWork::wait().
   std::optional<Result> wait(int64_t handle);
 
  private:
+  /// The tensors of one type.
   struct Part {
     std::unique_ptr<TensorWork> work;
-    std::vector<size_t> places;  ///< indices of its tensors in the call; empty: all, in their order
+    std::vector<size_t> places;  ///< indices of these tensors in the call; empty: all tensors, in their order
   };
+  /// An operation that start() has started.
   struct Started {
     std::vector<Part> parts;
     size_t numTensors = 0;
     bool isList = false;
   };
-  /// An operation in flight: one of both pointers is set, or none.
+  /// An operation in flight. `started` is set if start() has started it, `reduction` if startAgain() has; neither is
+  /// set in a free slot.
   struct UnderWay {
     bool isEmpty() const { return started == nullptr && reduction == nullptr; }
 
     std::shared_ptr<Started> started;
     std::shared_ptr<PersistentReduction> reduction;
-    uint64_t use = 0;  ///< if the group of use() keeps the reduction: number of that use(); else 0
+    uint64_t use = 0;  ///< number of the use() call whose group keeps the reduction; 0: another group keeps it
   };
   struct Slot {
     int64_t handle = 0;  ///< of `pending`
     UnderWay pending = {};
   };
 
-  /// These require mutex_. Call reserve() before add(), so that add() cannot fail.
+  /// The next four functions require mutex_. reserve() makes a free slot, so that a following add() cannot fail.
   void reserve();
   int64_t add(UnderWay pending);
-  /// Null if the number belongs to no operation.
+  /// Returns the slot of the handle, or null if the handle belongs to no operation.
   Slot* find(int64_t handle);
+  /// Removes and returns the slot's operation.
   UnderWay take(Slot& slot);
+  /// These two wait for an operation and return its result.
   static at::Tensor finish(PersistentReduction& reduction);
   static Result finish(Started& started);
 

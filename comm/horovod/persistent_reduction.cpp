@@ -74,7 +74,7 @@ void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors output
 
 void PersistentReduction::wait() {
   if (!operation_->isDone()) std::ignore = operation_->wait();
-  if (const Status& status = operation_->status(); !status) raiseFailed(status);
+  if (const Status& status = operation_->status(); !status.isOk()) raiseFailed(status);
 }
 
 PersistentReduction::Taken PersistentReduction::takeTensors() {

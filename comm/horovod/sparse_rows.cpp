@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kBytesPerIndex = sizeof(int64_t);
 
-/// The bytes of each of `count` elements.
+/// Returns the bytes of `count` elements, one row per element.
 at::Tensor bytesOf(const at::Tensor& elements, int64_t count, int64_t bytesPerElement) {
   return elements.reshape({-1}).view(at::kByte).reshape({count, bytesPerElement});
 }

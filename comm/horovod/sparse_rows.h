@@ -13,16 +13,18 @@ namespace agspeed::comm {
 
 /// Describes the rows of sparse tensors of one shape.
 struct RowForm {
-  int64_t numIndices = 0;  ///< per element: the number of sparse dimensions
+  int64_t numIndices = 0;  ///< number of indices per element, which is the number of sparse dimensions
   at::ScalarType type = at::kByte;
 };
 
+/// Returns the form of the tensor's rows.
 RowForm formOf(const at::Tensor& sparse);
-/// A sparse tensor without elements, of the shape and on the device of `like`.
+/// Returns a sparse tensor without elements, with the shape and on the device of `like`.
 at::Tensor emptySparse(const at::Tensor& like, RowForm form);
-/// A tensor of [number of elements, bytes per element], made from the coalesced tensor.
+/// Coalesces the tensor and returns its rows, as a byte tensor of [number of elements, bytes per element].
 at::Tensor rowsOf(const at::Tensor& sparse);
-/// The sum of all elements in the rows, divided by `divisor`; not coalesced.
+/// Returns a sparse tensor of all elements in the rows, each divided by `divisor`. The tensor is not coalesced:
+/// elements with equal indices are not added up yet.
 at::Tensor sumOf(const at::Tensor& rows, at::IntArrayRef sizes, RowForm form, double divisor);
 
 }  // namespace agspeed::comm

@@ -18,15 +18,8 @@ Clock::duration duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// Numbers that the members of a group agree on: one for its communicator, one for its messages.
-std::pair<uint32_t, uint32_t> agreeOnIds(World& world, const std::string& prefix, int rank, double timeoutSeconds) {
-  const NewGroup group{
-      .name = prefix, .rank = rank, .timeout = std::chrono::milliseconds(static_cast<int64_t>(timeoutSeconds * 1000))};
-  const uint32_t data = valueOrThrow(world.agreeOnId(world.store(), prefix + "/data", group));
-  return {data, valueOrThrow(world.agreeOnId(world.store(), prefix + "/messages", group))};
-}
-
-/// Runs on the driving thread, whose torch modes may differ from the modes of the starting thread.
+/// Returns a new CPU tensor like `like`, but with this number of rows and without values. The driving thread calls it.
+/// That thread may have another inference mode than the thread that made `like`, so the function sets the mode.
 at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
   const c10::InferenceMode mode(like.is_inference());
   std::vector<int64_t> sizes = like.sizes().vec();
@@ -84,9 +77,7 @@ std::shared_ptr<TensorGroup> TensorGroup::createPart(std::vector<int> ranks) {
 TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions options, std::string prefix,
                          std::vector<int> members)
     : world_(std::move(world)), options_(options), prefix_(std::move(prefix)) {
-  const auto rank = static_cast<int>(std::find(members.begin(), members.end(), world_->rank()) - members.begin());
   NamedOptions named;
-  std::tie(named.group.id, named.messageId) = agreeOnIds(*world_, prefix_, rank, options_.timeoutSeconds);
   named.group.name = prefix_;
   named.group.members = std::move(members);
   named.group.timeout = duration(options_.timeoutSeconds);
@@ -94,7 +85,7 @@ TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions option
   named.cacheCapacity = options_.cacheCapacity;
   named.stallWarning = duration(options_.stallWarningSeconds);
   named.stallShutdown = duration(options_.stallShutdownSeconds);
-  group_ = valueOrThrow(NamedGroup::create(world_->engine(), std::move(named)));
+  group_ = valueOrThrow(createNamedGroup(*world_, std::move(named)));
 }
 
 TensorGroup::~TensorGroup() {
@@ -147,6 +138,11 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
   return std::make_unique<TensorWork>(valueOrThrow(group_->start(std::move(call))), state);
 }
 
+void TensorGroup::checkName(const std::string& name) {
+  checkNotForked(*world_);
+  if (const Status status = group_->admits(name); !status.isOk()) raise(status);
+}
+
 void TensorGroup::bind(PersistentReduction& reduction, Span inputs, Span outputs) {
   reduction.bind(*group_, inputs, outputs);
 }
@@ -157,7 +153,7 @@ void TensorGroup::startAll(std::span<PersistentReduction* const> reductions) {
   operations.reserve(reductions.size());
   for (const PersistentReduction* each : reductions) operations.push_back(each->operation());
   if (operations.empty()) return;
-  if (const Status status = group_->startAll(operations); !status) raise(status);
+  if (const Status status = group_->startAll(operations); !status.isOk()) raise(status);
 }
 
 TensorGroup::Recurring* TensorGroup::findRecurring(std::string_view name) {

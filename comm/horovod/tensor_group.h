@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorGroup: a process set in Horovod's sense: named operations on torch's tensors.
+// TensorGroup: a process set, as Horovod calls it, whose ranks run named operations on torch's tensors.
 //
 // The global group joins the world of torch's default group if that is an agspeed group. Otherwise it makes a world of
 // its own through the given store. All functions throw ValueError for wrong arguments, including a name that is in
 // flight, and DistBackendError for failures.
 //
-// Threading: see NamedGroup. Nothing here takes Python's lock; callers from Python release it. Ownership: a group keeps
-// its world.
+// Threading: see NamedGroup. No function takes Python's lock; callers from Python release it before a call. Ownership:
+// a group keeps its world.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -32,7 +32,7 @@ struct TensorGroupOptions {
   FusionPlan plan = {};
   size_t cacheCapacity = 1024;
   double stallWarningSeconds = 60, stallShutdownSeconds = 0;  ///< 0: never
-  double timeoutSeconds = 1800;                               ///< for an operation that all ranks have started
+  double timeoutSeconds = 1800;                               ///< limit of an operation that all ranks have started
 };
 
 class TensorGroup {
@@ -40,13 +40,13 @@ class TensorGroup {
   using Tensors = std::vector<at::Tensor>;
   using Span = PersistentReduction::Tensors;
 
-  /// All ranks of the job call it. Blocks until they can be found.
+  /// Makes the global group. All ranks of the job call it. Blocks until all ranks have been found.
   static std::shared_ptr<TensorGroup> create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                              TensorGroupOptions options);
   /// Leaks the group in a forked process, because it belongs to the parent.
   ~TensorGroup();
-  /// All ranks of this group, which is the global one, call it in the same order. Null at ranks that are not in
-  /// `ranks`.
+  /// Makes a group of the ranks in `ranks`. All ranks of this group, which must be the global one, make these calls in
+  /// the same order. Returns null at ranks that are not in `ranks`.
   std::shared_ptr<TensorGroup> createPart(std::vector<int> ranks);
 
   int rank() const { return group_->rank(); }
@@ -56,30 +56,34 @@ class TensorGroup {
   /// results if their sizes are known in advance (they may be the inputs), else it is empty. An operation without a
   /// name gets one from a counter, which is equal at ranks that make the same calls without names.
   std::unique_ptr<TensorWork> start(Request request, Tensors inputs, Tensors outputs);
-  /// A reduction outside the table of acquire().
+  /// Throws if start() would refuse this name now.
+  void checkName(const std::string& name);
+  /// Makes a reduction that is not in the table of acquire().
   std::unique_ptr<PersistentReduction> prepare(Request request) {
     return std::make_unique<PersistentReduction>(world_, std::move(request));
   }
+  /// Calls the reduction's bind() for this group.
   void bind(PersistentReduction& reduction, Span inputs, Span outputs);
-  /// See NamedGroup.
+  /// See NamedGroup::startQuietly() and kick().
   StatusOr<bool> startQuietly(PersistentReduction& reduction) { return group_->startQuietly(reduction.operation()); }
   void kick() { group_->kick(); }
-  /// Throws if a reduction is refused; the others are started.
+  /// Starts all these reductions. If one of them is refused, starts the others and throws the reason.
   void startAll(std::span<PersistentReduction* const> reductions);
-  /// The repeated reduction of this name, for the caller alone until its release(). Null if another caller has it, or
-  /// if there already are cacheCapacity of them. One thread at a time. Cheapest if names come in the same order as the
-  /// last time.
+  /// Takes the repeated reduction of this name for the caller alone, until the reduction's release(). Makes the
+  /// reduction if there is none. Returns null if another caller has taken it, or if the table is full (cacheCapacity).
+  /// One thread at a time. The call is cheapest if names come in the same order as the last time.
   std::shared_ptr<PersistentReduction> acquire(std::string_view name, PersistentReduction::Kind kind);
-  /// Restarts the counter of names. Called after a join, because ranks have made different numbers of calls until then.
+  /// Resets the counter of names for operations without a name. Call it after a join, because ranks have made different
+  /// numbers of calls until then.
   void restartNames();
 
-  /// See NamedGroup; does nothing in a forked process.
+  /// Calls NamedGroup::shutdown(). Does nothing in a forked process.
   void shutdown();
   /// See NamedGroup.
   void setPlan(FusionPlan plan) { group_->setPlan(plan); }
   NamedStats stats() { return group_->stats(); }
-  /// Writes a trace from now on if this rank is the coordinator's; else does nothing. Ends a trace that is being
-  /// written.
+  /// Starts to write a trace to a file at the coordinator's rank; does nothing at other ranks. Stops a trace that is
+  /// being written.
   void startTimeline(const std::string& path, bool marksCycles);
   void stopTimeline();
 
@@ -96,23 +100,25 @@ class TensorGroup {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
   };
-  /// A reduction that repeats.
+  /// A repeated reduction in the table of acquire().
   struct Recurring {
     std::shared_ptr<PersistentReduction> reduction;
-    Recurring* next = nullptr;  ///< the one that was acquired after it the last time
+    Recurring* next = nullptr;  ///< the reduction that was acquired after this one the last time; null: unknown
   };
+  /// Returns the repeated reduction of this name, or null.
   Recurring* findRecurring(std::string_view name);
-  /// Makes room for another one if there is none; returns whether there is room.
+  /// Returns true if the table has room for another reduction. If it is full, first removes reductions that no caller
+  /// uses.
   bool hasRoom();
 
   // Used by acquire().
   std::unordered_map<std::string, Recurring, TextHash, std::equal_to<>> recurring_;
   Recurring* lastAcquired_ = nullptr;  ///< null: unknown
-  /// Whether a reduction was released since room was last searched.
+  /// Set if a reduction was released since hasRoom() last tried to remove reductions.
   const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 
   std::shared_ptr<Timeline> timeline_;
-  std::unique_ptr<NamedGroup> group_;  ///< declared last, so that it ends before its world
+  std::unique_ptr<NamedGroup> group_;  ///< declared last, so that it is destroyed before the world
 };
 
 }  // namespace agspeed::comm

@@ -14,7 +14,7 @@ TensorWork::~TensorWork() {
 }
 
 TensorWork::Tensors TensorWork::wait() {
-  if (const Status status = operation_->wait(); !status) raiseFailed(status);
+  if (const Status status = operation_->wait(); !status.isOk()) raiseFailed(status);
   if (isFinished_) return state_->outputs;
   isFinished_ = true;
   state_->buffers.finish();

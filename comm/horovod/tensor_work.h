@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorWork: a named operation on tensors that was started, and its results.
+// TensorWork: a named operation on tensors that has been started, and its results.
 //
-// Thread-safety: one thread at a time. Ownership: keeps the tensors alive until the operation has ended, even if the
-// work itself is destroyed before; keeps the world.
+// Thread-safety: one thread at a time. Ownership: the tensors are kept alive until the operation has completed, even if
+// the work is destroyed before. Keeps the world.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,14 +15,14 @@
 
 namespace agspeed::comm {
 
-/// Throws DistBackendError for an operation that failed, also if ranks called it differently.
+/// Throws DistBackendError for an operation that has failed, for example because its calls differed between ranks.
 [[noreturn]] void raiseFailed(const Status& status);
 
 class TensorWork {
  public:
   using Tensors = std::vector<at::Tensor>;
 
-  /// State that has to live as long as the operation, which may be longer than the work.
+  /// State that must live until the operation has completed, which may be longer than the work.
   struct State {
     Buffers buffers;
     Tensors inputs, outputs;
@@ -36,13 +36,13 @@ class TensorWork {
 
   /// Whether wait() would return at once.
   bool poll() { return operation_->poll(); }
-  /// Waits and returns the outputs, on the device of the inputs. Throws as raiseFailed().
+  /// Waits for the operation and returns its outputs, on the device of the inputs. Throws as raiseFailed().
   Tensors wait();
-  /// receivedRows(): rows that came from each rank. lastJoined(): the last rank that joined. Require: wait() has
-  /// returned.
+  /// receivedRows() returns how many rows came from each rank, lastJoined() the rank that joined last. Requires: wait()
+  /// has returned.
   std::vector<int64_t> receivedRows() const { return operation_->receivedRows(); }
   int lastJoined() const { return operation_->lastJoined(); }
-  /// See NamedOperation. Requires: wait() has returned or thrown.
+  /// See NamedOperation::areKindsDifferent(). Requires: wait() has returned or thrown.
   bool areKindsDifferent() const { return operation_->areKindsDifferent(); }
 
  private:

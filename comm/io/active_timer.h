@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ActiveTimer: how long this process has waited for a peer while it was polling. The time between two calls of look()
-// counts for at most 50 ms: in a longer gap this process itself may have been busy or stopped, and the peer's answer
-// may have arrived unread. Not thread-safe.
+// ActiveTimer: measures how long this process has waited for a peer while it was polling. It counts at most 50 ms
+// between two calls of look(). In a longer gap this process itself may have been busy or stopped, and the peer's answer
+// may have arrived without being read. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class ActiveTimer {
  public:
   explicit ActiveTimer(Clock::time_point begin) : lookedAt_(begin) {}
 
-  /// Returns the part of the time since the last call that counts.
+  /// Returns the time since the last call, but at most 50 ms.
   Clock::duration look(Clock::time_point now) {
     return std::min<Clock::duration>(now - std::exchange(lookedAt_, now), kLongestSpan);
   }

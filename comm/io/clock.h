@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clock: the one clock of deadlines, timers and rates.
+// Clock: the clock of all deadlines, timers and rates.
 #pragma once
 
 #include <chrono>

@@ -14,13 +14,15 @@
 namespace agspeed::comm {
 namespace {
 
-/// Descriptors per peer: each rail has one connection per direction; shared memory takes sockets, a bell and a process.
+/// Descriptors per peer. kPerRail: a rail has one connection per direction. kPerLocalPeer: shared memory takes sockets,
+/// a bell and a process.
 constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
-/// The limit should be this multiple of the connections' descriptors, because the process needs descriptors elsewhere.
+/// The limit should be this multiple of the descriptors for connections, because the process needs descriptors for
+/// other purposes, too.
 constexpr size_t kReserve = 2;
 
 std::mutex reservationMutex;
-size_t numWantedByAll = 0;  ///< under reservationMutex
+size_t numWantedByAll = 0;  ///< descriptors that all reservations want; guarded by reservationMutex
 
 rlimit descriptorLimit() {
   rlimit limit = {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The limit on open file descriptors: how many connections it allows, and reservations that raise it. The limit belongs
-// to the process.
+// Functions for the process's limit on open file descriptors: they compute how many connections it allows, and raise it
+// for reservations.
 #pragma once
 
 #include <cstddef>
@@ -8,16 +8,16 @@
 
 namespace agspeed::comm {
 
-/// The largest number of rails per interface with which connections to all peers take at most half of
+/// Returns the largest number of rails per interface with which connections to all peers take at most half of
 /// `numDescriptors`; at least 1.
 int64_t flowsWithin(size_t numDescriptors, size_t numInterfaces, size_t numPeers);
 
-/// How many descriptors the process may open after it has raised its limit as far as allowed.
+/// Returns the highest value to which the process may raise its limit on descriptors.
 size_t mostDescriptors();
 
-/// Reserves descriptors for connections over `numRails` rails to `numPeers` peers. While reservations live, the
-/// process's limit is at least twice the number of descriptors that all of them reserve, as far as it can be raised.
-/// Thread-safe.
+/// Makes sure that the process may open the descriptors of connections over `numRails` rails to `numPeers` peers. It
+/// opens none itself. The constructor raises the process's limit to at least twice the number of descriptors that all
+/// living reservations need, or as far as the system allows. The limit is not lowered again. Thread-safe.
 class FdReservation {
  public:
   FdReservation(size_t numRails, size_t numPeers);

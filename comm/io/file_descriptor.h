@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// FileDescriptor: a file descriptor that closes itself. One thread at a time.
+// FileDescriptor: owns a file descriptor, and closes it in the destructor. Not thread-safe.
 #pragma once
 
 #include <utility>

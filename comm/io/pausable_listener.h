@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PausableListener: a listening descriptor in the poller that pauses while the process has no free descriptors. A
-// connection that cannot be accepted stays in the kernel's queue and would make the listener ready again and again.
-// One thread, the poller's.
+// PausableListener: keeps a listening descriptor in the poller, except while the process has no free descriptors or
+// memory. A connection that cannot be accepted stays in the kernel's queue, and would make the listener ready again and
+// again. Only the poller's thread may use it.
 #pragma once
 
 #include "comm/io/poller.h"
@@ -10,14 +10,15 @@ namespace agspeed::comm {
 
 class PausableListener {
  public:
-  /// The caller keeps ownership of the descriptor.
+  /// Adds the descriptor to the poller. The caller still owns it.
   PausableListener(Poller& poller, int descriptor, Poller::Handler& handler);
   ~PausableListener();
   PausableListener(const PausableListener&) = delete;
 
-  /// Reports that accepting failed with this error. If descriptors or memory are exhausted, it pauses until resume().
+  /// Handles a failed accept() with this error: if descriptors or memory are exhausted, the listener pauses until
+  /// resume().
   void failed(int error);
-  /// Ends a pause: the handler is called again. Called with every tick.
+  /// Ends a pause, so that the handler is called again. Call it at every tick.
   void resume();
 
  private:

@@ -22,16 +22,16 @@ constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
 /// While every poll of memory finds changes, only one call of wait() in this many polls the descriptors.
 constexpr uint32_t kPollsPerTurn = 16;
-/// If memory lately changed within kQuick of being armed, wait() yields the processor for up to kYieldFor before it
-/// sleeps: a sleep and its wake-up cost both processes more.
+/// If the memory last changed within kQuick of being armed, wait() yields the processor for up to kYieldFor before it
+/// sleeps, because a sleep and its wake-up would cost both processes more.
 constexpr std::chrono::microseconds kYieldFor{60}, kQuick{1000};
-/// A yield that took longer than this means that other processes compute. A sleeping process then gets the processor
+/// If a yield takes longer than this, other processes use the processor. A sleeping process then gets the processor
 /// back sooner than a yielding one, so wait() stops yielding for a while. Each long yield doubles that time and each
 /// short one reduces it by 1/64, so it grows if more than about one yield in 40 is long.
 constexpr std::chrono::microseconds kLongTurn{500};
 constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
 constexpr int kShortTurnsPerLong = 64;
-/// A shorter wait is not worth a system call.
+/// The shortest wait that is coalesced. A shorter wait is not worth a system call.
 constexpr std::chrono::microseconds kMinCoalesce{100};
 
 uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
@@ -41,7 +41,7 @@ timespec toTimespec(Clock::duration duration) {
   return {static_cast<time_t>(nanoseconds / 1'000'000'000), static_cast<long>(nanoseconds % 1'000'000'000)};
 }
 
-/// epoll_wait with a timeout finer than a millisecond if the kernel supports it.
+/// Calls epoll_wait with a timeout that is finer than a millisecond, if the kernel supports it.
 int waitFor(int epoll, epoll_event* events, Clock::duration timeout) {
   const timespec limit = toTimespec(timeout);
   const int count = epoll_pwait2(epoll, events, kMaxEvents, &limit, nullptr);
@@ -84,7 +84,7 @@ Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
 void Poller::remove(Id id, int descriptor) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   slots_[id].handler = nullptr;
-  ++slots_[id].generation;  // an event that was already fetched finds no handler
+  ++slots_[id].generation;  // so that an event that was already fetched finds no handler
   freeSlots_.push_back(id);
 }
 
@@ -159,7 +159,7 @@ bool Poller::waitForDescriptors(Clock::time_point until) {
 void Poller::wake() {
   isWakeDue_ = true;
   const uint64_t one = 1;
-  // A full counter means that a wake is already on its way.
+  // If the counter is full, an earlier wake has not been handled yet.
   [[maybe_unused]] const ssize_t written = write(wakeUp_, &one, sizeof(one));
 }
 

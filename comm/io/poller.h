@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Poller: one epoll for everything a messenger waits for, and the eventfd that ends a wait. wake() may be called from
-// any thread; everything else from the messenger's. A handler may add and remove handlers, itself included.
+// Poller: waits with one epoll for everything that a messenger needs; wake() ends the wait through an eventfd. Any
+// thread may call wake() and descriptor(); only the messenger's thread may call the other functions. A handler may add
+// and remove handlers, itself included.
 //
 // The poller also polls memory that other processes write, without a system call as long as it finds changes. Before
 // it sleeps it arms the memory, as a UCX worker is armed: a process that then writes makes a descriptor ready.
@@ -20,10 +21,10 @@ class PolledMemory {
  public:
   /// Handles all changes. Returns: whether there were any.
   virtual bool poll() = 0;
-  /// From now on a process that writes makes a descriptor of the poller ready. The poller calls poll() once more
-  /// afterwards.
+  /// Arms the memory: from now on, a process that writes the memory makes a descriptor of the poller ready. The poller
+  /// calls poll() once more afterwards.
   virtual void arm() = 0;
-  /// Ends arm(): writers need not make a descriptor ready any more.
+  /// Disarms the memory: processes that write it need not make a descriptor ready any more.
   virtual void disarm() = 0;
 
  protected:
@@ -34,7 +35,7 @@ class Poller {
  public:
   class Handler {
    public:
-    /// The descriptor has these epoll events.
+    /// Handles a descriptor that has these epoll events. wait() calls it.
     virtual void ready(uint32_t events) = 0;
 
    protected:
@@ -47,7 +48,7 @@ class Poller {
   Poller(const Poller&) = delete;
   Poller& operator=(const Poller&) = delete;
 
-  /// Ok, or why the poller cannot be used, for example because the process has no free descriptor.
+  /// Returns Ok, or the reason why the poller cannot be used, for example that the process has no free descriptor.
   const Status& status() const { return status_; }
   /// Calls the handler when the descriptor has one of `events`, until remove(). The caller owns the descriptor.
   Id add(int descriptor, uint32_t events, Handler& handler);
@@ -56,22 +57,23 @@ class Poller {
   /// Sets the memory to poll besides descriptors; nullptr: none. The caller owns it.
   void setMemory(PolledMemory* memory) { memory_ = memory; }
 
-  /// Waits until something is ready, wake() was called, or `until` has passed; then calls the handlers once. Before
-  /// `coalesceUntil` only wake() ends the wait, so that one turn handles more events; changes of memory wait, too. It
-  /// does not coalesce if `until` is the zero time point or the last call fetched as many events as it can. Returns:
-  /// whether wake() was called.
+  /// Waits until a descriptor is ready, the memory has changed, wake() was called, or `until` has passed. Then handles
+  /// the events of all ready descriptors once. Before `coalesceUntil` only wake() ends the wait, so that one call
+  /// handles more events; changes of memory wait, too. It does not coalesce if `until` is the zero time point or the
+  /// last call fetched as many events as it can. Returns: whether wake() was called.
   bool wait(Clock::time_point until, Clock::time_point coalesceUntil = {});
+  /// Ends the current wait(), or the next one. From any thread.
   void wake();
-  /// A descriptor that is readable while another descriptor of the poller is ready; memory does not count. From any
-  /// thread.
+  /// Returns a descriptor that is readable while another descriptor of the poller is ready; changes of memory do not
+  /// make it readable. From any thread.
   int descriptor() const { return epoll_; }
 
  private:
   bool waitForDescriptors(Clock::time_point until);
-  /// Yields this processor to processes that may be about to write the memory. Returns: whether it changed before
-  /// `until`.
+  /// Yields this processor to processes that may be about to write the memory. Returns: whether the memory changed
+  /// before `until`.
   bool letOthersRun(Clock::time_point until);
-  /// Waits for wake() only. Returns: whether it waited; short waits are skipped.
+  /// Waits until wake() is called or `until` has passed. Skips short waits. Returns: whether it waited.
   bool coalesce(Clock::time_point until) const;
 
   struct Slot {

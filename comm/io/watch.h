@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Watch: calls a function whenever a descriptor has events. One thread, the poller's; the poller outlives it. The
-// function may stop() the watch but not destroy it.
+// Watch: calls a function whenever a descriptor has events. Only the poller's thread may use it. The poller outlives
+// it. The function may stop() the watch but not destroy it.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// CompletionQueue: transfers that have ended and whose owners are not notified yet. Calls of finished() do not nest: if
-// a transfer ends within a finished(), the outermost notifyAll() notifies its owner afterwards. Not thread-safe.
+// CompletionQueue: holds transfers that have completed, with or without an error, until their owners are notified.
+// Calls of Transfer::finished() do not nest: if a transfer completes within a finished(), the outermost notifyAll()
+// notifies its owner afterwards. Not thread-safe.
 #pragma once
 
 #include <deque>
@@ -13,12 +14,14 @@ namespace agspeed::comm {
 
 class CompletionQueue {
  public:
+  /// Queues a transfer that has completed with `status`.
   void add(Transfer& transfer, Status status) { ended_.emplace_back(&transfer, std::move(status)); }
-  /// Removes the transfer; the caller notifies its owner.
+  /// Removes the transfer from the queue without notifying its owner. The caller notifies the owner itself.
   void drop(const Transfer& transfer) {
     std::erase_if(ended_, [&](const auto& entry) { return entry.first == &transfer; });
   }
-  /// Notifies all owners. Returns: whether there were any; false within another notifyAll().
+  /// Calls finished() for all queued transfers. Returns false if the queue was empty, or if another notifyAll() is
+  /// already running.
   bool notifyAll() {
     if (isNotifying_ || ended_.empty()) return false;
     isNotifying_ = true;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Credits: credit-based flow control of eager messages between two ranks, for each direction. It limits the eager bytes
-// that are in flight or held as unexpected. Every frame advertises to its receiver how many bytes have been matched
-// with receives so far. Knows no frames; not thread-safe.
+// Credits: credit-based flow control of eager messages between two ranks, in both directions. It limits the eager bytes
+// that are in flight, or that the receiver holds as unexpected messages. Every frame advertises how many eager bytes
+// its sender has matched with receives so far. This class does only the arithmetic; SendQueue and ReceiveQueue handle
+// the frames. Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +12,11 @@
 
 namespace agspeed::comm {
 
-/// Sizes of eager zero-copy messages. Most segments of operations have such sizes, and a rendezvous would cost them
-/// about the time of two messages, which is a good part of their own time. Messages between 64 and 80 KiB are excluded:
-/// a kernel sends 64 KiB at once, and their short end then waits behind other connections' bytes. Longer messages take
-/// so long that a rendezvous costs them little. Both ends must agree on these limits, as on the format of frames
-/// (kProtocolVersion).
+/// The range of sizes of eager zero-copy messages. Most segments of operations are in this range. For a message of such
+/// a size, the RTS and CTS of a rendezvous would take long compared with the message itself. Longer messages take so
+/// long that a rendezvous adds little. Messages between 64 and 80 KiB are excluded: a kernel sends 64 KiB at once, and
+/// the short rest of the message would wait behind bytes of other connections. Both ends must agree on these limits, as
+/// on the format of frames (kProtocolVersion).
 constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 128 * 1024;
 
 /// Whether a message may be sent without a rendezvous if there is credit.
@@ -27,16 +28,17 @@ class Credits {
  public:
   static constexpr uint64_t kWindowBytes = 4 * 1024 * 1024;
   /// The part of the window that eager zero-copy messages may use. Messages of an operation that the peer has not
-  /// called must not block the eager copies of other operations.
+  /// called yet must not block the eager copies of other operations.
   static constexpr uint64_t kZeroCopyWindowBytes = kWindowBytes / 2;
-  /// The most bytes that messages cancelled midway may add to the window in all: six times the eager zero-copy window.
+  /// The most bytes by which releasePartial() may enlarge the window in all: six times the eager zero-copy window.
   static constexpr uint64_t kMaxPartialBytes = 6 * kZeroCopyWindowBytes;
   /// A receiver holds at most this many unexpected bytes; an intact sender never exceeds it.
   static constexpr uint64_t kMaxUnexpectedBytes = kWindowBytes + kMaxPartialBytes;
 
   // --- for sending
 
-  /// Whether a message may be sent now. If so, it counts against the window.
+  /// Takes credit for a message. Returns false if the window has no room for it; the message must then wait for a CTS
+  /// (rendezvous).
   bool acquire(uint64_t bytes) {
     const uint64_t cost = costOf(bytes);
     const uint64_t window = bytes < kZeroCopyBytes ? kWindowBytes : kZeroCopyWindowBytes;
@@ -44,35 +46,36 @@ class Credits {
     sent_ += cost;
     return true;
   }
-  /// A message that counted was cancelled before any byte of it was sent.
+  /// Returns the credit of a message that was cancelled before any byte of it was sent.
   void release(uint64_t bytes) { sent_ -= costOf(bytes); }
-  /// A message that counted was cancelled midway. Its credit is released, which enlarges the window: the peer may hold
-  /// the part that arrived, or receive and advertise the whole message, too. Beyond kMaxPartialBytes in all, credit is
-  /// not released here; it returns only if the message still arrives.
+  /// Returns the credit of a message that was cancelled after some of its bytes were sent. The peer may still hold the
+  /// part that arrived, or it may receive the whole message and advertise it, so that the credit returns twice. The
+  /// window is then larger than before. So at most kMaxPartialBytes are returned by this function. Beyond this limit,
+  /// the credit of a message returns only if the message still arrives.
   void releasePartial(uint64_t bytes) {
     if (partial_ + costOf(bytes) > kMaxPartialBytes) return;
     partial_ += costOf(bytes);
     release(bytes);
   }
-  /// The peer advertises the total of bytes matched with its receives so far. The maximum counts, because frames may
-  /// overtake each other.
+  /// Takes an advertisement of the peer: the total of bytes that it has matched with receives so far. A total lower
+  /// than an earlier one is ignored, because frames may arrive out of order.
   void advertised(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }
 
   // --- for receiving
 
-  /// A message was matched with its receive or is not wanted any more. Returns: whether the caller must advertise the
-  /// total now, in a separate frame if necessary, because a quarter of the window is not advertised yet. The total then
-  /// counts as advertised.
+  /// Adds a message that was matched with its receive, or that is discarded, to the total to advertise. Returns true if
+  /// at least a quarter of the window has not been advertised. The caller must then send a frame with the total, which
+  /// this class regards as advertised from now on.
   bool consume(uint64_t bytes) {
     consumed_ += costOf(bytes);
     if (consumed_ - advertised_ < kWindowBytes / 4) return false;
     advertised_ = consumed_;
     return true;
   }
-  /// The total to put into a frame that is sent now.
+  /// Returns the total to put into a frame that is sent now, and records it as advertised.
   uint64_t advertise() { return advertised_ = consumed_; }
-  /// Whether an unexpected message may be held. If so, it counts until it is released. If not, the peer has exceeded
-  /// its window.
+  /// Reserves buffer space for an unexpected message. The bytes count against kMaxUnexpectedBytes until
+  /// releaseUnexpected() is called. Returns false if the message does not fit; the peer has then violated the protocol.
   bool holdUnexpected(uint64_t bytes) {
     if (unexpected_ + costOf(bytes) > kMaxUnexpectedBytes) return false;
     unexpected_ += costOf(bytes);
@@ -81,7 +84,8 @@ class Credits {
   void releaseUnexpected(uint64_t bytes) { unexpected_ -= costOf(bytes); }
 
  private:
-  /// The cost of a message's bookkeeping, so that empty messages are limited, too.
+  /// The bytes that each message costs in addition to its length, for its bookkeeping. So the window also limits empty
+  /// messages.
   static constexpr uint64_t kMessageCost = 64;
   static uint64_t costOf(uint64_t bytes) { return bytes + kMessageCost; }
 

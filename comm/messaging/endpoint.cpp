@@ -9,7 +9,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// The most names of messages that have not begun. An intact job has fewer, and more would take too much memory.
+/// Limit on the messages that one of the two ranks has announced (RTS or CTS) and the other has not started, plus
+/// discarded messages and waiting control frames. An intact job has fewer, and more would take too much memory.
 constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
 std::string inMilliseconds(Clock::duration duration) {
@@ -19,14 +20,14 @@ std::string inMilliseconds(Clock::duration duration) {
 }  // namespace
 
 void Endpoint::send(Transfer& transfer) {
-  if (!failure_) return context_.completions.add(transfer, failure_);
+  if (failure_) return context_.completions.add(transfer, *failure_);
   sends_.start(transfer);
   pump();
 }
 
 void Endpoint::receive(Transfer& transfer) {
   // A message that arrived completely before the peer was lost can still be received.
-  if (!failure_ && !receives_.isKnown(transfer.id)) return context_.completions.add(transfer, failure_);
+  if (failure_ && !receives_.isKnown(transfer.id)) return context_.completions.add(transfer, *failure_);
   receives_.start(transfer);
   pump();
 }
@@ -42,22 +43,22 @@ void Endpoint::dropCommunicator(uint32_t communicator) {
 }
 
 void Endpoint::pump() {
-  if (failure_) sends_.pump();
+  if (!failure_) sends_.pump();
 }
 
 std::span<std::byte> Endpoint::place(const FrameHeader& header) {
   liveness_.heard();
-  return failure_ ? receives_.place(header) : std::span<std::byte>();
+  return failure_ ? std::span<std::byte>() : receives_.place(header);
 }
 
 void Endpoint::acknowledged(uint64_t token) {
   liveness_.heard();
-  if (failure_) sends_.acknowledged(token);
+  if (!failure_) sends_.acknowledged(token);
 }
 
 void Endpoint::arrived(const FrameHeader& header) {
   liveness_.heard();
-  if (!failure_) {
+  if (failure_) {
     // The peer may have been stopped for a long time and not know that this rank has given it up.
     if (header.kind == FrameKind::kPing && context_.transport.canSend(context_.peer)) {
       OutgoingFrame frame;
@@ -82,7 +83,7 @@ void Endpoint::arrived(const FrameHeader& header) {
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
   if (receives_.numUnexpectedNames() + sends_.numUnexpectedNames() > kMaxUnexpectedNames) {
-    return lose(formatText("the two have named more than {} messages that nobody has started, as no intact job does",
+    return lose(formatText("the two have named more than {} messages without starting them, as no intact job does",
                            kMaxUnexpectedNames));
   }
   pump();
@@ -95,15 +96,15 @@ void Endpoint::lost(const Status& status) {
 }
 
 void Endpoint::lose(const std::string& why) {
-  lost(unavailable("rank {} is lost to rank {}: {}", context_.peer, context_.self, why));
+  lost(unavailable("{} is lost to {}: {}", context_.peerName(), context_.selfName(), why));
 }
 
 bool Endpoint::checkLiveness(Clock::time_point now, Clock::duration timeout) {
-  if (!failure_) return false;
+  if (failure_) return false;
   const Transfer* awaited = receives_.awaited();
   if (awaited == nullptr) awaited = sends_.awaited();
   const std::string route = awaited != nullptr ? context_.transport.describeRoute(context_.peer) : "";
-  const std::string self = formatText("rank {}", context_.self), peer = formatText("rank {}", context_.peer);
+  const std::string self = context_.selfName(), peer = context_.peerName();
   const Clock::duration silence = liveness_.silence();
   switch (liveness_.check(now, !route.empty(), timeout)) {
     case LivenessMonitor::Verdict::kFine: break;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoint: this rank's end of all traffic with one peer: sends (SendQueue), receives (ReceiveQueue), and whether the
 // peer's process is alive (LivenessMonitor). When the peer is lost, transfers with it fail, now and later, except
-// receives of messages that have arrived completely. If the peer comes back, its probe is answered with kReset.
+// receives of messages that have arrived completely. If the peer comes back and probes this rank, it gets a kReset.
 //
 // Not thread-safe. The objects of the context outlive it. The owner of the completion queue notifies transfers.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,14 +27,14 @@ class Endpoint {
   // See Messenger.
   void send(Transfer& transfer);
   void receive(Transfer& transfer);
-  /// The transfer's bytes are not touched any more. Does not notify the transfer.
+  /// Cancels the transfer without notifying its owner. Afterwards the transfer's bytes are neither read nor written.
   void cancel(Transfer& transfer);
   void dropCommunicator(uint32_t communicator);
   bool probe(const MessageId& id) const { return receives_.probe(id); }
-  bool hasUnsent() const { return failure_.isOk() && sends_.isWaiting(); }
+  bool hasUnsent() const { return !failure_ && sends_.isWaiting(); }
   /// Whether frames wait to be handed to the transport.
-  bool isSending() const { return failure_.isOk() && (sends_.isWaiting() || sends_.hasZeroCopies()); }
-  /// Whether only long messages wait, and enough of them (SendQueue::hasMuch).
+  bool isSending() const { return !failure_ && (sends_.isWaiting() || sends_.hasZeroCopies()); }
+  /// Whether messages from callers' memory wait, with enough bytes (SendQueue::hasMuch), and nothing else waits.
   bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
   // See Transport::Sink.
@@ -43,22 +44,23 @@ class Endpoint {
   void writable() { pump(); }
   void lost(const Status& status);
 
-  /// Probes the peer if a transfer waits for it and it is silent. The peer is lost when it has been silent for
-  /// `timeout`. Returns: whether a transfer waits for it.
+  /// Probes the peer if it is silent while a transfer waits for it. Marks the peer lost after a silence of `timeout`.
+  /// Returns true if a transfer waits for the peer.
   bool checkLiveness(Clock::time_point now, Clock::duration timeout);
 
-  /// The messenger ends: callers' bytes are not touched any more.
+  /// Drops all transfers without notifying their owners, so that callers' bytes are neither read nor written any more.
+  /// The messenger's destructor calls this function.
   void detachCallers();
   /// Whether eager copies wait to be handed to the transport.
-  bool hasUnsentCopies() const { return failure_.isOk() && sends_.hasEagerCopies(); }
+  bool hasUnsentCopies() const { return !failure_ && sends_.hasEagerCopies(); }
 
  private:
   void pump();
-  /// Marks the peer lost because of its own behavior.
+  /// Marks the peer lost and fails all transfers with it. `why` says what the peer has done or has failed to do.
   void lose(const std::string& why);
 
   const EndpointContext context_;
-  Status failure_;
+  std::optional<Status> failure_;  ///< why the peer is lost
   LivenessMonitor liveness_;
   Credits credits_;
   SendQueue sends_{context_, credits_};

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "comm/messaging/completion_queue.h"
+#include "comm/rendezvous/rank_names.h"
 #include "comm/transport/transport.h"
 #include "runtime/base/format.h"
 
@@ -17,18 +18,24 @@ using Communicators = std::unordered_set<uint32_t>;
 struct EndpointContext {
   int self;
   int peer;
+  const RankNames& names;
   Transport& transport;
   CompletionQueue& completions;
   const Communicators& dropped;  ///< communicators whose messages are discarded
+
+  std::string selfName() const { return names.of(self); }
+  std::string peerName() const { return names.of(peer); }
 };
 
+/// Returns the name of a message as a text for errors.
 inline std::string nameOf(const MessageId& id) {
   return formatText("(communicator {}, sequence {}, step {})", id.communicator, id.sequence, id.step);
 }
 
-/// The failure of a message whose length differs between sender and receiver.
-inline Status wrongLength(int receiver, uint64_t expected, int sender, uint64_t sent, const MessageId& id) {
-  return invalidArgument("rank {} expected {} bytes from rank {}, which sent {} {}", receiver, expected, sender, sent,
+/// Returns the error for a message whose sender and receiver state different lengths.
+inline Status wrongLength(const std::string& receiver, uint64_t expected, const std::string& sender, uint64_t sent,
+                          const MessageId& id) {
+  return invalidArgument("{} expected {} bytes from {}, which sent {} {}", receiver, expected, sender, sent,
                          nameOf(id));
 }
 

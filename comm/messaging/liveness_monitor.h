@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// LivenessMonitor: whether a peer that transfers wait for still drives its messenger. Its kernel does not show that,
-// because it also answers for a process that is stopped or hangs. A process that computes answers, because its engine
-// drives in the background.
+// LivenessMonitor: detects whether a peer still drives its messenger while transfers wait for it. The state of the
+// connection does not show that: the peer's kernel acknowledges data even if the process is stopped or hangs. A process
+// that computes still answers, because its engine drives in the background.
 //
-// It is checked regularly while a transfer waits for the peer; otherwise nothing is sent. The time between two checks
-// counts for at most 200 ms, because this process may have been stopped itself. Not thread-safe.
+// The owner calls check() every kInterval while a transfer waits for the peer. Otherwise no probe is sent. Each check
+// adds at most 200 ms to the measured silence, because this process may itself have been stopped since the last check.
+// Not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -17,22 +18,24 @@ namespace agspeed::comm {
 
 class LivenessMonitor {
  public:
-  /// The interval between checks.
+  /// The interval between two calls of check().
   static constexpr std::chrono::milliseconds kInterval{100};
 
   enum class Verdict {
     kFine,
-    kProbe,     ///< silent for a while: send a probe
-    kWarn,      ///< it has not answered the probe
-    kAnswered,  ///< it has answered after a warning
-    kLost,      ///< silent for longer than the timeout
+    kProbe,     ///< the peer is silent: the caller must send a probe
+    kWarn,      ///< the peer has not answered the probe: the caller should log a warning
+    kAnswered,  ///< the peer has answered after a warning
+    kLost,      ///< the peer has been silent for longer than the timeout
   };
 
-  /// A frame has arrived from the peer's process.
+  /// Records that a frame has arrived from the peer's process.
   void heard() { hasHeard_ = true; }
+  /// How long the peer has been silent while transfers waited for it, as of the last check().
   Clock::duration silence() const { return silence_; }
 
-  /// `isAwaited`: a transfer waits for the peer, and the peer is connected.
+  /// Updates the measured silence, and returns what the caller has to do. `isAwaited`: a transfer waits for the peer,
+  /// and the peer is connected.
   Verdict check(Clock::time_point now, bool isAwaited, Clock::duration timeout) {
     const Clock::duration elapsed = std::min<Clock::duration>(now - checkedAt_, 2 * kInterval);
     const bool wasAwaited = std::exchange(isAwaited_, isAwaited);

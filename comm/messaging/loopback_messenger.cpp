@@ -23,7 +23,7 @@ struct Message {
   std::span<const std::byte> bytes() const { return send ? std::span<const std::byte>(send->bytes) : copy; }
 };
 
-/// A transfer that ended. Its owner is notified outside the lock.
+/// A transfer that has completed. Its owner is notified later, outside the lock.
 struct Ending {
   Transfer* transfer;
   Status status;
@@ -48,14 +48,14 @@ class LoopbackMessenger final : public Messenger {
     Status status;
     {
       std::lock_guard lock(group_.mutex_);
-      if (status = deadPeer(transfer); status) {
+      if (status = deadPeer(transfer); status.isOk()) {
         Message message{rank_, transfer.id, {}, isEager ? nullptr : &transfer};
         group_.numBytesSent_[static_cast<size_t>(rank_)][static_cast<size_t>(transfer.peer)] += transfer.bytes.size();
         if (isEager) message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
         group_.ranks_[transfer.peer]->arrive(std::move(message));
       }
     }
-    if (isEager || !status) transfer.finished(status);
+    if (isEager || !status.isOk()) transfer.finished(status);
   }
 
   void receive(Transfer& transfer) override {
@@ -63,7 +63,7 @@ class LoopbackMessenger final : public Messenger {
     {
       std::lock_guard lock(group_.mutex_);
       Status status = deadPeer(transfer);
-      if (status) {
+      if (status.isOk()) {
         posted_.push_back(&transfer);
         match();
       } else {
@@ -140,13 +140,14 @@ class LoopbackMessenger final : public Messenger {
 
   bool isPeer(int peer) const { return peer >= 0 && peer < size() && peer != rank_; }
 
-  /// The failure of a transfer with a rank that is gone; ok when both are alive. Requires: the lock.
+  /// Returns the error of a transfer if this rank or the peer has ended, or ok if both are alive. Requires: the lock.
   Status deadPeer(const Transfer& transfer) const {
     const int dead = group_.isDead_[rank_] ? rank_ : transfer.peer;
     if (!group_.isDead_[dead]) return {};
     return unavailable("rank {}: rank {} is gone; no message can pass ({})", rank_, dead, describe(transfer.id));
   }
 
+  /// Queues a message for its receive. Discards it if its receive was cancelled, or if its communicator was dropped.
   /// Requires: the lock.
   void arrive(Message message) {
     if (dropped_.contains(message.id.communicator)) {
@@ -165,15 +166,15 @@ class LoopbackMessenger final : public Messenger {
     wakeUp_.notify_all();
   }
 
-  /// Requires: the lock.
+  /// Completes the send of a message that its receiver has received or discarded. Requires: the lock.
   void acknowledge(const Message& message) {
     LoopbackMessenger& sender = *group_.ranks_[message.source];
     sender.endings_.push_back({message.send, {}});
     sender.wakeUp_.notify_all();
   }
 
-  /// Hands arrived messages to the receives that wait for them. Returns: whether any transfer ended. Requires: the
-  /// lock.
+  /// Delivers arrived messages to the receives that wait for them. Returns true if a receive has completed. Requires:
+  /// the lock.
   bool match() {
     const size_t before = endings_.size();
     for (auto message = arrived_.begin(); message != arrived_.end();) {
@@ -191,6 +192,8 @@ class LoopbackMessenger final : public Messenger {
     return endings_.size() != before;
   }
 
+  /// Copies the message to its receive and completes the receive. Also completes the send, unless it was eager.
+  /// Requires: the lock.
   void deliver(const Message& message, Transfer& receive) {
     Status status;
     const size_t sent = message.bytes().size(), room = receive.bytes.size();
@@ -208,7 +211,7 @@ class LoopbackMessenger final : public Messenger {
   /// Fails all transfers in flight with `dead`. Requires: the lock.
   void drop(int dead) {
     for (size_t i = posted_.size(); i-- > 0;) {
-      if (Status status = deadPeer(*posted_[i]); !status) {
+      if (Status status = deadPeer(*posted_[i]); !status.isOk()) {
         endings_.push_back({posted_[i], std::move(status)});
         posted_.erase(posted_.begin() + static_cast<ptrdiff_t>(i));
       }
@@ -223,7 +226,8 @@ class LoopbackMessenger final : public Messenger {
     wakeUp_.notify_all();
   }
 
-  /// Notifies owners of ended transfers one at a time, because finished() may cancel another transfer.
+  /// Calls finished() for all completed transfers of this rank. Takes them out of the list one at a time, because
+  /// finished() may cancel another transfer. Returns false if there were none.
   bool tellEndings() {
     for (bool any = false;; any = true) {
       Ending ending;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoopbackMessenger: ranks in one process that pass messages through memory. It serves tests of everything above the
-// messenger, and as an example for another messenger.
+// LoopbackMessenger: ranks in one process that pass messages through memory. It is for tests of everything above the
+// messenger, and an example of how to write a messenger.
 //
-// Threading: each messenger is used as messenger.h says; different ranks may run in different threads. The group has
-// one lock, under which messages are copied. Ownership: the group owns the messengers and outlives all use of them.
+// Threading: see messenger.h; the ranks may run in different threads. The group has one lock, under which messages are
+// copied. Ownership: the group owns the messengers and outlives all use of them.
 #pragma once
 
 #include <condition_variable>
@@ -18,9 +18,10 @@
 namespace agspeed::comm {
 
 struct LoopbackOptions {
-  /// Messages up to this size are copied and their sends finish at once; larger ones finish when they were received.
+  /// A send of at most this many bytes copies the message and completes at once. A longer send completes when its
+  /// message is received.
   size_t eagerBytes = 4096;
-  /// Not zero: messages arrive in a random order drawn from this seed.
+  /// The seed of the random order in which messages arrive; 0: they arrive in the order of their sends.
   uint64_t shuffleSeed = 0;
   /// Messenger::bytesPerSecond() of each rank; empty: not known.
   std::vector<double> bytesPerSecond = {};
@@ -40,11 +41,12 @@ class LoopbackGroup {
 
   /// The messenger of `rank`, owned by the group.
   Messenger& messenger(int rank);
-  /// Makes `rank` gone: every transfer with it, now or later, fails as unavailable and names it. From any thread.
+  /// Simulates that the process of `rank` ends. All transfers with this rank fail as unavailable, now and later, and
+  /// the errors name the rank. From any thread.
   void kill(int rank);
-  /// Bytes of all messages that `rank` has sent. From any thread.
+  /// Returns the total length of all messages that `rank` has sent. From any thread.
   uint64_t numBytesSent(int rank);
-  /// Bytes of the messages that `rank` has sent to `peer`. From any thread.
+  /// Returns the total length of the messages that `rank` has sent to `peer`. From any thread.
   uint64_t numBytesSent(int rank, int peer);
 
  private:

@@ -22,7 +22,8 @@ struct MessageIdHash {
 template <typename T>
 using MessageMap = std::pmr::unordered_map<MessageId, T, MessageIdHash>;
 
-/// Keeps freed blocks for later use. Blocks larger than entries and small messages come from the heap.
+/// A memory pool for map entries and copies of small messages. It keeps freed blocks for later use. Blocks of more than
+/// 4 KiB come from the heap.
 class MessagePool final : public std::pmr::unsynchronized_pool_resource {
  public:
   MessagePool()

@@ -2,8 +2,8 @@
 // Messenger: messages between ranks, from which collectives are built.
 //
 // A message is a run of bytes with a name. Sender and receiver use the same name, and each name is used once per
-// (sender, receiver). Messages arrive complete, unchanged and exactly once, whatever rails carry them and in whatever
-// order they were sent and received. There is no order between messages of different names.
+// (sender, receiver). Messages arrive complete, unchanged and exactly once, over all rails and for every order of sends
+// and receives. Messages of different names have no order.
 //
 // Threading: all calls except wake() come from one thread at a time (the engine's lock). Transfer::finished is called
 // from within progress(), send(), receive() or cancel() and must not call back into the messenger except to start
@@ -26,20 +26,21 @@ class Transfer {
  public:
   int peer = -1;
   MessageId id;
-  std::span<std::byte> bytes;  ///< a send only reads them
+  std::span<std::byte> bytes;  ///< a send only reads these bytes
   uint64_t numFollowing = 0;   ///< for a send: about this many more bytes will go to the peer right after it
-  /// The transfer is not urgent. While only such transfers are in flight with a peer, the peer's liveness is not
-  /// checked. A background receive does not connect to the peer.
+  /// Marks a transfer that is not urgent. While only background transfers are in flight with a peer, the peer's
+  /// liveness is not checked. A background receive does not connect to the peer.
   bool isBackground = false;
-  /// For a receive: it accepts a shorter message, too. For a send: its receive may have this flag; such sends of one
-  /// communicator and step start in the order of their sequences.
+  /// On a receive: the receive also accepts a shorter message. On a send: the matching receive may have this flag. The
+  /// caller must start sends with this flag in the order of their sequences, for each communicator and step.
   bool mayBeShorter = false;
-  uint64_t numReceived = 0;  ///< for a finished receive: bytes of its message
+  uint64_t numReceived = 0;  ///< for a finished receive: number of bytes of its message
 
-  /// Called exactly once. Ok: a receive has its bytes; a send's bytes may be changed or freed. Failure: the message may
-  /// or may not have arrived; the status message names peer, operation and progress.
+  /// Notifies the owner that the transfer has completed. Called exactly once. If the status is ok, a receive has its
+  /// bytes, and a send's bytes may be changed or freed. If not, the message may or may not have arrived, and the status
+  /// names peer, operation and progress.
   virtual void finished(const Status& status) = 0;
-  /// The operation that the transfer belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
+  /// Describes the operation that the transfer belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
   virtual std::string describe() const { return "a message"; }
 
  protected:
@@ -55,34 +56,35 @@ class Messenger {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  /// Starts to send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
+  /// Starts a send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
   virtual void send(Transfer& transfer) = 0;
-  /// Starts to receive. If the message's length differs from that of `bytes`, the receive fails as invalid argument. A
+  /// Starts a receive. If the message's length differs from that of `bytes`, the receive fails as invalid argument. A
   /// shorter message is accepted if the transfer allows it (mayBeShorter).
   virtual void receive(Transfer& transfer) = 0;
-  /// Ends an unfinished transfer: finished(reason) runs before this returns; afterwards neither it nor its bytes are
-  /// touched. A message that arrives for it later is discarded.
+  /// Cancels an unfinished transfer: calls finished(reason) before it returns. Afterwards neither the transfer nor its
+  /// bytes are accessed. If the message of a cancelled receive arrives later, it is discarded.
   virtual void cancel(Transfer& transfer, const Status& reason) = 0;
 
-  /// Discards unexpected messages of the communicator, now and later; their sends finish normally. Requires: no
-  /// transfer of the communicator is in flight here or started here from now on.
+  /// Discards unexpected messages of the communicator, now and later. The sends of these messages complete normally.
+  /// Requires: no transfer of the communicator is in flight here or started here from now on.
   virtual void dropCommunicator(uint32_t communicator) = 0;
 
   /// Like MPI_Iprobe: whether an unexpected message of that name, or its RTS, has begun to arrive from `peer`.
   virtual bool probe(int, const MessageId&) const { return false; }
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` has passed. If `until` is in the past, it
-  /// moves bytes without waiting. Returns: whether a transfer has finished.
+  /// moves bytes without waiting. Returns true if a transfer has completed.
   virtual bool progress(Clock::time_point until) = 0;
-  /// Whether bytes of finished sends, or control frames that other transfers need, have not left this process. If so,
-  /// progress() is still needed, even if no transfer is in flight.
+  /// Whether this process still holds bytes of finished sends, or control frames that the peers need. If so, progress()
+  /// must be called even if no transfer is in flight.
   virtual bool hasUnsent() const { return false; }
-  /// Recent peak rate at which this rank sends over the network to all others together, measured while it has bytes for
-  /// several of them; 0: not known.
+  /// Returns the recent peak rate at which this rank sends over the network to all other ranks together; 0: not known.
+  /// The rate is measured while the rank has bytes in flight to several other ranks.
   virtual double bytesPerSecond() const { return 0; }
-  /// The shortest round trip to the peer over the network so far; 0: not known.
+  /// Returns the shortest round trip to the peer over the network so far; 0: not known.
   virtual double roundTripSeconds(int /*peer*/) const { return 0; }
-  /// Equal for ranks of one host, which reach each other faster; 0: not known.
+  /// Returns a number that is equal for all ranks of this rank's host; 0: not known. Ranks of one host exchange
+  /// messages faster.
   virtual uint32_t host() const { return 0; }
   /// Makes a waiting progress() return. From any thread.
   virtual void wake() = 0;

@@ -56,8 +56,8 @@ void ReceiveQueue::sendCts(const MessageId& id, Incoming& message) {
 }
 
 void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {
-  context_.completions.add(transfer,
-                           wrongLength(context_.self, transfer.bytes.size(), context_.peer, sent, transfer.id));
+  context_.completions.add(
+      transfer, wrongLength(context_.selfName(), transfer.bytes.size(), context_.peerName(), sent, transfer.id));
 }
 
 void ReceiveQueue::refuse(MessageMap<Incoming>::iterator found, uint64_t sent) {
@@ -214,7 +214,7 @@ const Transfer* ReceiveQueue::awaited() const {
 }
 
 void ReceiveQueue::fail(const Status& status) {
-  const std::string context = formatText("receiving from rank {} failed after ", context_.peer);
+  const std::string context = "receiving from " + context_.peerName() + " failed after ";
   std::erase_if(incoming_, [&](const auto& entry) {
     const Incoming& message = entry.second;
     if (message.transfer == nullptr && message.isWhole()) return false;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ReceiveQueue: matches messages from one peer with receives, by name.
 //
-//   eager        the payload goes into the memory of its receive; an unexpected message, whose receive has not been
-//                started, is held
-//   rendezvous   a CTS is sent when the receive is started, or when the RTS arrives after that; the CTS says whether
-//                the receive accepts shorter messages, too
+//   eager        the payload goes into the memory of its receive. An unexpected message, whose receive has not been
+//                started, is held in a buffer
+//   rendezvous   a CTS is sent when the receive is started, if the receive needs one by its length or an RTS has
+//                arrived; else when the RTS arrives. The CTS states whether the receive accepts shorter messages
 //
 // A message that was cancelled or dropped, or whose length its receive does not accept, is discarded when it arrives.
 // Not thread-safe; the context, the send queue (for answers) and the credits outlive it.
@@ -40,19 +40,23 @@ class ReceiveQueue {
       : context_(context), sends_(sends), credits_(credits) {}
 
   void start(Transfer& transfer);
-  /// Returns: whether the transfer is in this queue. Its bytes are not written any more.
+  /// Cancels the receive if it is in this queue. Afterwards its bytes are not written. Returns false if it is not in
+  /// this queue.
   bool cancel(Transfer& transfer);
 
-  /// Where the payload of an arriving frame goes; an empty span if the frame is not wanted.
+  /// Returns the memory for the payload of an arriving frame, or an empty span if the frame is not wanted. Reserves a
+  /// buffer when an unexpected message begins to arrive.
   std::span<std::byte> place(const FrameHeader& header);
-  /// A frame of a message has arrived; its payload is in the memory that place() returned.
+  /// Handles a frame of a message. Its payload is in the memory that place() returned. The last frame of a message
+  /// completes the receive.
   void arrived(const FrameHeader& header);
-  /// An RTS has arrived: the message waits at the peer for its CTS.
+  /// Handles an RTS: the peer waits for a CTS before it sends the message.
   void receivedRts(const FrameHeader& header);
 
-  /// The number of messages whose RTS came before a receive, plus the number of messages to discard.
+  /// Returns the number of messages whose RTS has arrived before their receive was started, plus the number of messages
+  /// to discard.
   size_t numUnexpectedNames() const { return rtsReceived_.size() + discarded_.size(); }
-  /// The peer's violation of the protocol, such as "it sent ..."; empty: none.
+  /// Returns how the peer has violated the protocol, such as "it sent ...", or an empty text if it has not.
   const std::string& violation() const { return violation_; }
 
   /// See Messenger.
@@ -60,30 +64,32 @@ class ReceiveQueue {
 
   /// Whether an unexpected message has begun to arrive, or its RTS has arrived.
   bool probe(const MessageId& id) const;
-  /// Whether a message of that name is expected, is arriving or has arrived.
+  /// Whether a message of that name is expected, is arriving, or has arrived unexpectedly.
   bool isKnown(const MessageId& id) const { return incoming_.contains(id); }
-  /// One of the receives that are not in the background; null if there is none.
+  /// Returns one of the started receives that are not in the background, or null if there is none.
   const Transfer* awaited() const;
 
-  /// The peer is lost: ends everything, except unexpected messages that have arrived completely.
+  /// Fails all receives with `status`, because the peer is lost. Drops all messages except unexpected messages that
+  /// have arrived completely.
   void fail(const Status& status);
-  /// Callers' bytes are not written any more. Does not notify the callers.
+  /// Drops all receives without notifying their owners, so that callers' bytes are not written any more.
   void detachCallers();
 
  private:
-  /// A message that is expected or arriving: it has a buffer or a transfer.
+  /// A message that is expected, is arriving, or has arrived unexpectedly. It has a transfer, a buffer or both.
   struct Incoming {
-    Transfer* transfer = nullptr;                            ///< null while it is unexpected
+    Transfer* transfer = nullptr;  ///< the message's receive; null while the message is unexpected
     std::unique_ptr<std::byte[], ReleaseUnexpected> buffer;  ///< of an unexpected message
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isCtsSent = false;
-    bool isUpTo = false;  ///< `total` is the most that its receive accepts; the message's length is not known yet
+    bool isUpTo = false;  ///< `total` is the most that the receive accepts; the message's length is not known yet
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether the frame has at most as many bytes as are missing.
     bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
-    /// The message has `sent` bytes. Returns: whether its receive accepts that length.
+    /// Takes the length `sent` that the sender states for the message. If the receive accepts shorter messages, the
+    /// first statement fixes `total`. Returns false if the receive does not accept that length.
     bool settle(uint64_t sent) {
       if (std::exchange(isUpTo, false) && sent < total) total = sent;
       return sent == total;
@@ -93,24 +99,29 @@ class ReceiveQueue {
   /// A message that is not wanted any more and has not arrived completely.
   struct Discarded {
     uint64_t left = kAllBytes;  ///< bytes that have not arrived
-    bool isConsumed = false;    ///< its sender's credit was returned, if it used any
+    bool isConsumed = false;    ///< the credit that the message used has been returned to its sender
   };
 
-  // Start a receive before its message has begun to arrive, or after that. They return whether the message is still
-  // incomplete.
+  // These two start a receive: expect() if its message has not begun to arrive, matchUnexpected() if it has. Both
+  // return true if the receive still waits for bytes, and false if it has completed or failed.
   bool expect(Transfer& transfer, Incoming& message);
   bool matchUnexpected(Transfer& transfer, Incoming& message);
-  /// The message is complete and has its transfer.
+  /// Completes the receive of a message that has arrived completely. `kind`: the kind of the message's frames.
   void finish(const Incoming& message, FrameKind kind);
+  /// Queues the CTS of a receive, unless it has been queued before.
   void sendCts(const MessageId& id, Incoming& message);
-  /// Returns: whether a message with an unknown name may be held for its receive.
+  /// Reserves buffer space for a message for which no receive has been started. Returns false if the message is not
+  /// held: it is not eager, is to be discarded, or does not fit into the space that the protocol allows.
   bool holdUnexpected(const FrameHeader& header);
+  /// Fails a receive because its message has `sent` bytes.
   void failLength(Transfer& transfer, uint64_t sent);
-  /// Fails the receive of a message that has another length.
+  /// Fails the receive of `found` because its message has `sent` bytes, and stops receiving the message.
   void refuse(MessageMap<Incoming>::iterator found, uint64_t sent);
-  /// The transport writes no byte of the message any more.
+  /// Makes the transport stop writing bytes of the message.
   void cancelReceive(const Incoming& message);
+  /// Returns the credit of an eager message to its sender.
   void consume(uint64_t total);
+  /// Handles a frame of a message that is discarded.
   void discard(const FrameHeader& header);
 
   const EndpointContext& context_;
@@ -118,7 +129,7 @@ class ReceiveQueue {
   Credits& credits_;
   MessagePool pool_;
   MessageMap<Incoming> incoming_{&pool_};
-  MessageMap<uint64_t> rtsReceived_{&pool_};  ///< lengths of messages whose RTS came before their receive
+  MessageMap<uint64_t> rtsReceived_{&pool_};  ///< lengths of messages whose RTS came before the receive
   MessageMap<Discarded> discarded_{&pool_};
   std::string violation_;
 };

@@ -9,8 +9,9 @@
 namespace agspeed::comm {
 namespace {
 
-/// The bytes that wait and follow are cut into about this many frames, within the transport's limits. Long frames cost
-/// less; at the end of an operation short frames let all rails end together.
+/// The bytes that wait and that will follow are divided into about this many frames, within the transport's limits on
+/// the length of a frame. Long frames cost less work per byte. Short frames at the end of an operation let all rails
+/// finish at the same time.
 constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
@@ -85,8 +86,8 @@ void SendQueue::start(Transfer& transfer) {
   ctsReceived_.erase(cts);
   if (!expected.fits(total)) {
     queueControl(FrameKind::kRts, transfer.id, total);  // so that the receive fails, too
-    return context_.completions.add(transfer,
-                                    wrongLength(context_.peer, expected.total, context_.self, total, transfer.id));
+    return context_.completions.add(
+        transfer, wrongLength(context_.peerName(), expected.total, context_.selfName(), total, transfer.id));
   }
   zeroCopies_.push_back(&add(transfer.id, transfer.bytes));
   zeroCopies_.back()->transfer = &transfer;
@@ -113,7 +114,7 @@ void SendQueue::pump() {
   for (; !isEmpty() && context_.transport.canSend(context_.peer); ++numSent) {
     control_.empty() ? sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_) : sendControl();
   }
-  // A single frame that no other followed did not wait.
+  // A single frame needs no flush: if nothing was left to send behind it, it was sent without mayWait.
   if (numSent > 1 || !isEmpty()) context_.transport.flush(context_.peer);
 }
 
@@ -141,7 +142,7 @@ void SendQueue::sendFrame(Outgoings& queue) {
     queue.pop_front();
   }
   frame.mayWait = !isEmpty();
-  // This call is last, because the peer may be lost within it, and the message with the peer.
+  // Call this last: the peer may be lost within the call, and `message` is destroyed then.
   context_.transport.send(context_.peer, frame);
 }
 
@@ -169,7 +170,7 @@ void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
   if (cts.fits(message.bytes.size())) return zeroCopies_.push_back(&message);
   // The receive fails in the same way when the RTS arrives there.
   context_.completions.add(*message.transfer,
-                           wrongLength(context_.peer, total, context_.self, message.bytes.size(), id));
+                           wrongLength(context_.peerName(), total, context_.selfName(), message.bytes.size(), id));
   messages_.erase(message.self);
 }
 
@@ -209,7 +210,7 @@ const Transfer* SendQueue::awaited() const {
 }
 
 void SendQueue::fail(const Status& status) {
-  const std::string context = formatText("sending to rank {} failed after ", context_.peer);
+  const std::string context = "sending to " + context_.peerName() + " failed after ";
   for (const Outgoing& message : messages_) {
     cancelSend(message);
     if (message.transfer == nullptr) continue;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// SendQueue: all frames to one peer: messages, and control frames about either direction.
+// SendQueue: sends messages to one peer, and the control frames of both directions. Two kinds of frames do not come
+// from here: the transport makes its own, such as acknowledgements, and Endpoint sends resets directly.
 //
-//   eager copy        finishes at once: the transport copies the message within send(), or a copy is kept here until it
-//                     is acknowledged
-//   eager zero-copy   sent at once from the caller's memory, finishes when acknowledged
-//   rendezvous        also used for messages beyond the credit: an RTS is sent, unless the peer's CTS has arrived; the
-//                     message is sent from the caller's memory after the CTS, and finishes when acknowledged
+//   eager copy        for messages shorter than kZeroCopyBytes. The send completes at once: the transport copies the
+//                     message within send(), or this class keeps a copy until the message is acknowledged
+//   eager zero-copy   for longer messages whose length mayBeEager() allows, if no CTS has arrived for them. The message
+//                     is sent at once from the caller's memory. The send completes when the message is acknowledged
+//   rendezvous        for all other messages, and if the credit does not suffice. An RTS is sent unless the peer's CTS
+//                     has already arrived. After the CTS, the message is sent from the caller's memory. The send
+//                     completes when the message is acknowledged
 //
 // Control frames are sent first, then eager copies, then messages from callers' memory. Not thread-safe; the context
 // and the credits outlive it.
@@ -26,20 +29,24 @@ class SendQueue {
  public:
   SendQueue(const EndpointContext& context, Credits& credits) : context_(context), credits_(credits) {}
 
-  /// Starts a send; pump() sends the frames that do not leave at once.
+  /// Starts a send. Call pump() afterwards to send the frames that this function queues. If the transport copies short
+  /// messages, a short message may be sent within the call.
   void start(Transfer& transfer);
-  /// Returns: whether the transfer is in this queue. Its bytes are not read any more.
+  /// Cancels the send if it is in this queue. Afterwards its bytes are not read. Returns false if it is not in this
+  /// queue.
   bool cancel(Transfer& transfer);
-  /// Queues a control frame.
+  /// Queues a control frame for pump().
   void queueControl(FrameKind kind, const MessageId& id = {}, uint64_t total = 0, uint64_t offset = 0) {
     control_.push_back({kind, id, total, offset});
   }
   /// Hands frames to the transport while it accepts them.
   void pump();
 
-  /// The peer has received a frame with this token.
+  /// Records that the peer has received a frame with this token. The last acknowledgement of a message completes its
+  /// send.
   void acknowledged(uint64_t token);
-  /// The peer expects a message with this name and exactly `total` bytes; at most `total` bytes if `isUpTo`.
+  /// Handles a CTS: the peer has started a receive for the message with this name. The receive takes exactly `total`
+  /// bytes, or at most `total` bytes if `isUpTo`.
   void receivedCts(const MessageId& id, uint64_t total, bool isUpTo);
 
   /// See Messenger.
@@ -49,16 +56,18 @@ class SendQueue {
   bool isWaiting() const { return !control_.empty() || !eagerCopies_.empty(); }
   bool hasEagerCopies() const { return !eagerCopies_.empty(); }
   bool hasZeroCopies() const { return !zeroCopies_.empty(); }
-  /// The number of messages whose CTS came before a send, plus the number of waiting control frames.
+  /// Returns the number of messages whose CTS has arrived before their send was started, plus the number of waiting
+  /// control frames.
   size_t numUnexpectedNames() const { return ctsReceived_.size() + control_.size(); }
-  /// Whether enough bytes from callers' memory wait or follow for frames of maximum length.
+  /// Whether enough bytes from callers' memory wait, or will follow, to fill frames of maximum length.
   bool hasMuch() const;
-  /// One of the unfinished sends that are not in the background; null if there is none.
+  /// Returns one of the unfinished sends that are not in the background, or null if there is none.
   const Transfer* awaited() const;
 
-  /// The peer is lost: ends everything.
+  /// Fails all unfinished sends with `status`, because the peer is lost, and drops all frames.
   void fail(const Status& status);
-  /// Callers' bytes are not read any more. Does not notify the callers. Copies are still sent.
+  /// Drops all unfinished sends without notifying their owners, so that callers' bytes are not read any more. Eager
+  /// copies are still sent.
   void detachCallers();
 
  private:
@@ -68,19 +77,19 @@ class SendQueue {
     uint64_t total;
     uint64_t offset;
   };
-  /// A CTS of the peer.
+  /// A CTS of the peer, which states the length that its receive accepts.
   struct Cts {
     uint64_t total = 0;
     bool isUpTo = false;
 
     bool fits(uint64_t sent) const { return isUpTo ? sent <= total : sent == total; }
   };
-  /// A message that has not ended here.
+  /// A message that has not been completely sent and acknowledged.
   struct Outgoing {
     explicit Outgoing(std::pmr::memory_resource* pool) : copy(pool) {}
 
     std::pmr::list<Outgoing>::iterator self;
-    Transfer* transfer = nullptr;  ///< null: finished
+    Transfer* transfer = nullptr;  ///< null: an eager copy, or a send that was cancelled
     MessageId id;
     FrameKind kind = FrameKind::kData;
     std::pmr::vector<std::byte> copy;
@@ -92,20 +101,21 @@ class SendQueue {
 
   using Outgoings = std::pmr::deque<Outgoing*>;
 
-  /// The key of the message's communicator and step in started_.
+  /// Returns the key of a message in started_: its communicator and step.
   static MessageId seriesOf(const MessageId& id) { return {id.communicator, id.step, 0}; }
   void startEagerCopy(const Transfer& transfer);
   Outgoing& add(const MessageId& id, ByteView bytes);
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
-  /// The transport reads no byte of the message any more.
+  /// Makes the transport stop reading bytes of the message.
   void cancelSend(const Outgoing& message);
   void sendControl();
   void sendFrame(Outgoings& queue);
   bool isEmpty() const { return !isWaiting() && zeroCopies_.empty(); }
   OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
-  /// Unsent bytes of the queued messages and bytes that follow them (Transfer::numFollowing), counted up to `enough`.
+  /// Returns the number of unsent bytes of the queued messages, plus the bytes that will follow (Transfer::numFollowing
+  /// of the first message). Stops adding once the sum reaches `enough`.
   static uint64_t numWaiting(const Outgoings& queue, uint64_t enough);
-  /// Payload length of the first message's next frame.
+  /// Returns the payload length of the next frame of the queue's first message.
   uint64_t nextFrameBytes(const Outgoings& queue) const;
 
   const EndpointContext& context_;
@@ -115,9 +125,9 @@ class SendQueue {
   std::pmr::deque<Control> control_{&pool_};
   Outgoings eagerCopies_{&pool_};          ///< to send, oldest first
   Outgoings zeroCopies_{&pool_};           ///< to send from callers' memory: eager zero-copy and cleared to send
-  MessageMap<Outgoing*> rtsSent_{&pool_};  ///< waiting for their CTS
-  MessageMap<Cts> ctsReceived_{&pool_};    ///< of messages whose send has not been started
-  MessageMap<uint64_t> started_{&pool_};   ///< by communicator and step, for mayBeShorter: the next sequence to start
+  MessageMap<Outgoing*> rtsSent_{&pool_};  ///< messages that wait for their CTS
+  MessageMap<Cts> ctsReceived_{&pool_};    ///< CTSs of messages whose send has not been started
+  MessageMap<uint64_t> started_{&pool_};   ///< for sends with mayBeShorter: the next sequence to start, by seriesOf()
 };
 
 }  // namespace agspeed::comm

@@ -14,14 +14,16 @@ using std::chrono::milliseconds;
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
 /// Interval of timers while transfers or events are in progress.
 constexpr Clock::duration kBusyTick = milliseconds(10);
-/// Limits of the seconds between two coalesced wake-ups; a shorter time would save nothing.
+/// Limits, in seconds, of the time for which wake-ups are coalesced. A shorter time than kMinCoalesce would save
+/// nothing.
 constexpr double kMinCoalesce = 1e-3, kMaxCoalesce = 2e-3;
 
 }  // namespace
 
-TransportMessenger::TransportMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller,
-                                       Clock::duration peerTimeout)
+TransportMessenger::TransportMessenger(int rank, int size, const RankNames& names, std::unique_ptr<Transport> transport,
+                                       Poller& poller, Clock::duration peerTimeout)
     : rank_(rank),
+      names_(names),
       transport_(std::move(transport)),
       poller_(poller),
       peerTimeout_(peerTimeout),
@@ -32,7 +34,7 @@ TransportMessenger::TransportMessenger(int rank, int size, std::unique_ptr<Trans
 }
 
 TransportMessenger::~TransportMessenger() {
-  // The memory of callers is not touched any more; copies are still sent.
+  // Stop accessing callers' memory. Eager copies are still sent below.
   for (const auto& endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->detachCallers();
   }
@@ -56,7 +58,7 @@ bool TransportMessenger::isAny(const Predicate& predicate) const {
 Endpoint& TransportMessenger::endpointWith(int peer) {
   std::unique_ptr<Endpoint>& endpoint = endpoints_[static_cast<size_t>(peer)];
   if (endpoint == nullptr) {
-    endpoint = std::make_unique<Endpoint>(EndpointContext{rank_, peer, *transport_, completions_, dropped_});
+    endpoint = std::make_unique<Endpoint>(EndpointContext{rank_, peer, names_, *transport_, completions_, dropped_});
   }
   return *endpoint;
 }
@@ -127,7 +129,7 @@ bool TransportMessenger::progress(Clock::time_point until) {
     const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
     transport_->endTurn();
     wokenAt_ = Clock::now();
-    // An event may have set a timer.
+    // An event may have started a timer, so tick soon.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
     if (completions_.notifyAll()) return true;
     if (isWoken || until == Clock::time_point() || wokenAt_ >= until) return false;

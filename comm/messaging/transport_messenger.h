@@ -2,26 +2,26 @@
 // TransportMessenger: messages over a transport that acknowledges its frames.
 //
 //   eager copy        below 64 KiB. The message is copied and sent at once, which finishes the send. The receiver holds
-//                     unexpected messages. It grants each peer a window of credit for them, which it returns as they
-//                     are matched with receives.
-//   eager zero-copy   80 to 128 KiB, as most segments of operations. The message is sent at once from the caller's
-//                     memory and uses credit, too. The send finishes when all of it is acknowledged.
+//                     unexpected messages. It grants each peer a window of credit for them. The credit of a message
+//                     returns when the message is matched with a receive.
+//   eager zero-copy   80 to 128 KiB, the size of most segments of operations. The message is sent at once from the
+//                     caller's memory and uses credit, too. The send finishes when the whole message is acknowledged.
 //   rendezvous        all other messages, and messages beyond the credit. The sender waits for the receiver's CTS. The
 //                     bytes then go straight from the caller's memory into the receiver's, and do not delay messages
-//                     that the receiver needs sooner. The send finishes when all of it is acknowledged.
+//                     that the receiver needs sooner. The send finishes when the whole message is acknowledged.
 //
 // A receiver sends the CTS of a rendezvous when it starts to receive. A sender without a CTS sends an RTS, so that a
 // receiver that expects another length can fail its receive. Control frames are sent first, then eager copies, then
 // others.
 //
-// A silent peer is probed while transfers wait for it (liveness_monitor.h), and is lost when its process does not
-// answer within the peer timeout. If it comes back later, it gets a reset.
+// A silent peer is probed while transfers wait for it (liveness_monitor.h). The peer is lost if its process does not
+// answer within the peer timeout. If the peer sends a probe later, it gets a reset.
 //
 // The state between two ranks is in an Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. This class has
 // the messenger's timers and its shutdown.
 //
-// Threading: see messenger.h; no thread of its own. Owns the transport; the poller outlives it. The destructor gives
-// copied messages to the kernel, for at most a second, and does not notify unfinished transfers.
+// Threading: see messenger.h; no thread of its own. Owns the transport; the poller and the names outlive it. The
+// destructor gives copied messages to the kernel, for at most a second, and does not notify unfinished transfers.
 #pragma once
 
 #include <chrono>
@@ -40,7 +40,7 @@ namespace agspeed::comm {
 class TransportMessenger final : public Messenger, private Transport::Sink {
  public:
   /// Requires: transport->capabilities().isAcknowledging.
-  TransportMessenger(int rank, int size, std::unique_ptr<Transport> transport, Poller& poller,
+  TransportMessenger(int rank, int size, const RankNames& names, std::unique_ptr<Transport> transport, Poller& poller,
                      Clock::duration peerTimeout = std::chrono::seconds(10));
   ~TransportMessenger() override;
 
@@ -62,24 +62,25 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   void writable(int peer) override { connectedTo(peer).writable(); }
   void lost(int peer, LossCause cause, const Status& status) override;
 
-  /// The endpoint of the peer, which may not be connected.
+  /// Returns the endpoint of the peer without connecting to the peer.
   Endpoint& endpointWith(int peer);
-  /// The endpoint of the peer; the first call connects.
+  /// Returns the endpoint of the peer. The first call for a peer starts to connect to it.
   Endpoint& connectedTo(int peer);
   void check(const Transfer& transfer) const;
-  /// A transfer is in flight, so timers must run.
+  /// Schedules the next tick and the next liveness check, which a transfer in flight needs.
   void startTimers();
   void tick(Clock::time_point now);
-  /// Checks the liveness of the peers that transfers wait for. Returns: when to check again.
+  /// Checks the liveness of the peers that transfers wait for. Returns the time of the next check.
   Clock::time_point checkPeers(Clock::time_point now);
-  /// Until when wake-ups are coalesced; a past time: not at all. They are coalesced while this rank has much to send
-  /// and all routes that it needs stay busy for longer. Arriving frames then wait, because a wake-up per packet costs
-  /// more than handling the packet.
+  /// Returns the time until which wake-ups are coalesced; a past time: wake-ups are not coalesced. They are coalesced
+  /// while this rank has much to send and all routes that it uses stay busy until the returned time. Arriving frames
+  /// wait for that long, because a wake-up per packet costs more than handling the packet.
   Clock::time_point coalesceUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;
 
   const int rank_;
+  const RankNames& names_;
   std::unique_ptr<Transport> transport_;
   Poller& poller_;
   const Clock::duration peerTimeout_;
@@ -90,7 +91,7 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
   Clock::time_point nextCheck_{};
-  Clock::time_point wokenAt_{};  ///< when the last wait ended
+  Clock::time_point wokenAt_{};  ///< when the poller last returned
 };
 
 }  // namespace agspeed::comm

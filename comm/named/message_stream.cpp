@@ -62,7 +62,7 @@ void MessageStream::unwatchAll() {
   for (auto& transfer : transfers_) {
     if (transfer->purpose == Purpose::kWatch && std::exchange(transfer->isPending, false)) {
       engine_.messenger().cancel(*transfer, unavailable("nothing is waited for any more"));
-      transfer->purpose = Purpose::kSend;  // ended; a work item that is already queued only removes it
+      transfer->purpose = Purpose::kSend;  // so that work() only removes the transfer
       engine_.addWork(*this, reinterpret_cast<uintptr_t>(transfer.get()), kAtOnce);
     }
   }
@@ -96,15 +96,15 @@ void MessageStream::post(FrameTransfer& transfer) {
 }
 
 void MessageStream::transferFinished(FrameTransfer& transfer, const Status& status) {
-  if (!std::exchange(transfer.isPending, false)) return;  // it is being cancelled
+  if (!std::exchange(transfer.isPending, false)) return;  // the transfer is being cancelled
   transfer.status = status;
   engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kAtOnce);
 }
 
 void MessageStream::work(uint64_t token) {
   auto& transfer = *reinterpret_cast<FrameTransfer*>(token);
-  if (transfer.purpose == Purpose::kReceive && transfer.status) return received(transfer);
-  const bool isLost = transfer.purpose == Purpose::kWatch && !transfer.status;
+  if (transfer.purpose == Purpose::kReceive && transfer.status.isOk()) return received(transfer);
+  const bool isLost = transfer.purpose == Purpose::kWatch && !transfer.status.isOk();
   const int rank = transfer.rank;
   const Status status = transfer.status;
   remove(transfer);

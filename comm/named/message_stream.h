@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // MessageStream: messages of any length between the coordinator of a group and its other ranks.
 //
-// A message is sent as frames of one size, because a receiver has to know the size in advance. Each rank keeps one
-// receive posted for each peer that sends to it. These background receives do not check whether the peer is alive;
-// watch() does so while a rank waits for a message of a peer.
+// A message is sent as frames of one size, because a receive is posted before its message is known. Each rank keeps one
+// receive posted for each peer that sends to it. These receives are in the background, so the peer's liveness is not
+// checked. watch() makes the messenger check it while a rank waits for a message of the peer.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -21,9 +21,9 @@ namespace agspeed::comm {
 
 class MessageListener {
  public:
-  /// A whole message of a rank of the group has arrived.
+  /// Handles a complete message from a rank of the group.
   virtual void messageArrived(int rank, std::span<const std::byte> message) = 0;
-  /// A watched rank cannot be reached any more, or a peer has sent an invalid message.
+  /// Handles that a watched rank cannot be reached any more, or that a peer has sent an invalid message.
   virtual void peerFailed(int rank, const Status& status) = 0;
 
  protected:
@@ -40,9 +40,11 @@ class MessageStream final : private Worker {
   void open(std::span<const int> ranks);
   /// Cancels all transfers.
   void close();
+  /// Sends a message to this rank of the group.
   void send(int rank, std::span<const std::byte> message);
-  /// Reports the loss of this rank from now on, until unwatchAll().
+  /// Checks the liveness of this rank from now on, until unwatchAll(), and reports its loss to the listener.
   void watch(int rank);
+  /// Ends all watches.
   void unwatchAll();
 
  private:
@@ -51,6 +53,8 @@ class MessageStream final : private Worker {
     uint32_t numLeft = 0;  ///< bytes of the message in this frame and all later ones
     std::array<std::byte, kFrameBytes - sizeof(uint32_t)> bytes;
   };
+  /// The purpose of a transfer. A watch is a receive of a message that is never sent, so that the messenger checks the
+  /// peer.
   enum class Purpose : uint8_t { kSend, kReceive, kWatch };
 
   struct FrameTransfer final : Transfer {
@@ -77,7 +81,7 @@ class MessageStream final : private Worker {
   const std::vector<int> members_;
   const uint32_t communicator_;
   bool isClosed_ = false;
-  std::vector<uint64_t> numSent_, numReceived_, numWatches_;  ///< per rank
+  std::vector<uint64_t> numSent_, numReceived_, numWatches_;  ///< per rank: sequences of the last messages
   std::vector<std::vector<std::byte>> partial_;               ///< per rank: received part of an unfinished message
   std::vector<std::unique_ptr<FrameTransfer>> transfers_;
 };

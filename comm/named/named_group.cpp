@@ -11,7 +11,7 @@ namespace agspeed::comm {
 namespace {
 
 constexpr std::chrono::microseconds kReadinessInterval{50};
-/// How long a rank waits for others before it checks that they are alive.
+/// A rank that has waited for other ranks for this time begins to check that they are alive.
 constexpr std::chrono::milliseconds kWatchAfter{100};
 /// How often the coordinator scans all waiting operations. There may be thousands, and the scan delays the driver.
 constexpr std::chrono::milliseconds kLookInterval{50};
@@ -42,9 +42,9 @@ NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Com
     ResponseListener& listener = *this;
     runner_ = std::make_unique<ResponseRunner>(engine_, *communicator_, listener);
     engine_.addClient(*this);
-    std::vector<int> heard(isCoordinator() ? static_cast<size_t>(size() - 1) : 1);
-    std::iota(heard.begin(), heard.end(), isCoordinator() ? 1 : 0);
-    stream_.open(heard);
+    std::vector<int> peers(isCoordinator() ? static_cast<size_t>(size() - 1) : 1);
+    std::iota(peers.begin(), peers.end(), isCoordinator() ? 1 : 0);
+    stream_.open(peers);
   });
 }
 
@@ -52,25 +52,25 @@ NamedGroup::~NamedGroup() {
   const Status reason = unavailable(kShutDown);
   bool isIdle = true;
   engine_.runOnDriver([&] {
-    if (failure_) tellOthers({false, reason.message()});
+    if (!failure_) sendFarewell({false, reason.message()});
     isIdle = runner_->isIdle();
     endAll(reason);
     runner_->cancel(reason);
   });
-  if (!isIdle) communicator_->abort(reason.message());  // others may have started operations that this rank has not
-  communicator_->close();  // ends the operations that the runner has started; it keeps their buffers until then
+  if (!isIdle) communicator_->abort(reason.message());  // other ranks may have started more than this rank
+  communicator_->close();  // completes operations that the runner has started and whose buffers it keeps
   engine_.runOnDriver([&] {
     runner_->cancel(reason);
     stream_.close();
     engine_.removeClient(*this);
     engine_.removeWork(*this);
-    runner_ = nullptr;  // destroyed on the driver, as it may have queued work
+    runner_ = nullptr;  // destroyed on the driver, because it may have queued work
   });
 }
 
 StatusOr<NamedHandle> NamedGroup::start(NamedCall call) {
   NamedHandle operation = prepare(std::move(call));
-  if (Status status = start(operation); !status) return status;
+  if (Status status = start(operation); !status.isOk()) return status;
   return operation;
 }
 
@@ -115,17 +115,17 @@ NamedStats NamedGroup::stats() {
   engine_.runOnDriver([&] {
     static_cast<RunnerStats&>(stats) = runner_->stats();
     if (!isCoordinator()) return;
-    stats.numCachedNames = coordinator_->numCached();
-    stats.planVersion = coordinator_->plan().version;
+    stats.numCachedNames = coordinator_->ids().size();
+    stats.planVersion = coordinator_->ready().plan().version;
   });
   return stats;
 }
 
 void NamedGroup::shutdown() {
   engine_.runOnDriver([this] {
-    if (!failure_) return;
+    if (failure_) return;
     const Status reason = unavailable("{} Rank {} has called shutdown().", kShutDown, rank());
-    tellOthers({false, reason.message()});
+    sendFarewell({false, reason.message()});
     endAll(reason);
   });
 }
@@ -142,7 +142,7 @@ void NamedGroup::takeStarted() {
 }
 
 void NamedGroup::submit(const NamedHandle& operation) {
-  if (!failure_) return end(std::span(&operation, 1), failure_);
+  if (failure_) return end(std::span(&operation, 1), *failure_);
   if (operation->call.readiness) {
     unready_.push_back(operation);
     return checkReadiness();
@@ -152,15 +152,15 @@ void NamedGroup::submit(const NamedHandle& operation) {
 
 void NamedGroup::checkReadiness() {
   std::vector<NamedHandle> ready;
-  Status failure;
+  std::optional<Status> failure;
   std::erase_if(unready_, [&](const NamedHandle& operation) {
     const StatusOr<bool> isReady = operation->call.readiness();
-    if (!isReady) failure = isReady.status();
-    if (isReady && *isReady) ready.push_back(operation);
-    return isReady && *isReady;
+    if (!isReady.hasValue()) failure = isReady.status();
+    if (isReady.hasValue() && *isReady) ready.push_back(operation);
+    return isReady.hasValue() && *isReady;
   });
   for (const NamedHandle& operation : ready) request(operation);
-  if (!failure) return fail(failure);
+  if (failure) return fail(*failure);
   if (!unready_.empty()) engine_.tickBy(Clock::now() + kReadinessInterval);
 }
 
@@ -172,21 +172,21 @@ void NamedGroup::request(const NamedHandle& operation) {
   if (const uint32_t id = pending_.add(operation)) {
     requestedIds_.push_back(id);
   } else {
-    say(operation->request());
+    sendToCoordinator(operation->request());
   }
   workSoon();
 }
 
-void NamedGroup::say(const Note& note) {
+void NamedGroup::sendToCoordinator(const Note& note) {
   flushIds();
-  isCoordinator() ? hear(0, note) : encode(note, requested_);
+  isCoordinator() ? handleRequest(0, note) : encode(note, requested_);
 }
 
 void NamedGroup::flushIds() {
   if (requestedIds_.empty()) return;
   const Note ids = CachedRequests{std::move(requestedIds_)};
   requestedIds_ = {};
-  isCoordinator() ? hear(0, ids) : encode(ids, requested_);
+  isCoordinator() ? handleRequest(0, ids) : encode(ids, requested_);
 }
 
 void NamedGroup::work(uint64_t) {
@@ -200,13 +200,13 @@ void NamedGroup::work(uint64_t) {
 
 void NamedGroup::messageArrived(int rank, std::span<const std::byte> message) {
   const StatusOr<std::vector<Note>> notes = decode(message);
-  if (!notes) return fail(notes.status().withContext(formatText("rank {} sent what it should not", rank)));
-  for (const Note& note : *notes) isCoordinator() ? hear(rank, note) : follow(note);
+  if (!notes.hasValue()) return fail(notes.status().withContext(formatText("rank {} sent an invalid message", rank)));
+  for (const Note& note : *notes) isCoordinator() ? handleRequest(rank, note) : handleResponse(note);
   if (isCoordinator()) workSoon();
 }
 
-void NamedGroup::hear(int rank, const Note& note) {
-  if (!failure_) return;
+void NamedGroup::handleRequest(int rank, const Note& note) {
+  if (failure_) return;
   const auto now = Clock::now();
   Status status;
   if (const auto* wanted = std::get_if<Request>(&note)) {
@@ -214,53 +214,53 @@ void NamedGroup::hear(int rank, const Note& note) {
     coordinator_->add(rank, *wanted, now);
   } else if (const auto* cached = std::get_if<CachedRequests>(&note)) {
     if (timeline_ != nullptr) {
-      for (const uint32_t id : cached->ids) timeline_->requested(rank, coordinator_->cachedRequest(rank, id));
+      for (const uint32_t id : cached->ids) timeline_->requested(rank, coordinator_->ids().request(rank, id).get());
     }
     status = coordinator_->addCached(rank, cached->ids, now);
   } else if (const auto* forgotten = std::get_if<Forgotten>(&note)) {
     for (const uint32_t id : forgotten->ids) {
-      if (status) status = coordinator_->dropId(rank, id);
+      if (status.isOk()) status = coordinator_->dropId(rank, id);
     }
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
-    tellOthers(*farewell);
-    follow(note);
+    sendFarewell(*farewell);
+    handleResponse(note);
   }
-  if (!status) fail(status);
+  if (!status.isOk()) fail(status);
   engine_.tickBy(now + kWatchAfter);
 }
 
 void NamedGroup::respond() {
-  if (!failure_) return;
+  if (failure_) return;
   Bytes message;
   std::vector<Response> responses;
-  Coordinator::Running running = running_;
+  RunningResponses running = running_;
   while (coordinator_->isResponseDue(running, Clock::now())) {
     const Response& next = responses.emplace_back(coordinator_->next());
     encode(next, message);
     if (next.error.empty() && !next.items.empty()) running.began(next.items[0].agreement->request);
   }
-  engine_.tickBy(coordinator_->heldUntil());
+  engine_.tickBy(coordinator_->ready().heldUntil());
   if (responses.empty()) return;
   for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
-  for (const Response& response : responses) follow(response);
+  for (const Response& response : responses) handleResponse(response);
   workSoon();  // some responses may have moved no data
 }
 
 // --- responses of the coordinator, at every rank
 
-void NamedGroup::follow(const Note& note) {
-  if (!failure_) return;
+void NamedGroup::handleResponse(const Note& note) {
+  if (failure_) return;
   if (const auto* response = std::get_if<Response>(&note)) {
-    follow(*response);
+    handleResponse(*response);
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     const Status reason(StatusCode::kUnavailable, farewell->reason);
     endAll(reason);
-    // Operations that all ranks have begun can end well, unless a rank has failed.
+    // Operations with a response can still complete, because all ranks run them, unless a rank has failed.
     if (farewell->isFailure) runner_->cancel(reason);
   }
 }
 
-void NamedGroup::follow(const Response& response) {
+void NamedGroup::handleResponse(const Response& response) {
   waitingSince_ = Clock::now();
   if (timeline_ != nullptr) {
     timeline_->markCycle();
@@ -285,7 +285,7 @@ void NamedGroup::follow(const Response& response) {
   }
   if (!response.evicted.empty()) {  // only now, because items of this response may have these ids
     pending_.dropIds(response.evicted);
-    say(Forgotten{response.evicted});
+    sendToCoordinator(Forgotten{response.evicted});
     workSoon();
   }
   if (pending_.isEmpty()) stream_.unwatchAll();
@@ -300,15 +300,15 @@ void NamedGroup::run(const Response& response) {
   for (const Response::Item& item : response.items) {
     const bool isKnown = pending_.knows(item);
     const NamedHandle& own = operations.emplace_back(isKnown ? pending_.take(item) : nullptr);
-    const bool saysAll = own != nullptr && !agreements.empty();
-    const AgreementHandle& agreed = agreements.emplace_back(saysAll ? nullptr : pending_.agreementOf(item));
+    const bool isOwnEnough = own != nullptr && !agreements.empty();
+    const AgreementHandle& agreed = agreements.emplace_back(isOwnEnough ? nullptr : pending_.agreementOf(item));
     if (!isKnown) {
-      status = dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.cacheId);
+      status = dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.id);
     } else if (own == nullptr && response.kind != NamedKind::kAllReduce) {
-      status = dataLoss("rank {} is told to run '{}', which it has not started", rank(), agreed->request.name);
+      status = dataLoss("rank {} got a response for '{}', which it has not started", rank(), agreed->request.name);
     }
   }
-  if (!status) return responseEnded(operations, status);
+  if (!status.isOk()) return responseEnded(operations, status);
   running_.began(agreements[0]->request);
   runner_->run(std::move(agreements), std::move(operations));
 }
@@ -320,7 +320,7 @@ void NamedGroup::responseMoved(const Request& first) {
 
 void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const Status& status) {
   end(operations, status);
-  if (!status && failure_) fail(status);
+  if (!status.isOk() && !failure_) fail(status);
 }
 
 // --- ending
@@ -338,13 +338,13 @@ void NamedGroup::end(std::span<const NamedHandle> operations, const Status& stat
 }
 
 void NamedGroup::fail(const Status& reason) {
-  if (!failure_) return;
-  tellOthers({true, reason.message()});
+  if (failure_) return;
+  sendFarewell({true, reason.message()});
   endAll(reason);
   runner_->cancel(reason);
 }
 
-void NamedGroup::tellOthers(const Farewell& farewell) {
+void NamedGroup::sendFarewell(const Farewell& farewell) {
   Bytes message;
   encode(farewell, message);
   if (!isCoordinator()) return stream_.send(0, message);
@@ -352,7 +352,7 @@ void NamedGroup::tellOthers(const Farewell& farewell) {
 }
 
 void NamedGroup::endAll(const Status& reason) {
-  if (!failure_) return;
+  if (failure_) return;
   failure_ = reason;
   queue_.close(reason);
   stream_.unwatchAll();
@@ -367,11 +367,11 @@ void NamedGroup::peerFailed(int rank, const Status& status) {
 // --- waiting
 
 Clock::time_point NamedGroup::tick(Clock::time_point now) {
-  if (!failure_) return Clock::time_point::max();
+  if (failure_) return Clock::time_point::max();
   if (now < gatherUntil_) engine_.tickBy(gatherUntil_);
   if (!unready_.empty()) checkReadiness();
   if (isCoordinator()) {
-    const Clock::time_point heldUntil = coordinator_->heldUntil();
+    const Clock::time_point heldUntil = coordinator_->ready().heldUntil();
     if (now >= heldUntil) workSoon();
     const Clock::time_point next = now < heldUntil ? heldUntil : Clock::time_point::max();
     if (!coordinator_->isWaiting()) return next;

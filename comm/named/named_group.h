@@ -10,18 +10,18 @@
 //   timeline.h          a trace of all this
 //
 // Every rank sends its requests to the coordinator. Once all ranks have requested an operation, the coordinator sends a
-// response and all ranks run it. At most two responses move data at a time, or four if their buffers are full.
-// Operations that become ready meanwhile are fused, so buffers are small on an idle network and large on a busy one.
-// Large tensors run alone, without copies. Nothing here has a thread or a cycle of its own: messages and copies run on
-// the engine's driver. The first operation of a burst leaves at once, the others reach the driver together. A repeated
-// burst leaves as a whole with its last operation.
+// response, and all ranks run the operation. At most two responses move data at a time, or four if their buffers are
+// full. Operations that become ready meanwhile are fused, so buffers are small on an idle network and large on a busy
+// one. Large tensors run alone, without copies. A group has neither a thread nor a polling cycle: messages and copies
+// run on the engine's driver. The request of the first operation of a burst is sent at once, and the others are sent
+// together. All requests of a repeated burst are sent together when its last operation has started.
 //
-// Failure: a call that is wrong in itself, or that differs between ranks, fails alone, with the same sentence at every
-// rank. A lost rank ends all operations, and later ones fail at once. A rank that leaves (shutdown()) has the same
-// effect.
+// Failure: a call that is invalid, or that differs between ranks, fails alone, with the same error at every rank. If a
+// rank is lost, all operations fail, and later ones fail at once. The effect is the same if a rank leaves (shutdown()),
+// except that operations with a response still complete.
 //
-// Threading: all functions, from any thread but the engine's driver. Ownership: the engine outlives the group;
-// destroying a group ends its operations.
+// Threading: all functions, from any thread but the engine's driver. Ownership: the engine outlives the group; the
+// group's destructor fails its unfinished operations.
 #pragma once
 
 #include <functional>
@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "comm/collective/communicator.h"
-#include "comm/named/coordinator.h"
+#include "comm/named/coordinator/coordinator.h"
 #include "comm/named/message_stream.h"
 #include "comm/named/pending_table.h"
 #include "comm/named/request_codec.h"
@@ -45,13 +45,14 @@ namespace agspeed::comm {
 struct NamedOptions {
   /// Options of the communicator that moves the data.
   GroupOptions group = {};
-  /// See GroupOptions::id; for the messages between the ranks and their coordinator.
+  /// The id for the messages between the ranks and their coordinator; see GroupOptions::id.
   uint32_t messageId = 0;
-  FusionPlan plan = {};         ///< only the coordinator's rank uses it
-  size_t cacheCapacity = 1024;  ///< names that have an id
-  /// An operation that some ranks have not started is logged at the coordinator after this time; zero: never.
+  FusionPlan plan = {};         ///< how operations are fused; only the coordinator uses it
+  size_t cacheCapacity = 1024;  ///< the most names that have an id
+  /// The coordinator logs an operation that some ranks have not started after this time; zero: never.
   Clock::duration stallWarning = std::chrono::seconds(60);
-  /// Such an operation ends the group after this time; zero: never.
+  /// The group fails if some ranks have not started an operation after this time; zero: never. It has no effect if
+  /// stallWarning is zero.
   Clock::duration stallShutdown = Clock::duration::zero();
 };
 
@@ -62,43 +63,49 @@ struct NamedStats : RunnerStats {
 
 class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener, private Worker {
  public:
+  /// Makes the group. All members call it. If `options` names no members, all ranks are members.
   static StatusOr<std::unique_ptr<NamedGroup>> create(Engine& engine, NamedOptions options);
   ~NamedGroup();
 
   int rank() const { return communicator_->rank(); }
   int size() const { return communicator_->size(); }
 
-  /// Starts an operation. Returns an error if the group has ended or the name is already in flight. The operation
-  /// itself fails later if ranks differ or a rank is lost.
+  /// Starts an operation. Returns an error if the group has ended, or if the name is already in flight. If the ranks'
+  /// calls differ or a rank is lost, the operation fails later.
   StatusOr<NamedHandle> start(NamedCall call);
   /// Makes an operation that startAll() can start many times. Requires: the call has its outputs.
   NamedHandle prepare(NamedCall call) { return std::make_shared<NamedOperation>(engine_, std::move(call)); }
-  /// Starts a prepared operation. Requires: it has never been started or is done, and no other thread uses it.
+  /// Starts a prepared operation. Requires: the operation has never been started or is done, and no other thread uses
+  /// it.
   Status start(const NamedHandle& operation);
-  /// See start(), for a caller that holds a lock. Returns: whether the caller has to call kick() afterwards. A kick may
-  /// take as long as a copy.
+  /// Starts a prepared operation as start() does, but does not wake the driver, so that a caller may hold a lock.
+  /// Returns true if the caller must call kick() after it has released the lock. A kick may take as long as a copy.
   StatusOr<bool> startQuietly(const NamedHandle& operation);
+  /// Wakes the driver, which then takes the started operations.
   void kick() {
     engine_.kick();
     queue_.kicked();
   }
-  /// Starts several operations together. Each one that start() would refuse ends at once with that error. Returns: the
-  /// first of these errors.
+  /// Starts several operations together. An operation that start() would refuse completes at once with this error.
+  /// Returns the first of these errors, or ok.
   Status startAll(std::span<const NamedHandle> operations) {
     const StartQueue::Added added = add(operations);
     if (added.isKickDue) kick();
     return added.refused.empty() ? Status() : added.refused[0].reason;
   }
-  /// Changes how operations are fused from now on. Only the coordinator's rank uses it. stats() return the version of
-  /// the plan in use. No plan changes a result.
+  /// Returns ok if start() would accept an operation of this name now, else the error.
+  Status admits(const std::string& name) { return queue_.admits(name, rank()); }
+  /// Sets the plan for fusing operations from now on. It has an effect at the coordinator's rank only. stats() returns
+  /// the version of the plan in use. A plan never changes a result.
   void setPlan(FusionPlan plan);
-  /// Traces operations from now on; null: stops. Only the coordinator's rank writes a timeline.
+  /// Writes a trace of operations to the timeline from now on; null: stops. It has an effect at the coordinator's rank
+  /// only.
   void setTimeline(std::shared_ptr<Timeline> timeline);
   NamedStats stats();
 
-  /// This rank leaves. Operations of all ranks that have no response by then fail, and later ones too.
+  /// Makes this rank leave the group. Operations without a response fail at all ranks, and so do later operations.
   void shutdown();
-  /// Ok, or why the group has ended.
+  /// Returns ok, or why the group has ended.
   Status health() { return queue_.health(); }
 
  private:
@@ -106,41 +113,51 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   bool isCoordinator() const { return coordinator_.has_value(); }
 
   Clock::time_point tick(Clock::time_point now) override;
-  /// Sends this rank's requests, or responds at the coordinator. Handles everything that came in one round of the
-  /// driver.
+  /// Sends this rank's requests to the coordinator, or sends responses at the coordinator. One call handles all
+  /// requests of one round of the driver.
   void work(uint64_t token) override;
   void messageArrived(int rank, std::span<const std::byte> message) override;
   void peerFailed(int rank, const Status& status) override;
   void responseMoved(const Request& first) override;
   void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) override;
 
+  /// Takes the started operations from the queue and submits them.
   void takeStarted();
+  /// Requests the operation, as soon as its inputs are ready.
   void submit(const NamedHandle& operation);
+  /// Sends the operation's request, or its id, to the coordinator.
   void request(const NamedHandle& operation);
+  /// Requests the operations in unready_ whose inputs have become ready.
   void checkReadiness();
-  /// At the coordinator: handles a note of `rank`.
-  void hear(int rank, const Note& note);
+  /// At the coordinator: handles a note of `rank`, which requests operations, confirms evicted ids, or says farewell.
+  void handleRequest(int rank, const Note& note);
+  /// At the coordinator: makes the responses that are due, sends them to the other ranks, and handles them here.
   void respond();
+  /// Schedules a call of work().
   void workSoon() {
     if (!std::exchange(hasWork_, true)) engine_.addWork(*this, 0, INT32_MIN);
   }
-  /// At every rank: handles a note of the coordinator.
-  void follow(const Note& note);
-  void follow(const Response& response);
+  /// At every rank: handles a note of the coordinator, which is a response or a farewell.
+  void handleResponse(const Note& note);
+  void handleResponse(const Response& response);
+  /// Runs the operations of a response without an error.
   void run(const Response& response);
   /// Sends a note to the coordinator, after all ids that were queued before it.
-  void say(const Note& note);
+  void sendToCoordinator(const Note& note);
+  /// Sends the queued ids to the coordinator as one note.
   void flushIds();
-  /// Queues the operations that are not refused for the driver; ends the others.
+  /// Queues operations for the driver. Completes refused operations with the reason.
   StartQueue::Added add(std::span<const NamedHandle> operations);
-  /// Completes the operations, which wakes threads that wait for them. Their names may be used again.
+  /// Completes the operations with `status`, and wakes threads that wait for them. Afterwards their names may be used
+  /// again.
   void end(std::span<const NamedHandle> operations, const Status& status);
-  /// Ends everything and sends the reason to the other ranks.
+  /// Fails the group: fails all operations, and sends the reason to the other ranks.
   void fail(const Status& reason);
-  void tellOthers(const Farewell& farewell);
-  /// Ends all operations without a response, and refuses later ones.
+  /// Sends the farewell to the coordinator, or from it to all other ranks.
+  void sendFarewell(const Farewell& farewell);
+  /// Fails all operations without a response, and makes the queue refuse later ones.
   void endAll(const Status& reason);
-  /// At the coordinator: watches ranks that others have long waited for.
+  /// At the coordinator: watches the ranks for which other ranks have waited for kWatchAfter.
   void watchAwaited(Clock::time_point now);
 
   Engine& engine_;
@@ -154,16 +171,16 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   StallInspector stalls_;
 
   // Used by the driver alone.
-  Status failure_;
+  std::optional<Status> failure_;
   PendingTable pending_{queue_};
-  std::vector<NamedHandle> taken_;    ///< from the queue
-  std::vector<NamedHandle> unready_;  ///< their inputs are not there yet
+  std::vector<NamedHandle> taken_;    ///< operations that are being taken from the queue
+  std::vector<NamedHandle> unready_;  ///< operations whose inputs are not ready yet
   Bytes requested_;                   ///< encoded notes for the coordinator, sent before requestedIds_
   std::vector<uint32_t> requestedIds_;
   bool hasWork_ = false;              ///< a call of work() is queued
   Clock::time_point gatherUntil_{};   ///< operations that start until then are handled together
   Clock::time_point waitingSince_{};  ///< when the first operation became pending, or a response came last
-  Coordinator::Running running_;      ///< responses that move data
+  RunningResponses running_;          ///< responses that move data
   Clock::time_point nextLook_{};      ///< at the coordinator: when to check for stalled operations
   std::shared_ptr<Timeline> timeline_;
 };

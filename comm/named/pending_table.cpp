@@ -19,24 +19,24 @@ uint32_t PendingTable::add(const NamedHandle& operation) {
 
 bool PendingTable::knows(const Response::Item& item) const {
   if (item.isFull) return true;
-  return item.cacheId != 0 && item.cacheId <= numbered_.size() && numbered_[item.cacheId - 1].agreement != nullptr;
+  return item.id != 0 && item.id <= numbered_.size() && numbered_[item.id - 1].agreement != nullptr;
 }
 
 AgreementHandle PendingTable::agreementOf(const Response::Item& item) const {
   if (item.isFull) return item.agreement;
-  return knows(item) ? numbered_[item.cacheId - 1].agreement : nullptr;
+  return knows(item) ? numbered_[item.id - 1].agreement : nullptr;
 }
 
 NamedHandle PendingTable::take(const Response::Item& item) {
-  if (item.cacheId == 0) return take(item.agreement->request.name);
-  if (numbered_.size() < item.cacheId) numbered_.resize(item.cacheId);
-  Numbered& numbered = numbered_[item.cacheId - 1];
+  if (item.id == 0) return take(item.agreement->request.name);
+  if (numbered_.size() < item.id) numbered_.resize(item.id);
+  Numbered& numbered = numbered_[item.id - 1];
   if (item.isFull) numbered = {item.agreement, nullptr};
   if (numbered.name == nullptr) numbered.name = names_.find(numbered.agreement->request.name);
   NamedHandle own = release(numbered.name.get());
   if (own == nullptr || own->isSaidById_) return own;
   OwnName& name = *numbered.name;
-  name.id = item.cacheId;
+  name.id = item.id;
   name.request = own->request();
   own->agreedVersion_ = ++name.version;
   return own;

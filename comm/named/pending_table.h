@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// PendingTable: this rank's operations that wait for a response, and the names that it sends as ids.
+// PendingTable: keeps this rank's operations that wait for a response, and the names that this rank sends as ids.
 //
-// An id stands for a name, for this rank's request under it, and for the agreement of all ranks. A repeated operation
-// is found by its id or its handle, without a lookup by name.
+// An id stands for a name, for this rank's request under the name, and for the agreement of all ranks. A repeated
+// operation is found by its id or its handle, without a lookup by name.
 //
 // Threading: on the engine's driver. Ownership: keeps pending operations, and names that have an id.
 #pragma once
@@ -22,34 +22,37 @@ class PendingTable {
   explicit PendingTable(StartQueue& names) : names_(names) {}
 
   bool isEmpty() const { return pending_.empty(); }
-  /// Records an operation whose request is being sent to the coordinator. Returns: the id to send; 0: send it in full.
+  /// Adds an operation whose request is being sent to the coordinator. Returns the id to send instead of the request,
+  /// or 0 if the request must be sent in full.
   uint32_t add(const NamedHandle& operation);
 
-  /// Whether agreementOf() exists for the item.
+  /// Whether agreementOf() returns an agreement for the item.
   bool knows(const Response::Item& item) const;
-  /// The agreement of the ranks on the item; null if the item's id has never come with one.
+  /// Returns the agreement of the ranks on the item, or null if no response has brought an agreement for the item's id.
   AgreementHandle agreementOf(const Response::Item& item) const;
-  /// Removes and returns the operation that a response has come for; null if this rank has started none. Stores the
-  /// agreement and id of the response. Requires: knows() the item.
+  /// Removes and returns the pending operation of a response's item, or returns null if this rank has not started one.
+  /// Stores the id and agreement of the item. Requires: knows(item).
   NamedHandle take(const Response::Item& item);
-  /// The pending operation of this name, or null.
+  /// Removes and returns the pending operation of this name, or returns null if there is none.
   NamedHandle take(const std::string& name);
-  /// Removes and returns all pending operations, or all of a kind.
+  /// These two remove and return all pending operations, or all of one kind.
   std::vector<NamedHandle> takeAll();
   std::vector<NamedHandle> takeAll(NamedKind kind);
-  /// Forgets these ids.
+  /// Removes these ids, which the coordinator has evicted.
   void dropIds(const std::vector<uint32_t>& ids);
 
  private:
+  /// The agreement and the name for which an id stands.
   struct Numbered {
     AgreementHandle agreement;
-    OwnNameHandle name;  ///< null if this rank has not used it
+    OwnNameHandle name;  ///< null if this rank has not used the name
   };
 
+  /// Removes and returns the pending operation of the name, or returns null if there is none.
   NamedHandle release(OwnName* name);
 
   StartQueue& names_;
-  std::vector<NamedHandle> pending_;  ///< place_ is their index
+  std::vector<NamedHandle> pending_;  ///< NamedOperation::place_ is the index
   std::vector<Numbered> numbered_;    ///< by id - 1
 };
 

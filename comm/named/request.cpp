@@ -12,15 +12,20 @@ namespace agspeed::comm {
 
 std::string_view toString(NamedKind kind) {
   switch (kind) {
-    case NamedKind::kAllReduce: return "allreduce";
-    case NamedKind::kAllGather: return "allgather";
-    case NamedKind::kBroadcast: return "broadcast";
-    case NamedKind::kAllToAll: return "alltoall";
-    case NamedKind::kReduceScatter: return "reducescatter";
-    case NamedKind::kBarrier: return "barrier";
-    case NamedKind::kJoin: return "join";
+#define AG_NAMED_KIND(kind, name, constant, rows, prepare) \
+  case NamedKind::k##kind: return name;
+#include "comm/named/named_kinds.def"
   }
   return "unknown operation";
+}
+
+NamedRows rowsOf(NamedKind kind) {
+  switch (kind) {
+#define AG_NAMED_KIND(kind, name, constant, rows, prepare) \
+  case NamedKind::k##kind: return NamedRows::rows;
+#include "comm/named/named_kinds.def"
+  }
+  return NamedRows::kNone;
 }
 
 std::string upperCase(std::string_view text) {

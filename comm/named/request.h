@@ -18,19 +18,31 @@
 namespace agspeed::comm {
 
 enum class NamedKind : uint8_t {
-  kAllReduce,
-  kAllGather,  ///< ranks may differ in their first dimension
-  kBroadcast,
-  kAllToAll,       ///< each rank states how many rows go to each rank
-  kReduceScatter,  ///< equal shares of the rows; if they cannot be equal, the first are one row larger
-  kBarrier,
-  kJoin,  ///< until all ranks have joined, ranks that have joined contribute zeros to all-reduces
+#define AG_NAMED_KIND(kind, name, constant, rows, prepare) k##kind,
+#include "comm/named/named_kinds.def"
 };
 
-/// "allreduce", "allgather", ...: Horovod's names.
+/// How the rows of an operation's tensors differ between ranks, and between inputs and outputs.
+enum class NamedRows : uint8_t {
+  kNone,       ///< there are no tensors
+  kSame,       ///< no difference; outputs may be the inputs, and operations may be fused
+  kGathered,   ///< ranks may have different numbers of rows, and get the rows of all ranks
+  kExchanged,  ///< one tensor; each rank states how many of its rows go to each rank
+  kScattered,  ///< ranks get equal parts of the rows; if impossible, the first ranks get one row more
+};
+
+/// All kinds, in the order of their numbers.
+constexpr NamedKind kNamedKinds[] = {
+#define AG_NAMED_KIND(kind, name, constant, rows, prepare) NamedKind::k##kind,
+#include "comm/named/named_kinds.def"
+};
+
+/// Returns Horovod's name of the kind, such as "allreduce".
 std::string_view toString(NamedKind kind);
 
-/// "ALLREDUCE".
+NamedRows rowsOf(NamedKind kind);
+
+/// Returns the text in upper case, such as "ALLREDUCE".
 std::string upperCase(std::string_view text);
 
 enum class NamedReduction : uint8_t { kAverage, kSum, kMin, kMax, kProduct };
@@ -39,7 +51,7 @@ std::string_view toString(NamedReduction reduction);
 
 using Dimensions = std::vector<int64_t>;
 
-/// "[2, 3]".
+/// Returns the dimensions as a text, such as "[2, 3]".
 std::string toString(const Dimensions& dimensions);
 
 /// One rank's request. All ranks get an error if they differ in anything but rows, splits and priority.
@@ -47,10 +59,10 @@ struct Request {
   NamedKind kind = NamedKind::kBarrier;
   DType dtype = DType::kU8;
   NamedReduction reduction = NamedReduction::kSum;
-  bool isOnDevice = false;   ///< whether the tensors are on a device
-  bool isCacheable = false;  ///< whether the name is likely to be used again
-  int32_t root = 0;          ///< for a broadcast: rank of the group
-  int32_t priority = 0;      ///< a higher one runs sooner if the plan is kPriority; the lowest rank's value counts
+  bool isOnDevice = false;   ///< the tensors are on a device
+  bool isCacheable = false;  ///< the name may get an id, because it is likely to be used again
+  int32_t root = 0;          ///< for a broadcast: the root's rank in the group
+  int32_t priority = 0;      ///< for FusionOrder::kPriority: the highest runs first; the lowest rank's value is used
   double prescale = 1, postscale = 1;
   std::string name;
   std::vector<Dimensions> shapes;  ///< of the tensors; more than one for a grouped operation
@@ -59,15 +71,16 @@ struct Request {
   bool operator==(const Request&) const = default;
 };
 
-/// Number of elements of a tensor of these dimensions, or of one of its rows.
+/// Return the number of elements of a tensor with these dimensions, or of one of its rows.
 int64_t numElements(const Dimensions& dimensions);
 int64_t elementsPerRow(const Dimensions& dimensions);
-/// The rows that each rank gets from a reduce-scatter of `rows` rows.
+/// Returns how many rows each rank gets from a reduce-scatter of `rows` rows.
 Dimensions scatteredRows(int64_t rows, int numRanks);
-/// Bytes of all tensors of the request.
+/// Returns the number of bytes of all tensors of the request.
 size_t bytesOf(const Request& request);
 
-/// An operation that all ranks have ready: the lowest rank's request, and what differs by rank.
+/// The requests of all ranks for one operation, after the check that they agree: the lowest rank's request, and the
+/// values in which ranks may differ.
 struct Agreement {
   Request request;
   /// All-gather: rows[tensor][rank]. All-to-all: rows[sender][receiver]. Else empty.
@@ -78,20 +91,20 @@ struct Agreement {
 
 using AgreementHandle = std::shared_ptr<const Agreement>;
 
-/// The operations that all ranks run next. Several operations of one kind run as one.
+/// The operations that all ranks run next. If there are several, they are fused.
 struct Response {
   struct Item {
-    uint32_t cacheId = 0;  ///< 0: the name is not cached
-    /// Whether `agreement` is sent; else it is the one of the last response with this id.
+    uint32_t id = 0;  ///< 0: the name is not cached
+    /// `agreement` is sent with the item. If false, the last agreement sent with this id is valid.
     bool isFull = true;
     AgreementHandle agreement;  ///< not null if isFull, and for the first item
   };
 
   NamedKind kind = NamedKind::kBarrier;
   std::vector<Item> items;
-  std::vector<uint32_t> evicted;   ///< ids that ranks drop and confirm
-  std::string error;               ///< not empty: the operations fail with it
-  bool areKindsDifferent = false;  ///< whether `error` is that ranks call operations of different kinds under one name
+  std::vector<uint32_t> evicted;   ///< ids that ranks must drop; ranks confirm this by Forgotten
+  std::string error;               ///< not empty: the operations fail with this error
+  bool areKindsDifferent = false;  ///< the error: ranks call operations of different kinds under one name
   int32_t lastJoined = -1;
 };
 

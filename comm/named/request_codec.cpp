@@ -10,7 +10,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// Encodes the distance to the next id of a list: 0 if it is the last one plus 1, a small number if it is close.
+/// Encodes an id as its distance to the previous id of a list: 0 if it is `last` plus 1, a small number if it is close
+/// to `last`.
 uint64_t stepTo(uint32_t id, uint32_t last) {
   const int64_t step = int64_t{id} - int64_t{last} - 1;
   return static_cast<uint64_t>(step) << 1 ^ static_cast<uint64_t>(step >> 63);
@@ -21,7 +22,8 @@ uint32_t idAfter(uint32_t last, uint64_t step) {
   return static_cast<uint32_t>(uint64_t{last} + 1 + signedStep);
 }
 
-/// More elements than any valid message has; prevents an allocation by an invalid length.
+/// Limit of the length of a list or text. No valid message has more elements, and an invalid length must not allocate
+/// much memory.
 constexpr uint32_t kMaxCount = 1u << 24;
 
 class Encoder {
@@ -67,7 +69,7 @@ class Encoder {
     put(static_cast<uint32_t>(items.size()));
     uint32_t last = 0;
     for (const Response::Item& item : items) {
-      putNumber(stepTo(item.cacheId, std::exchange(last, item.cacheId)) << 1 | uint64_t{item.isFull});
+      putNumber(stepTo(item.id, std::exchange(last, item.id)) << 1 | uint64_t{item.isFull});
       if (!item.isFull) continue;
       put(item.agreement->request);
       put(item.agreement->rows);
@@ -130,7 +132,7 @@ class Decoder {
     for (uint32_t i = 0; i < count && isGood(); ++i) take(list.emplace_back());
   }
   void take(Request& request) {
-    take(request.kind, NamedKind::kJoin);
+    take(request.kind, std::end(kNamedKinds)[-1]);
     take(request.dtype, DType::kC128);
     take(request.reduction, NamedReduction::kProduct);
     take(request.isOnDevice);
@@ -159,7 +161,7 @@ class Decoder {
       Response::Item& item = items.emplace_back();
       const uint64_t number = takeNumber();
       item.isFull = (number & 1) != 0;
-      item.cacheId = last = idAfter(last, number >> 1);
+      item.id = last = idAfter(last, number >> 1);
       if (!item.isFull) continue;
       auto agreement = std::make_shared<Agreement>();
       take(agreement->request);
@@ -172,7 +174,7 @@ class Decoder {
     take(farewell.reason);
   }
   void take(Response& response) {
-    take(response.kind, NamedKind::kJoin);
+    take(response.kind, std::end(kNamedKinds)[-1]);
     take(response.lastJoined);
     take(response.evicted);
     take(response.error);

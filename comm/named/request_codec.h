@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes the messages between ranks and coordinator as bytes.
 //
-// A message is a sequence of notes. Consecutive ids take one byte each. Both ends run the same build and are
-// little-endian (the handshake of a connection compares versions). Decoding trusts no length; it fails with data loss
-// if a message is invalid.
+// A message is a sequence of notes. Consecutive ids take one byte each. Both ends must use the same version of this
+// code and be little-endian (the handshake of a connection compares versions). Decoding checks every length; it fails
+// with data loss if a message is invalid.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,18 @@
 
 namespace agspeed::comm {
 
-/// Repeats the requests that this rank made when it got these ids.
+/// A rank repeats the requests for which the coordinator has assigned these ids.
 struct CachedRequests {
   std::vector<uint32_t> ids;
 };
 
-/// The group has ended, because one of its ranks left or failed.
+/// Says that the group has ended, because one of its ranks has left or failed.
 struct Farewell {
   bool isFailure = false;
   std::string reason;
 };
 
-/// This rank no longer uses these ids, so other names may get them.
+/// A rank confirms that it no longer uses these evicted ids.
 struct Forgotten {
   std::vector<uint32_t> ids;
 };
@@ -39,6 +39,7 @@ using Bytes = std::vector<std::byte>;
 
 /// Appends the note to a message.
 void encode(const Note& note, Bytes& message);
+/// Decodes all notes of a message. Fails with data loss if the message is invalid.
 StatusOr<std::vector<Note>> decode(std::span<const std::byte> message);
 
 }  // namespace agspeed::comm

@@ -11,11 +11,12 @@
 namespace agspeed::comm {
 namespace {
 
-/// How many bytes are copied between two polls of the network.
+/// The most bytes that are copied between two polls of the network.
 constexpr size_t kCopyBytes = size_t{256} << 10;
 constexpr int kMaxBuffers = 4;
 constexpr size_t kMinBufferBytes = size_t{64} << 10;
-/// Token of work(): pack the next run. Other tokens are pointers to a run that has started.
+/// The token with which work() packs the next run. All other tokens are pointers to a run whose collectives have
+/// completed.
 constexpr uint64_t kPack = 0;
 
 ReduceOp opOf(NamedReduction reduction) {
@@ -29,7 +30,7 @@ ReduceOp opOf(NamedReduction reduction) {
   return ReduceOp::kSum;
 }
 
-/// Cuts `whole` into the rows of each rank.
+/// Divides `whole` into the rows of each rank.
 BufferList cutRows(std::span<std::byte> whole, const Dimensions& rows, size_t bytesPerRow) {
   BufferList chunks;
   for (const int64_t each : rows) {
@@ -135,18 +136,16 @@ bool ResponseRunner::takeBuffer(Run& run) {
 
 Status ResponseRunner::prepare(Run& run) {
   switch (run.first().kind) {
-    case NamedKind::kAllReduce:
-    case NamedKind::kBroadcast: prepareFused(run); return {};
-    case NamedKind::kAllGather: return prepareGather(run);
-    case NamedKind::kAllToAll: return prepareExchange(run);
-    case NamedKind::kReduceScatter: return prepareScatter(run);
-    case NamedKind::kBarrier:
-    case NamedKind::kJoin: return {};
+#define AG_NAMED_KIND(kind, name, constant, rows, prepare) \
+  case NamedKind::k##kind: return prepare(run);
+#include "comm/named/named_kinds.def"
   }
   return {};
 }
 
-void ResponseRunner::prepareFused(Run& run) {
+Status ResponseRunner::prepareNothing(Run&) { return {}; }
+
+Status ResponseRunner::prepareFused(Run& run) {
   const Request& first = run.first();
   const bool isSum = first.kind == NamedKind::kAllReduce;
   const bool isRoot = isSum || first.root == communicator_.rank();
@@ -188,6 +187,7 @@ void ResponseRunner::prepareFused(Run& run) {
     call.output = {whole};
   }
   run.calls.push_back(std::move(call));
+  return {};
 }
 
 Status ResponseRunner::prepareGather(Run& run) {
@@ -250,8 +250,8 @@ Status ResponseRunner::prepareScatter(Run& run) {
 void ResponseRunner::work(uint64_t token) {
   if (token == kPack) return packNext();
   Run& run = *reinterpret_cast<Run*>(token);
-  // Copies one part per call, so that bytes move between two parts.
-  if (run.status && !copySome(run, run.after)) return workLater(token);
+  // Unpack one part per call, so that the network is polled between two parts.
+  if (run.status.isOk() && !copySome(run, run.after)) return workLater(token);
   end(run);
 }
 
@@ -260,17 +260,17 @@ void ResponseRunner::packNext() {
   if (next == runs_.end()) return;
   Run& run = **next;
   if (!run.isPrepared) {
-    if (run.needsBuffer() && !takeBuffer(run)) return;  // continues when another run ends
+    if (run.needsBuffer() && !takeBuffer(run)) return;  // end() of another run schedules this again
     endActivity(run);
     run.isPrepared = true;
     run.status = prepare(run);
     begin(run, "MEMCPY_IN_FUSION_BUFFER");
   }
   const bool isLast = next + 1 == runs_.end();
-  if (run.status && !copySome(run, run.before)) return workLater(kPack);
+  if (run.status.isOk() && !copySome(run, run.before)) return workLater(kPack);
   run.hasStarted = true;
   if (!isLast) workLater(kPack);
-  run.status ? start(run) : end(run);
+  run.status.isOk() ? start(run) : end(run);
 }
 
 bool ResponseRunner::copySome(Run& run, CopyList& list) {
@@ -312,7 +312,7 @@ void ResponseRunner::start(Run& run) {
 }
 
 void ResponseRunner::callEnded(Run& run, const Status& status) {
-  if (run.status) run.status = status;
+  if (run.status.isOk()) run.status = status;
   if (--run.numCallsLeft > 0) return;
   moved(run);
   endActivity(run);

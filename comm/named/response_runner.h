@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // ResponseRunner: runs the responses of a coordinator, in their order, as collectives of one communicator.
 //
-// A response of one tensor works on the caller's memory. Several tensors are packed into a fusion buffer and unpacked
-// from it, in parts; the engine polls the network between two parts. Packing and unpacking also scale: averages of
-// floats multiply by 1/size before the sum, as DistributedDataParallel does, so both train to the same bits. Integers
-// are scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
+// A response of one tensor uses the caller's memory. Several tensors are packed into a fusion buffer and unpacked from
+// it, in parts. The engine polls the network between two parts. Packing and unpacking also scale: averages of floats
+// multiply by 1/size before the sum, as DistributedDataParallel does, so both train to the same bits. Integers are
+// scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
 //
 // Memory: at most four fusion buffers, which are reused. The size of each is a power of two that fits the largest
 // response that used it so far. A response waits while no buffer is free. Threading: on the engine's driver.
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/collective/communicator.h"
+#include "comm/named/coordinator/fusion.h"
 #include "comm/named/named_operation.h"
 #include "comm/named/timeline.h"
 
@@ -24,9 +25,11 @@ namespace agspeed::comm {
 
 class ResponseListener {
  public:
-  /// The data of a response has moved or never will; unpacking may remain. `first`: the request of its first operation.
+  /// Reports that no more data of a response will move, because its collectives have completed or were cancelled. Its
+  /// operations may still have to be unpacked. `first`: the request of its first operation.
   virtual void responseMoved(const Request& first) = 0;
-  /// All operations of a response have ended with this status. Operations that this rank has not started are null.
+  /// Reports that the operations of a response have completed with this status. Operations that this rank has not
+  /// started are null.
   virtual void responseEnded(const std::vector<NamedHandle>& operations, const Status& status) = 0;
 
  protected:
@@ -35,8 +38,8 @@ class ResponseListener {
 
 /// Memory that the runner holds, and counts of what it has run.
 struct RunnerStats {
-  size_t fusionBufferBytes = 0;     ///< current
-  size_t maxFusionBufferBytes = 0;  ///< maximum so far
+  size_t fusionBufferBytes = 0;     ///< bytes of all fusion buffers now
+  size_t maxFusionBufferBytes = 0;  ///< the maximum of fusionBufferBytes so far
   int numFusionBuffers = 0;
   uint64_t numResponses = 0, numOperations = 0;
 };
@@ -45,30 +48,33 @@ class ResponseRunner final : private Worker {
  public:
   ResponseRunner(Engine& engine, Communicator& communicator, ResponseListener& listener)
       : engine_(engine), communicator_(communicator), listener_(listener) {}
-  /// Requires: cancel(), and no operation of the communicator is left.
+  /// Requires: cancel() was called, and the communicator has completed all operations.
   ~ResponseRunner();
 
-  /// Runs agreements of one kind. operations[i] is this rank's part of agreements[i], or null. Only the first agreement
-  /// is required if the others have an operation, because its request holds the same.
+  /// Starts to run a response. operations[i] is this rank's operation for agreements[i], or null if this rank has none.
+  /// agreements[i] may be null if i > 0 and operations[i] is not null, because the operation's request has the same
+  /// values.
   void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
-  /// Ends runs that have not started. The communicator ends runs that have.
+  /// Fails all runs that have not started and runs whose collectives have completed. The communicator completes the
+  /// other runs.
   void cancel(const Status& reason);
-  /// Null: no timeline is written.
+  /// Sets the timeline to which activities are written; null: none.
   void setTimeline(Timeline* timeline) { timeline_ = timeline; }
   const RunnerStats& stats() const { return stats_; }
   /// Whether no response is in flight.
   bool isIdle() const { return runs_.empty(); }
 
  private:
+  /// Copies elements, and multiplies them by a factor.
   struct Copy {
     std::byte* target;
     const std::byte* source;  ///< null: zeros
-    size_t count;             ///< elements
+    size_t count;             ///< number of elements
     double factor = 1;
   };
   struct CopyList {
     std::vector<Copy> copies;
-    size_t numDone = 0;
+    size_t numDone = 0;  ///< copies that are complete
   };
 
   /// A response in flight.
@@ -77,9 +83,9 @@ class ResponseRunner final : private Worker {
     const std::string& name(size_t at) const {
       return agreements[at] != nullptr ? agreements[at]->request.name : operations[at]->request().name;
     }
-    bool isFusable() const { return first().kind == NamedKind::kAllReduce || first().kind == NamedKind::kBroadcast; }
+    bool isFusable() const { return comm::isFusable(first().kind); }
     bool needsBuffer() const;
-    /// Bytes of all tensors of a fusable operation.
+    /// Returns the number of bytes of all tensors of the operation at index `at`. Requires: isFusable().
     size_t bytesOf(size_t at) const;
 
     std::vector<AgreementHandle> agreements;
@@ -87,44 +93,54 @@ class ResponseRunner final : private Worker {
     DType dtype = DType::kU8;
     size_t numBytes = 0;
     bool isPrepared = false;
-    CopyList before, after;  ///< copies before the calls start, and after they have ended
+    CopyList before, after;  ///< copies to make before the calls start, and after the calls have completed
     std::vector<CollectiveCall> calls;
     size_t numCallsLeft = 0;
-    bool hasStarted = false, hasMoved = false;
+    bool hasStarted = false, hasMoved = false;  ///< packing is complete; responseMoved() was called
     std::unique_ptr<std::byte[]> buffer;
-    size_t capacity = 0;
+    size_t capacity = 0;  ///< of `buffer`
     Status status;
   };
 
+  /// Fills the run's calls and copies. The functions below do so for the different kinds; see named_kinds.def.
   Status prepare(Run& run);
-  void prepareFused(Run& run);
+  static Status prepareNothing(Run& run);
+  Status prepareFused(Run& run);
   Status prepareGather(Run& run);
   Status prepareExchange(Run& run);
   Status prepareScatter(Run& run);
+  /// Adds a copy that scales the result in place, if it must be scaled.
   void scaleAfter(Run& run, std::byte* bytes, size_t count) const;
+  /// These two return the factors by which elements are multiplied before and after the sum.
   double factorBefore(const Request& request) const;
   double factorAfter(const Request& request) const;
-  /// Returns whether the run has a buffer now.
+  /// Takes a free fusion buffer for the run, or allocates one. Returns false if the run must wait for a buffer.
   bool takeBuffer(Run& run);
+  /// These two begin and end an activity of all operations of the run in the timeline.
   void begin(const Run& run, std::string_view activity);
   void endActivity(const Run& run);
 
   void work(uint64_t token) override;
-  /// Packs a part of the oldest response that has not started, and starts it once it is packed.
+  /// Packs a part of the oldest response that has not started. Starts the response once all parts are packed.
   void packNext();
+  /// Schedules a call of work().
   void workLater(uint64_t token);
-  /// Copies a part of the list; returns whether all is copied.
+  /// Makes the next copies of the list, up to a limit. Returns true if all copies are complete.
   bool copySome(Run& run, CopyList& list);
+  /// Starts the collectives of the run.
   void start(Run& run);
+  /// Handles that a collective of the run has completed. After the last one, unpacking begins.
   void callEnded(Run& run, const Status& status);
+  /// Calls responseMoved() once per run.
   void moved(Run& run);
+  /// Removes the run, frees its buffer for other runs, and reports its operations as completed.
   void end(Run& run);
 
   Engine& engine_;
   Communicator& communicator_;
   ResponseListener& listener_;
-  std::deque<std::unique_ptr<Run>> runs_;  ///< in the order of the responses
-  std::vector<std::pair<size_t, std::unique_ptr<std::byte[]>>> freeBuffers_;
+  std::deque<std::unique_ptr<Run>> runs_;                                     ///< in the order of the responses
+  std::vector<std::pair<size_t, std::unique_ptr<std::byte[]>>> freeBuffers_;  ///< with their capacities
   Timeline* timeline_ = nullptr;
   RunnerStats stats_;
 };

@@ -1,27 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// StallInspector: notices operations that some ranks have long started and others have not. Its texts are Horovod's.
-// The coordinator's rank calls it. Threading: one thread at a time.
+// StallInspector: finds operations that some ranks started long ago and others have not started. It uses Horovod's
+// texts. The coordinator's rank calls it. Threading: one thread at a time.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "comm/io/clock.h"
-#include "comm/named/coordinator.h"
+#include "comm/named/coordinator/coordinator.h"
 
 namespace agspeed::comm {
 
 class StallInspector {
  public:
-  /// Logs after `warning`, ends the group after `shutdown`; zero: never. `members`: the numbers of the group's ranks in
-  /// messages.
+  /// `warning`: the waiting time after which an operation is logged. `shutdown`: the waiting time after which the group
+  /// must end. Zero means never; `shutdown` has no effect if `warning` is zero. `members`: the numbers by which texts
+  /// name the group's ranks.
   StallInspector(Clock::duration warning, Clock::duration shutdown, std::vector<int> members)
       : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
 
-  /// Logs stalled operations when a warning is due. Returns: why the group has to end; empty if it does not.
+  /// Logs stalled operations if a warning is due. Returns why the group must end, or an empty text if it need not end.
+  /// Checks `shutdown` only when it logs a warning.
   std::string inspect(const Coordinator& coordinator, Clock::time_point now);
 
  private:
+  /// Returns Horovod's text about stalled operations, with the names that each rank has not started.
   std::string describe(const std::vector<Coordinator::Stalled>& all) const;
 
   const Clock::duration warning_, shutdown_;

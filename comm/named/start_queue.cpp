@@ -11,6 +11,10 @@ constexpr const char* kDuplicateName =
     "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
     "being processed. If you want to request another tensor, use a different tensor name.";
 
+Status duplicate(const std::string& name, int rank) {
+  return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, name, rank);
+}
+
 }  // namespace
 
 StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int rank) {
@@ -18,7 +22,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   const std::lock_guard lock(mutex_);
   const size_t numBefore = added_.size();
   for (const NamedHandle& operation : operations) {
-    if (Status reason = refusalOf(*operation, rank); !reason) {
+    if (Status reason = refusalOf(*operation, rank); !reason.isOk()) {
       added.refused.push_back({operation, std::move(reason)});
     } else {
       operation->areKindsDifferent_ = false;
@@ -30,7 +34,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name_->follower == added_[numBefore]->name_.get();
   if (isExpected && last.follower != nullptr) return added;  // in the middle of a known burst
   const auto now = Clock::now();
-  if (!isExpected) follow(numBefore, now);
+  if (!isExpected) learnFollower(numBefore, now);
   added.isFirst = numBefore == 0;
   if (added.isFirst) firstAdd_ = now;
   lastAdd_ = now;
@@ -48,7 +52,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   return added;
 }
 
-void StartQueue::follow(size_t numBefore, Clock::time_point now) {
+void StartQueue::learnFollower(size_t numBefore, Clock::time_point now) {
   const OwnNameHandle& before = numBefore > 0 ? added_[numBefore - 1]->name_ : lastName_;
   if (before == nullptr) return;
   const bool hasFollowed = (numBefore > 0 && isAwaiting_) || now - lastAdd_ < kFollow;
@@ -61,12 +65,17 @@ void StartQueue::kicked() {
 }
 
 Status StartQueue::refusalOf(NamedOperation& operation, int rank) {
-  if (!failure_) return failure_;
+  if (failure_) return *failure_;
   if (operation.name_ == nullptr) operation.name_ = nameOf(operation.request().name);
-  if (std::exchange(operation.name_->isUnderWay, true)) {
-    return invalidArgument("{} The name is '{}', at rank {}.", kDuplicateName, operation.request().name, rank);
-  }
+  if (std::exchange(operation.name_->isUnderWay, true)) return duplicate(operation.request().name, rank);
   return {};
+}
+
+Status StartQueue::admits(const std::string& text, int rank) {
+  const OwnNameHandle name = find(text);
+  const std::lock_guard lock(mutex_);
+  if (failure_) return *failure_;
+  return name != nullptr && name->isUnderWay ? duplicate(text, rank) : Status();
 }
 
 OwnNameHandle StartQueue::nameOf(const std::string& text) {
@@ -92,8 +101,8 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
   if (added_.empty()) return;
   lastName_ = added_.back()->name_;
   if (isAwaiting_) {
-    // The follower did not come within kBurst: forget it. It may still come the next time if a waiting thread took the
-    // queue early.
+    // Forget the follower if it was not added within kBurst. Keep it if the driver took the queue earlier for a waiting
+    // thread, because the follower may come the next time.
     if (Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
     lastName_ = nullptr;
   }
@@ -115,7 +124,7 @@ void StartQueue::close(const Status& reason) {
 
 Status StartQueue::health() {
   const std::lock_guard lock(mutex_);
-  return failure_;
+  return failure_.value_or(Status());
 }
 
 }  // namespace agspeed::comm

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// StartQueue: hands operations from the threads that start them to the engine's driver, and knows the names in use.
+// StartQueue: hands operations from the threads that start them to the engine's driver, and keeps the names in use.
 //
-// The driver takes calls that follow each other closely together, because one round of the driver takes longer than one
-// call. Training steps repeat. So if a name was followed closely by another one the last time, the queue waits for that
-// name: a repeated burst leaves as a whole with its last name, and its other calls do not even read the clock.
-// Thread-safety: all functions, from any thread.
+// The driver takes calls together if they follow each other closely (a burst), because one round of the driver takes
+// longer than one call. Training steps repeat. So if another name closely followed a name the last time, the queue
+// waits for that other name. The driver then takes a repeated burst as a whole after its last name, and the other calls
+// of the burst do not even read the clock. Thread-safety: all functions, from any thread.
 #pragma once
 
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -19,11 +20,11 @@ namespace agspeed::comm {
 
 class StartQueue {
  public:
-  /// The driver takes the queue again this long after it took it.
+  /// For this time after a kick, the driver need not be woken again, because it takes the queue again by itself.
   static constexpr std::chrono::microseconds kGather{200};
-  /// A start follows the last one if it comes within this time.
+  /// A start follows another one closely if it comes within this time.
   static constexpr std::chrono::microseconds kFollow{20};
-  /// A longer burst leaves in parts.
+  /// The longest time for which the queue waits for a burst to complete. The driver takes a longer burst in parts.
   static constexpr std::chrono::milliseconds kBurst{1};
 
   /// An operation that was refused, because its name is in flight or the group has ended.
@@ -31,46 +32,54 @@ class StartQueue {
     NamedHandle operation;
     Status reason;
   };
+  /// The result of add().
   struct Added {
-    bool isFirst = false;    ///< the queue was empty: the driver has to take it by `takeBy`
-    bool isKickDue = false;  ///< the driver has to take it at once; else by `takeBy`, or when a thread waits
+    bool isFirst = false;    ///< the queue was empty: the driver must take it by `takeBy`
+    bool isKickDue = false;  ///< the caller must wake the driver, which takes the queue at once
     Clock::time_point takeBy{};
     std::vector<Refusal> refused;
   };
-  /// `rank` is for the text of a refusal.
+  /// Adds operations, and returns which of them are refused. The caller must wake the driver as the result says.
+  /// `rank`: for the text of a refusal.
   Added add(std::span<const NamedHandle> operations, int rank);
-  /// The starting thread has given the kick that was due. It can start more operations only from now on.
+  /// Returns ok if add() would accept an operation of this name now, else the error.
+  Status admits(const std::string& text, int rank);
+  /// Records that the starting thread has woken the driver. Whether a next start follows closely is measured from now
+  /// on, because the thread could not start operations before.
   void kicked();
   /// Moves all operations added since the last call into `taken`, and reuses its memory.
   void take(std::vector<NamedHandle>& taken);
-  /// The names of these operations may be used again. Null operations are ignored.
+  /// Allows the names of these operations, which have completed, to be used again. Ignores null operations.
   void ended(std::span<const NamedHandle> operations);
-  /// The name object for this text if it is in use.
+  /// Returns the name object for this text, or null if there is none.
   OwnNameHandle find(const std::string& text);
   /// Refuses all later operations with this reason.
   void close(const Status& reason);
-  /// Ok, or why the queue is closed.
+  /// Returns ok, or why the queue is closed.
   Status health();
 
  private:
   static constexpr size_t kMinNames = 1024;
 
-  /// Requires: mutex_.
+  // The next three functions require mutex_.
+  /// Marks the name of the operation as in use. Returns an error if the operation must be refused.
   Status refusalOf(NamedOperation& operation, int rank);
+  /// Returns the name object for this text, and makes it if there is none.
   OwnNameHandle nameOf(const std::string& text);
-  /// Learns which name follows which: compares the first operation after `numBefore` with the one before it.
-  void follow(size_t numBefore, Clock::time_point now);
+  /// Records whether the operation at index `numBefore` was started closely after the operation before it. If so, its
+  /// name becomes the follower of the earlier name.
+  void learnFollower(size_t numBefore, Clock::time_point now);
 
   std::mutex mutex_;
   /// By text. Names that are out of use are removed when the map has doubled since the last removal.
   std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
   size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
-  bool isAwaiting_ = false;  ///< the name that was added last waits for the name that follows it
-  bool isPutOff_ = false;    ///< the driver takes `added_` once that name has come
+  bool isAwaiting_ = false;  ///< the queue waits for the follower of the last added name
+  bool isPutOff_ = false;    ///< the driver is not woken until the burst is complete: its last name has no follower
   Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
-  OwnNameHandle lastName_;  ///< the last name that was taken, if its follower is still to be learned; else null
-  Status failure_;
+  OwnNameHandle lastName_;         ///< the last name that the driver took, if its follower is not known yet; else null
+  std::optional<Status> failure_;  ///< why the queue is closed
 };
 
 }  // namespace agspeed::comm

@@ -24,7 +24,7 @@ std::string quoted(std::string_view text) {
 
 StatusOr<std::shared_ptr<Timeline>> Timeline::open(const std::string& path, bool marksCycles) {
   const StatusOr<int> file = createFile(path);
-  if (!file.isOk()) {
+  if (!file.hasValue()) {
     return invalidArgument("the timeline '{}' cannot be written: {}; name a file that can", path,
                            file.status().message());
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Timeline: writes what happens to named operations into a file for chrome://tracing or Perfetto, in Horovod's format.
+// Timeline: writes the events of named operations to a file for chrome://tracing or Perfetto, in Horovod's format.
 //
 // Every name is a process of the trace. NEGOTIATE_ALLREDUCE lasts from the first rank's request to the coordinator's
 // response, with an event per rank. ALLREDUCE follows and contains what Horovod calls activities: QUEUE,
@@ -7,8 +7,9 @@
 // MEMCPY_OUT_FUSION_BUFFER. Times are microseconds since the file was opened. The coordinator's rank (rank 0) writes
 // the file.
 //
-// A file that can no longer be written is left as it is. Thread-safety: all functions, from any thread. Only flush(),
-// close() and the destructor wait for the disk. Ownership: shared; a queued flush() may outlive the last group.
+// If writing to the file fails, the events are lost, without an error. Thread-safety: all functions, from any thread.
+// Only flush(), close() and the destructor wait for the disk. Ownership: shared; a queued flush() may outlive the last
+// group.
 #pragma once
 
 #include <cstdio>
@@ -27,35 +28,40 @@ namespace agspeed::comm {
 
 class Timeline {
  public:
-  /// Creates the file and replaces an existing one of that name. `marksCycles`: marks each response as Horovod marks
-  /// its cycles.
+  /// Creates the file and replaces an existing one of that name. `marksCycles`: markCycle() writes an event for each
+  /// response, as Horovod does for each of its cycles.
   static StatusOr<std::shared_ptr<Timeline>> open(const std::string& path, bool marksCycles);
   ~Timeline();
 
-  /// A rank has requested this; the first request begins a "NEGOTIATE_..." event. Writes nothing for null or a join.
+  /// Records a rank's request. The first request of a name begins a "NEGOTIATE_..." event. Writes nothing for null or a
+  /// join.
   void requested(int rank, const Request* request);
+  /// Ends the "NEGOTIATE_..." event of the name, because the coordinator has responded.
   void negotiated(const std::string& name);
+  /// begin() starts an activity of the named operation `name`. end() ends the innermost activity that is open for it.
   void begin(const std::string& name, std::string_view activity);
   void end(const std::string& name);
+  /// Writes an event for a response if open() was called with `marksCycles`.
   void markCycle();
 
-  /// Whether flush() is due.
+  /// Whether flush() is due, because much text was collected.
   bool isFull();
   /// Writes the collected text to the file; waits for the disk.
   void flush();
-  /// Writes the remaining text and ends the file; later events are dropped.
+  /// Writes the remaining text and closes the file. Later events are dropped.
   void close();
 
  private:
   Timeline(std::FILE* file, bool marksCycles);
-  /// Appends an event of the name, and introduces the name first if it is new. Requires: mutex_.
+  /// Appends an event of the name. If the name is new, first appends the metadata that declares it as a process.
+  /// Requires: mutex_.
   void add(const std::string& name, std::string_view phase, std::string_view activity);
   void addText(std::string_view text);
   int64_t microseconds() const;
 
   const bool marksCycles_;
   const Clock::time_point openedAt_ = Clock::now();
-  std::mutex writeMutex_;  ///< locked before mutex_; keeps texts in order
+  std::mutex writeMutex_;  ///< locked before mutex_, so that texts are written in order
   std::FILE* file_;        ///< guarded by writeMutex_; null once closed
   std::mutex mutex_;
   std::string text_;

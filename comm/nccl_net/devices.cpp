@@ -13,13 +13,14 @@ namespace {
 
 constexpr int kUnknownSpeed = 10000;
 
+/// Returns the number in the file, or `otherwise` if there is none or it is below `least`.
 int numberIn(const std::string& path, int least, int otherwise) {
   std::ifstream file(path);
   int number = 0;
   return file >> number && number >= least ? number : otherwise;
 }
 
-/// Empty if it is not a PCI device.
+/// Returns the PCI path of the interface, or an empty text if it is not a PCI device.
 std::string pciPathOf(const std::string& folder, const std::string& name) {
   std::error_code failure;
   const std::filesystem::path path = std::filesystem::canonical(folder + "/" + name + "/device", failure);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The devices that NCCL sees: all interfaces as one, one per NUMA node, or one per interface. A connection prefers the
-// interfaces of its device; the others help out. Reads sysfs; thread-safe.
+// The devices that NCCL sees: one for all interfaces, one per NUMA node, or one per interface. A connection prefers the
+// interfaces of its device, and uses the others if they would deliver much sooner. Reads sysfs; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,15 @@ namespace agspeed::comm::nccl {
 /// One device in NCCL's sense.
 struct Device {
   std::string name;     ///< "agspeed", "numa1" or an interface's name
-  std::string pciPath;  ///< of its first interface that is a PCI device; empty: there is none
+  std::string pciPath;  ///< path of its first interface that is a PCI device; empty: there is none
   uint64_t guid = 0;
-  int speed = 0;  ///< Mbit/s, the sum over its interfaces
+  int speed = 0;  ///< in Mbit/s, the sum over its interfaces
   Home home;      ///< its interfaces, which connections prefer; empty: all
 };
 
-/// At least one device. `kind`: the value of the setting nccl_devices. `folder`: the kernel's list of interfaces. An
-/// interface that reports no speed counts as 10 Gbit/s. One that reports no node belongs to node 0.
+/// Returns the devices, at least one. `kind`: the value of the setting nccl_devices. `folder`: the kernel's list of
+/// interfaces. An interface that reports no speed is assumed to have 10 Gbit/s. An interface that reports no NUMA node
+/// belongs to node 0.
 std::vector<Device> devicesOf(const std::vector<Interface>& interfaces, const std::string& kind,
                               const std::string& folder = "/sys/class/net");
 

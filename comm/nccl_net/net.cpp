@@ -31,7 +31,7 @@ Result resultOf(StatusCode code) {
 
 Ticket::Bytes ticketIn(void* handle) { return Ticket::Bytes(static_cast<std::byte*>(handle), Ticket::kBytes); }
 
-/// "agspeed 20000 Mbit/s".
+/// Describes the devices for the log, such as "agspeed 20000 Mbit/s".
 std::string describe(const std::vector<Device>& devices) {
   std::string text;
   for (const Device& each : devices) {
@@ -89,13 +89,13 @@ Result Net::init(Logger logger) {
   }
   if (domain_ == nullptr) {
     StatusOr<std::unique_ptr<Domain>> opened = Domain::open();
-    if (!opened) {
+    if (!opened.hasValue()) {
       (void)fail(opened.status().withContext("the network plug-in is not used"));
       return Result::kSystemError;
     }
     domain_ = std::move(opened).value();
     process_ = getpid();
-    // Not made again later, because NCCL keeps pointers into it.
+    // Make the devices only once, because NCCL keeps pointers into them.
     if (devices_.empty()) devices_ = devicesOf(domain_->interfaces(), settings().ncclDevices);
     // The domain's thread must end before libraries clean up at exit.
     static const bool isRegistered = std::atexit([] {
@@ -156,7 +156,7 @@ Result Net::connect(int device, void* handle, void** sendComm) {
   *sendComm = nullptr;
   if (const Result result = checkDevice(device); result != Result::kOk) return result;
   const StatusOr<Channel*> channel = domain_->connect(ticketIn(handle), this->device(device)->home);
-  if (!channel) return fail(channel.status());
+  if (!channel.hasValue()) return fail(channel.status());
   *sendComm = channel.value();
   return Result::kOk;
 }
@@ -187,10 +187,10 @@ Result Net::send(void* sendComm, void* data, size_t size, int tag, void** reques
 
 Result Net::receive(void* recvComm, int count, void** data, const size_t* sizes, const int* tags, void** request) {
   *request = nullptr;
-  if (count < 1 || count > static_cast<int>(Request::kMaxParts)) {
+  if (count < 1 || count > static_cast<int>(ChannelRequest::kMaxParts)) {
     return refuse(std::to_string(count) + " messages cannot be received together: 1 to 8 can");
   }
-  std::array<ReceiveTarget, Request::kMaxParts> targets;
+  std::array<ReceiveTarget, ChannelRequest::kMaxParts> targets;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     targets[i] = {std::span(static_cast<std::byte*>(data[i]), sizes[i]), tags[i]};
   }
@@ -199,7 +199,7 @@ Result Net::receive(void* recvComm, int count, void** data, const size_t* sizes,
 }
 
 Result Net::test(void* request, int* isDone, int* sizes) {
-  const std::optional<Status> status = domain_->test(*static_cast<Request*>(request), sizes);
+  const std::optional<Status> status = domain_->test(*static_cast<ChannelRequest*>(request), sizes);
   *isDone = status && status->isOk() ? 1 : 0;
   return !status || status->isOk() ? Result::kOk : fail(*status);
 }

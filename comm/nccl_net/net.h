@@ -24,21 +24,21 @@
 
 namespace agspeed::comm::nccl {
 
-/// NCCL gets sizes back as int.
+/// The longest message that is accepted, because test() returns sizes as int.
 constexpr size_t kMaxMessageBytes = INT_MAX;
 
 class Net {
  public:
-  /// The one instance of the process. It is never destroyed, because a thread of NCCL may outlive main().
+  /// Returns the one instance of the process. It is never destroyed, because a thread of NCCL may outlive main().
   static Net& get();
 
-  /// Called once per communicator, or once per process in old versions. The first call opens the domain.
+  /// Opens the domain at the first call. NCCL calls it once per communicator; old versions call it once per process.
   Result init(Logger logger);
-  /// The last call closes the domain.
+  /// Closes the domain at the last call, when it was called as often as init().
   Result finalize();
 
   Result devices(int* count);
-  /// nullptr if there is no such device. NCCL may keep pointers into it.
+  /// Returns the device, or nullptr if there is none with this index. NCCL may keep pointers into the device.
   const Device* device(int index) const;
 
   Result listen(int device, void* handle, void** listenComm);
@@ -46,28 +46,29 @@ class Net {
   Result accept(void* listenComm, void** recvComm);
   Result registerMemory(void* comm, void* data, int type, void** registration);
   Result send(void* sendComm, void* data, size_t size, int tag, void** request);
-  /// All arrays have `count` elements; `sizes` are the capacities of the targets.
+  /// Starts to receive `count` messages. All arrays have `count` elements; `sizes` are the capacities of the targets.
   Result receive(void* recvComm, int count, void** data, const size_t* sizes, const int* tags, void** request);
   Result test(void* request, int* isDone, int* sizes);
   Result closeChannel(void* comm);
   Result closeListener(void* comm);
-  /// Reports a bug of the plug-in.
+  /// Logs a bug of the plug-in, and returns kInternalError.
   Result failInternally(const char* what);
 
  private:
   Net() = default;
-  /// Whether a set-up call is valid now and for this device.
+  /// Checks that a set-up call is valid now and for this device. If not, logs the reason and returns an error.
   Result checkDevice(int device);
   void log(LogLevel level, unsigned long subsystems, const std::string& message) const;
   /// Logs how many bytes each interface has carried.
   void logTraffic();
-  /// Closes the domain. A forked process has no copy of its thread, so the domain is leaked there.
+  /// Closes the domain. In a forked process, which has no copy of the domain's thread, leaks the domain instead.
   void closeDomain();
+  /// These two log a failure, or the reason why a call is refused, and return the result code.
   Result fail(const Status& failure);
   Result refuse(const std::string& why);
 
-  std::mutex mutex_;                      ///< guards set-up; the domain has its own lock for messages
-  std::atomic<Logger> logger_ = nullptr;  ///< NCCL's
+  std::mutex mutex_;                      ///< guards init() and finalize(); the domain has its own lock for messages
+  std::atomic<Logger> logger_ = nullptr;  ///< NCCL's log function
   int numUsers_ = 0;
   std::unique_ptr<Domain> domain_;
   pid_t process_ = 0;  ///< the process that opened the domain

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables that the library exports, v6 to v12; they adapt the functions of Net to each version.
+// The tables that the library exports, v6 to v12. Their functions adapt the functions of Net to each version.
 #include <array>
 #include <cstdint>
 #include <exception>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kName = "agspeed";
 constexpr int kMaxComms = 65536;
-constexpr int kMaxReceives = static_cast<int>(Request::kMaxParts);
+constexpr int kMaxReceives = static_cast<int>(ChannelRequest::kMaxParts);
 
 template <typename Properties>
 Result getProperties(int device, Properties* properties) {
@@ -97,7 +97,7 @@ Result receiveProfiled(void* comm, int count, void** data, size_t* sizes, int* t
   return Net::get().receive(comm, count, data, sizes, tags, request);
 }
 
-/// Host memory needs no flush, and NCCL does not ask for it.
+/// Does nothing, because host memory needs no flush. NCCL requests no flush for host memory.
 Result flush(void*, int, void**, int*, void**, void** request) {
   *request = nullptr;
   return Result::kOk;
@@ -109,7 +109,7 @@ Result closeListener(void* comm) { return Net::get().closeListener(comm); }
 
 // --- Tables ---------------------------------------------------------------------------------------------------------
 
-/// Calls the function and stops exceptions, which NCCL does not handle. An exception means a bug of the plug-in.
+/// Wraps a function and catches its exceptions, which NCCL does not handle. An exception means a bug of the plug-in.
 template <auto kFunction>
 struct Guarded;
 template <typename... Arguments, Result (*kFunction)(Arguments...)>
@@ -125,7 +125,7 @@ struct Guarded<kFunction> {
 template <auto kFunction>
 constexpr auto guarded = &Guarded<kFunction>::call;
 
-/// Tables v7 to v10, which differ in sizes and in additional arguments.
+/// Makes one of the tables v7 to v10, which differ in the types of sizes and in additional arguments.
 template <typename Table, typename MemorySize, typename MessageSize>
 constexpr Table tableWithoutContext() {
   Table table = {};

@@ -68,7 +68,7 @@ void LocalFirst::cancelSend(int peer, uint64_t token, ByteView payload) {
 }
 
 Clock::time_point LocalFirst::tick(Clock::time_point now) {
-  const Clock::time_point next = local_->tick(now);  // first: it sends peers on to the network
+  const Clock::time_point next = local_->tick(now);  // first: it may move peers to the network
   return std::min(next, network_->tick(now));
 }
 
@@ -82,12 +82,12 @@ void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& stat
     AG_LOG(kInfo, status.message() + "; it is reached over the network");
     routeOf(peer) = Route::kNetwork;
     network_->connect(peer);
-    if (network_->canSend(peer)) sink_->writable(peer);  // the peer came over the network before
+    if (network_->canSend(peer)) sink_->writable(peer);  // the peer has connected over the network before
     return;
   }
   if (routeOf(peer) == Route::kUndecided) routeOf(peer) = route;
   if (route == Route::kNetwork) local_->takeIn(peer);
-  // Corrupted: the peer's frames are lost, whichever transport reaches it.
+  // If one transport is corrupted, frames of the peer are lost, even if this rank reaches the peer over the other one.
   if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }
 

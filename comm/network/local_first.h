@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// LocalFirst: one transport made of two. It chooses per peer, at the first connect(): shared memory if the peer can be
-// reached through it, else the network. Each end chooses for the frames it sends and accepts frames from both
-// transports, so the two ends need not agree. A peer that was reached through shared memory and is lost there is not
-// reached over the network instead.
+// LocalFirst: combines shared memory and the network into one transport. After the first connect() to a peer, it
+// chooses shared memory if the peer can be reached through it, and the network otherwise. Each end chooses for the
+// frames that it sends, and accepts frames from both transports, so the two ends need not agree. If a peer was reached
+// through shared memory and is lost there, the peer is lost: this class does not try the network.
 //
-// One thread at a time; owns both transports.
+// Only one thread at a time may use it. It owns both transports.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class LocalFirst final : public Transport {
   LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Transport> network, int size);
   ~LocalFirst() override;
 
-  /// Peers reached through shared memory.
+  /// Returns the number of peers that are reached through shared memory.
   int numLocal() const;
 
   const Capabilities& capabilities(int peer) const override { return transportOf(peer).capabilities(peer); }

@@ -13,8 +13,9 @@
 #include "runtime/base/log.h"
 
 namespace agspeed::comm {
-StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& store, const NetworkOptions& options) {
-  AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
+namespace {
+
+DirectoryOptions directoryOptions(const NetworkOptions& options, const std::string& mode) {
   DirectoryOptions directory;
   directory.rank = options.rank;
   directory.size = options.size;
@@ -22,18 +23,36 @@ StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& stor
   directory.protection = NetworkOptions::protectionIn(mode);
   directory.key = options.key;
   directory.storeTimeout = options.peerTimeout;
-  std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(store, std::move(directory), std::move(mode)));
+  directory.names = options.names;
+  return directory;
+}
+
+}  // namespace
+
+StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& store, const NetworkOptions& options) {
+  AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
+  return create(std::make_unique<Directory>(store, directoryOptions(options, mode)), options, std::move(mode));
+}
+
+StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(const NetworkOptions& options) {
+  AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
+  return create(std::make_unique<Directory>(directoryOptions(options, mode)), options, std::move(mode));
+}
+
+StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(std::unique_ptr<Directory> directory,
+                                                                     const NetworkOptions& options, std::string mode) {
+  std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(std::move(directory), std::move(mode)));
   AG_RETURN_IF_ERROR(messenger->open(options));
-  AG_LOG(kInfo, "rank {}: {}", options.rank, messenger->describe());
+  AG_LOG(kInfo, "{}: {}", messenger->names().of(options.rank), messenger->describe());
   return messenger;
 }
 
-NetworkMessenger::NetworkMessenger(Store& store, DirectoryOptions options, std::string mode)
-    : mode_(std::move(mode)), directory_(store, std::move(options)) {}
+NetworkMessenger::NetworkMessenger(std::unique_ptr<Directory> directory, std::string mode)
+    : mode_(std::move(mode)), directory_(std::move(directory)) {}
 
 Status NetworkMessenger::open(const NetworkOptions& options) {
   AG_RETURN_IF_ERROR(poller_.status());
-  AG_ASSIGN_OR_RETURN(OpenRails opened, openRails(options, poller_, directory_));
+  AG_ASSIGN_OR_RETURN(OpenRails opened, openRails(options, poller_, *directory_));
   reservation_ = std::move(opened.reservation);
   std::vector<RailAddress> addresses;
   for (const auto& rail : opened.rails) {
@@ -41,21 +60,23 @@ Status NetworkMessenger::open(const NetworkOptions& options) {
     rails_.push_back(rail.get());
   }
   const MultirailOptions multirail = {options.rank, options.epoch, {.peerTimeout = options.peerTimeout}};
-  auto network = std::make_unique<MultirailTransport>(std::move(opened.rails), multirail);
+  auto network = std::make_unique<MultirailTransport>(std::move(opened.rails), names(), multirail);
   multirail_ = network.get();
-  messenger_ = std::make_unique<TransportMessenger>(
-      options.rank, options.size, besideSharedMemory(std::move(network), options), poller_, options.peerTimeout);
+  messenger_ = std::make_unique<TransportMessenger>(options.rank, options.size, names(),
+                                                    besideSharedMemory(std::move(network), options), poller_,
+                                                    options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
-  return directory_.publish(std::move(addresses));
+  return directory_->publish(std::move(addresses));
 }
 
 std::unique_ptr<Transport> NetworkMessenger::besideSharedMemory(std::unique_ptr<Transport> network,
                                                                 const NetworkOptions& options) {
   if (!options.sharesMemory || options.size == 1) return network;
   StatusOr<std::unique_ptr<shm::ShmTransport>> local =
-      shm::ShmTransport::create(poller_, directory_, options.peerTimeout);
-  if (!local) {
-    AG_LOG(kWarn, "rank {} talks to ranks of its host over the network: {}", options.rank, local.status().message());
+      shm::ShmTransport::create(poller_, *directory_, options.peerTimeout);
+  if (!local.hasValue()) {
+    AG_LOG(kWarn, "{} talks to ranks of its host over the network: {}", names().of(options.rank),
+           local.status().message());
     return network;
   }
   shm_ = local->get();
@@ -75,7 +96,8 @@ void NetworkMessenger::ready(uint32_t) {
       rail.linkChanged(isUp);
       changed.push_back(i);
     }
-    // Only now: until all of these rails are closed, the link-state frame about one might leave on another.
+    // Report the changes only after the loop. Until all rails of the interface are closed, the link-state frame about
+    // one of them might leave on another one.
     for (const int rail : changed) multirail_->linkChanged(rail, isUp);
   });
 }

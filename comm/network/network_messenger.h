@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetworkMessenger: messages between processes over all network interfaces of the host, and through shared memory
-// between processes of one host. It puts the parts together: rails (open_rails.h) as one transport, shared memory
-// beside it (local_first.h), and messages on top. Ranks find each other through a store.
+// NetworkMessenger: exchanges messages between processes over all network interfaces of the host, and through shared
+// memory between processes of one host. It combines the parts: rails (open_rails.h) as one transport, shared memory
+// beside it (local_first.h), and messages on top. Ranks find each other through a store, or their owners introduce
+// them.
 //
-// Threading: as messenger.h says; no thread of its own. The store outlives it.
+// Threading: see messenger.h. Only the look-ups of the directory have a thread of their own. The store outlives the
+// messenger.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/io/fd_limit.h"
@@ -23,9 +26,11 @@ namespace agspeed::comm {
 
 class NetworkMessenger final : public Messenger, private Poller::Handler {
  public:
-  /// Listens on the rails and publishes this rank in the store. It connects to a peer only when there is something to
-  /// send to it or to receive from it.
+  /// Creates a messenger that listens on its rails, and publishes this rank in the store. The messenger connects to a
+  /// peer only when there is something to send to it or to receive from it.
   static StatusOr<std::unique_ptr<NetworkMessenger>> create(Store& store, const NetworkOptions& options);
+  /// Creates a messenger without a store. Its owner passes record() to each peer, and the peer's record to introduce().
+  static StatusOr<std::unique_ptr<NetworkMessenger>> create(const NetworkOptions& options);
   ~NetworkMessenger() override;
 
   int rank() const override { return messenger_->rank(); }
@@ -44,21 +49,33 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   double roundTripSeconds(int peer) const override;
   uint32_t host() const override;
   void wake() override { poller_.wake(); }
-  /// A descriptor that is readable while progress() has something to do; timers and shared memory do not count. One
-  /// thread can wait for several messengers with it.
+  /// Returns a descriptor that is readable while a socket of the messenger is ready or wake() was called. Timers,
+  /// shared memory and frames that beginTurn() delays do not make it readable, so also call progress() regularly. One
+  /// thread can poll the descriptors of several messengers.
   int descriptor() const { return poller_.descriptor(); }
 
+  /// Returns the record with which peers can connect to this rank.
+  const std::string& record() const { return directory_->record(); }
+  /// Adds a peer by its record. `name`: for errors and log lines.
+  void introduce(int peer, std::string name, const std::string& record) {
+    directory_->introduce(peer, std::move(name), record);
+  }
+  RankNames& names() { return directory_->names(); }
+
   const MultirailCounters& counters() const { return multirail_->counters(); }
-  const std::vector<RailAddress>& rails() const { return directory_.rails(); }
-  /// Connections refused because the other end did not prove to be a peer.
+  const std::vector<RailAddress>& rails() const { return directory_->rails(); }
+  /// Returns the number of connections that were refused because the other end did not prove to be a peer.
   uint64_t numRefused() const;
-  /// Counters of shared memory; nullptr if it is not used.
+  /// Returns the counters of shared memory; nullptr if it is not used.
   const shm::ShmCounters* sharedMemoryCounters() const;
-  /// For the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1); shared memory on this host".
+  /// Describes the messenger for the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1); shared memory
+  /// on this host".
   std::string describe() const;
 
  private:
-  NetworkMessenger(Store& store, DirectoryOptions options, std::string mode);
+  NetworkMessenger(std::unique_ptr<Directory> directory, std::string mode);
+  static StatusOr<std::unique_ptr<NetworkMessenger>> create(std::unique_ptr<Directory> directory,
+                                                            const NetworkOptions& options, std::string mode);
   Status open(const NetworkOptions& options);
   /// Returns `network`, combined with shared memory if that is wanted and possible.
   std::unique_ptr<Transport> besideSharedMemory(std::unique_ptr<Transport> network, const NetworkOptions& options);
@@ -68,7 +85,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   std::unique_ptr<FdReservation> reservation_;
   Poller poller_;
   LinkMonitor links_;
-  Directory directory_;
+  const std::unique_ptr<Directory> directory_;
   std::vector<Rail*> rails_;                 ///< owned by multirail_
   MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
   shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr if shared memory is not used

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a rank reaches the others, as plain values. The store and the ranks found in it are not among them.
+// NetworkOptions: how a rank reaches other ranks, as plain values. They do not include the store and the records in it.
 #pragma once
 
 #include <chrono>
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/rendezvous/rank_names.h"
 #include "comm/security/job_key.h"
 #include "comm/security/sealing.h"
 #include "comm/topology/interfaces.h"
@@ -21,28 +22,33 @@ struct NetworkOptions {
   int rank = 0;
   int size = 1;
   uint32_t epoch = 0;          ///< incarnation of the group
+  RankNames names;             ///< of the group, for errors and log lines
   std::string interfaces;      ///< see comm/topology/interface_selector.h
   std::string interfacesFrom;  ///< the variable or file that set `interfaces`; empty: the caller did
-  /// integrity, authenticated, encrypted or opportunistic. Empty: authenticated if there is a key, else opportunistic.
+  /// The mode: integrity, authenticated, encrypted or opportunistic. Empty: authenticated if there is a key, else
+  /// opportunistic.
   std::string mode;
   JobKey key;
   std::chrono::milliseconds peerTimeout{10000};
-  /// Rails on each interface. 0: one, or more if one connection cannot fill the interface (connectionsToFill).
+  /// The number of rails on each interface. 0: one, or more if one connection cannot fill the interface
+  /// (connectionsToFill).
   int64_t flowsPerInterface = 0;
-  bool sharesMemory = true;  ///< with ranks of this host and network namespace
+  bool sharesMemory = true;  ///< whether to use shared memory with ranks of this host and network namespace
   /// Addresses to use as rails instead of selected interfaces.
   std::vector<Interface> rails;
-  /// Names of the preferred interfaces. The others take a frame only if it would arrive much later on these. Empty: all
-  /// interfaces are alike.
+  /// Names of the preferred interfaces. Other interfaces take a frame only if it would arrive much later on a preferred
+  /// one. Empty: no interface is preferred.
   std::vector<std::string> home;
-  /// Wraps each rail; for tests.
+  /// Wraps each rail in another one. Only tests set it.
   std::function<std::unique_ptr<Rail>(std::unique_ptr<Rail>)> decorate;
 
-  /// Options from the settings: job key, mode, interfaces, timeout. Fails if checkSettings() refuses the settings.
+  /// Makes options from the settings: job key, mode, interfaces, flows, shared memory and timeout. Fails if
+  /// checkSettings() refuses the settings.
   static StatusOr<NetworkOptions> fromSettings(int rank, int size);
-  /// `mode` with its default applied. Invalid argument: the mode does not exist, or it needs a key and there is none.
+  /// Returns `mode`, or the default mode if `mode` is empty. Invalid argument: the mode does not exist, or it needs a
+  /// key and there is none.
   StatusOr<std::string> resolvedMode() const;
-  /// How frames are protected in that mode.
+  /// Returns how frames are protected in `mode`, a result of resolvedMode().
   static Protection protectionIn(const std::string& mode);
 };
 

@@ -16,7 +16,7 @@ StatusOr<std::vector<Interface>> selectInterfaces(const std::string& text) {
   return selector.select(all);
 }
 
-/// The interface of each rail, ordered by flow, then interface.
+/// Returns the interface of each rail, ordered by flow, then by interface.
 StatusOr<std::vector<Interface>> chooseInterfaces(const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(const std::vector<Interface> chosen, selectedInterfaces(options));
   const auto most = static_cast<int64_t>(PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
@@ -49,7 +49,8 @@ StatusOr<std::unique_ptr<Rail>> openRail(RailOptions options, Poller& poller, Di
 StatusOr<std::vector<Interface>> selectedInterfaces(const NetworkOptions& options) {
   if (!options.rails.empty()) return options.rails;
   StatusOr<std::vector<Interface>> selected = selectInterfaces(options.interfaces);
-  if (!selected && !options.interfacesFrom.empty()) return selected.status().withContext(options.interfacesFrom);
+  if (!selected.hasValue() && !options.interfacesFrom.empty())
+    return selected.status().withContext(options.interfacesFrom);
   return selected;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which rails a rank has, and of what kind: one for each selected interface and flow, ordered by flow, then interface.
-// No other file names a kind of rail; a new kind costs a line in openRail().
+// Opens the rails of a rank: one for each selected interface and flow, ordered by flow, then by interface. Only
+// open_rails.cpp names the kinds of rails: a new kind costs a line in openRail().
 #pragma once
 
 #include <memory>
@@ -19,11 +19,11 @@ struct OpenRails {
   Rails rails;
 };
 
-/// The interfaces that the options name or select, one address each. Invalid argument: none is selected.
+/// Returns the interfaces that the options name or select, with one address each. Invalid argument: none is selected.
 StatusOr<std::vector<Interface>> selectedInterfaces(const NetworkOptions& options);
 
-/// Opens the rails, which listen when this returns. Poller and directory outlive them. Invalid argument: no interface
-/// is selected, or there are too many flows. Unavailable: a rail cannot listen at its address.
+/// Opens the rails, which listen when this function returns. The poller and the directory outlive them. Invalid
+/// argument: no interface is selected, or there are too many flows. Unavailable: a rail cannot listen at its address.
 StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Directory& directory);
 
 }  // namespace agspeed::comm

@@ -11,9 +11,11 @@ namespace {
 
 constexpr int kMostCountedRanks = 16;
 constexpr size_t kShortestBuffer = 256;
-/// The time of longer buffers depends on bandwidth alone, and the plan's choice already sends the least bytes.
+/// The longest buffer that gets a rule. The time of longer buffers depends on bandwidth alone, and the plan's choice
+/// already sends the least bytes.
 constexpr size_t kLongestBuffer = 1 << 20;
-/// Predictions are coarse, while the plan's own choices were measured.
+/// Another algorithm replaces the plan's choice if its predicted time is less than this part of the predicted time of
+/// that choice. Predictions are coarse, while the plan's choices were measured.
 constexpr double kGain = 2.0 / 3;
 
 double secondsOf(const CountedAlgorithm& counted, size_t bytes, const NetworkMeasurement& network) {
@@ -28,13 +30,14 @@ double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegm
                       const NetworkMeasurement& network) {
   const double latency = counts.numRounds * network.latencySeconds;
   const double messages = counts.numMessages * numSegments * network.messageSeconds;
-  // Rounds of one segment follow each other; with many segments only the busiest rank's bytes count.
+  // The rounds of one segment run one after another. With many segments, they overlap, and the bytes of the busiest
+  // rank determine the time.
   const double perMessage = counts.numMessages > 0 ? counts.sent / counts.numMessages : 0;
   const double inTurn = counts.numRounds * perMessage / numSegments;
   const double share = std::max({counts.sent, counts.received, inTurn});
   const double transfer = share * bytes / network.bytesPerSecond;
   const double reduction = counts.reduced * bytes / network.reducedBytesPerSecond;
-  // Reductions overlap with transfers, except for one segment's.
+  // Reductions overlap with transfers, except for the reductions of one segment.
   const double overlapped = std::max(transfer, reduction) + std::min(transfer, reduction) / numSegments;
   return latency + messages + overlapped;
 }
@@ -46,7 +49,7 @@ std::vector<CountedAlgorithm> countAllReduces(int numRanks) {
     if (algorithm.collective != Collective::kAllReduce || algorithm.order != Order::kCanonical) continue;
     if (algorithm.name == "hierarchical") continue;
     const Schedule schedule = algorithm.make({Collective::kAllReduce, 0, numRanks, 0});
-    if (const auto counts = verify(algorithm, numRanks)) {
+    if (const auto counts = verify(algorithm, numRanks); counts.hasValue()) {
       counted.push_back({&algorithm, *counts, static_cast<double>(schedule.numChunks)});
     }
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts how long an algorithm takes on a measured network, and which one is faster there than the plan's own choice.
+// Predicts how long an algorithm takes on a measured network, and which algorithm is faster there than the plan's own
+// choice.
 //
-// The model is coarse on purpose. It only has to rank algorithms of different shape, and the plan follows it only if
-// they differ much. It ignores that partial results may be wider than their type. Pure functions: equal figures give
-// equal results at all ranks.
+// The model is coarse on purpose. It only has to order algorithms that differ in rounds and bytes, and the plan follows
+// it only if the predicted times differ much. It ignores that partial results may have wider elements than the buffer.
+// The functions are pure: equal figures give equal results at all ranks.
 #pragma once
 
 #include <span>
@@ -14,15 +15,17 @@
 
 namespace agspeed::comm {
 
-/// The cost of a message and of a byte between two ranks of the group. All figures are positive.
+/// The cost of a message and of a byte between two ranks of the group. All figures are positive. Ranks measure the
+/// latency and the rate of their rails (HostStatsExchange); the other figures keep their defaults.
 struct NetworkMeasurement {
-  double latencySeconds = 30e-6;        ///< from a send to its receive, for an empty message
+  double latencySeconds = 30e-6;        ///< from the start of a send until its receive completes, for an empty message
   double messageSeconds = 5e-6;         ///< processor time per message sent
   double bytesPerSecond = 1.2e9;        ///< all rails of a rank together, in each direction
   double reducedBytesPerSecond = 10e9;  ///< inputs read by the reduction kernels
 };
 
-/// Predicted seconds for an operation on a buffer of `bytes`, cut into `numSegments` per chunk.
+/// Returns the predicted seconds of an operation on a buffer of `bytes`, whose chunks are cut into `numSegments`
+/// segments.
 double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegments,
                       const NetworkMeasurement& network);
 
@@ -33,12 +36,12 @@ struct CountedAlgorithm {
   double numChunks = 1;
 };
 
-/// Counts the all-reduces of canonical order for ranks on different hosts. Empty for groups so large that counting
-/// takes long. Also verifies the schedules, which takes some milliseconds.
+/// Returns the costs of the all-reduce algorithms with canonical order, for ranks on different hosts. Also verifies
+/// their schedules, which takes some milliseconds. Returns nothing for groups so large that this takes long.
 std::vector<CountedAlgorithm> countAllReduces(int numRanks);
 
-/// Rules for short all-reduces. For each size a rule names the plan's own algorithm, or the fastest one if that is
-/// predicted to take less than two thirds of its time. Empty if `counted` is empty.
+/// Returns rules for short all-reduces. For each size, a rule names the plan's own algorithm, or the fastest algorithm
+/// if its predicted time is less than two thirds of the plan's. Returns no rules if `counted` is empty.
 std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, const NetworkMeasurement& network,
                                    int numRanks);
 

@@ -11,11 +11,12 @@ namespace {
 constexpr size_t kKiB = 1024;
 /// Up to this number of ranks it is faster to send everything to every rank than to pass results on in rounds.
 constexpr int kFewRanks = 8;
-/// Size of one rank's chunk among many ranks below which the messages take longer than the bytes.
+/// If there are many ranks and each rank's chunk has at most this size, the messages take longer than the bytes.
 constexpr size_t kShortChunk = 8 * kKiB;
 constexpr size_t kSegmentUnit = 256;
 
-/// Short buffers need few messages one after another; long buffers need the least bytes.
+/// Returns the name of the algorithm that the plan chooses without a rule. Short buffers need few messages one after
+/// another; long buffers need the least bytes.
 std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
   const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortChunk;

@@ -7,15 +7,15 @@
 namespace agspeed::comm {
 namespace {
 
-/// Measured rates scatter. Hosts within kEqual of the fastest count as equal to it. Slower ones are taken as slower by
-/// another kCaution, because a slow host with too large a share delays all ranks, and one with too small a share delays
-/// none.
+/// Measured rates vary. A host with at least kEqual of the highest rate is treated as equally fast. The rate of a
+/// slower host is multiplied by kCaution. A slow host with too large a share delays all ranks, but one with too small a
+/// share delays none.
 constexpr double kEqual = 0.75;
 constexpr double kCaution = 0.85;
 constexpr double kWhole = 1 << 20;
 constexpr int kBisections = 60;
 
-/// Bytes of one segment of all ranks' chunks together.
+/// The bytes of one segment, summed over all ranks' chunks.
 constexpr size_t kSegmentOfAll = 256 * 1024;
 constexpr size_t kShortestSegment = 32 * 1024;
 constexpr double kRoundTripsUnderWay = 4;

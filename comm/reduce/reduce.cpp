@@ -38,7 +38,7 @@ inline void convert(float* HWY_RESTRICT target, const BF16* HWY_RESTRICT source,
   for (size_t i = 0; i < count; ++i) target[i] = std::bit_cast<float>(uint32_t{source[i].bits} << 16);
 }
 
-/// Rounds to nearest, ties to even; NaN stays NaN.
+/// Converts f32 to bf16: rounds to nearest, ties to even; NaN stays NaN.
 inline void convert(BF16* HWY_RESTRICT target, const float* HWY_RESTRICT source, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(source[i]);
@@ -80,7 +80,7 @@ inline void convert(F16* target, const float* source, size_t count) {
   });
 }
 
-/// Integers wrap around, so the operation runs on unsigned types.
+/// Applies `f` to two elements. Integers wrap around, so `f` gets them as unsigned values.
 template <typename T, typename F>
 inline T wrap(T a, T b, F f) {
   if constexpr (std::is_integral_v<T>) {
@@ -135,7 +135,7 @@ struct BitXor {
   }
 };
 
-/// `target` may be `left` or `right`.
+/// Computes target[i] = left[i] op right[i]. `target` may be `left` or `right`.
 template <typename Op, typename T>
 void combine(T* target, const T* left, const T* right, size_t count) {
 #pragma GCC ivdep
@@ -178,8 +178,9 @@ class TileReducer {
     }
   }
 
-  /// The value of `count` positions from `first`: an input itself, or `result`. The left operand is computed into a
-  /// tile and never into `result`, because `result` may be an input that the right operand still reads.
+  /// Computes the value of `count` positions from `first`. Returns: where the value is, an input or `result`. The left
+  /// operand is computed into a tile and never into `result`, because `result` may be an input that the right operand
+  /// still reads.
   const A* evaluate(const CanonicalTree& tree, int first, int count, A* result) {
     if (count == 1 && !tree.isPair(first)) return load(tree.firstLeaf(first));
     const int mark = depth_;
@@ -324,7 +325,8 @@ namespace agspeed::comm {
 
 namespace {
 
-/// The variant for the best instruction set of this processor; null: the set was not compiled.
+/// Returns the variant for the best instruction set of this processor. A variant is null if its instruction set was not
+/// compiled.
 template <typename Function>
 Function* choose([[maybe_unused]] Function* avx3, [[maybe_unused]] Function* avx2, Function* baseline) {
 #if HWY_ARCH_X86
@@ -342,7 +344,7 @@ ReduceAll* const bestReduceAll =
 MultiplyAll* const bestMultiplyAll =
     choose<MultiplyAll>(HWY_CHOOSE_AVX3(multiplyAll), HWY_CHOOSE_AVX2(multiplyAll), &HWY_STATIC_DISPATCH(multiplyAll));
 
-/// Bools are bytes that are 0 or 1.
+/// Returns the operation on the bytes 0 and 1 that computes `op` on bools.
 ReduceOp ofBools(ReduceOp op) {
   if (op == ReduceOp::kSum) return ReduceOp::kMax;
   return op == ReduceOp::kProduct ? ReduceOp::kMin : op;

@@ -2,8 +2,8 @@
 // Reduces buffers in memory with the widest vectors of the processor, chosen at run time. Results have the same bits on
 // every processor: there are no fused multiply-adds, and the order is fixed (see reduce_op.h).
 //
-// Thread-safety: pure functions, which allocate nothing. Any alignment is allowed. Each function states which buffers
-// may be the same.
+// All functions are pure and thread-safe, and allocate nothing. Any alignment is allowed. Each function states which
+// buffers may be the same.
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ struct Operand {
 struct Reduction {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
-  /// The result is divided by this: the number of ranks if `op` is an average and the result is final, else 1.
+  /// The divisor of the result: the number of ranks if `op` is an average and the result is final, otherwise 1.
   int divisor = 1;
 };
 
-/// target[i] = inputs[0][i] op inputs[1][i] op ..., in canonical order. `isTargetWide`: whether the target has the
-/// accumulator type. `target` may be an input of its own width, or overlaps none. Requires: checkReduction() is ok, at
-/// least one input.
+/// Computes target[i] = inputs[0][i] op inputs[1][i] op ..., in canonical order. `isTargetWide`: whether the target has
+/// the accumulator type. `target` may be an input of the same width; otherwise it must not overlap any input. Requires:
+/// checkReduction() is ok, and there is at least one input.
 void reduce(std::byte* target, bool isTargetWide, std::span<const Operand> inputs, size_t count,
             const Reduction& reduction);
 
-/// target[i] = source[i] * factor, computed in the accumulator type. Integers are computed in f64, truncated, and
+/// Computes target[i] = source[i] * factor in the accumulator type. Integers are computed in f64, truncated, and
 /// clamped to the type's range. `source` may be `target`.
 void multiply(std::byte* target, const std::byte* source, size_t count, DType dtype, double factor);
 

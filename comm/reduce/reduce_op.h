@@ -24,7 +24,7 @@ enum class ReduceOp : uint8_t {
   kSum,
   kProduct,
   kMin,  ///< for floats: NaN if any input is NaN
-  kMax,  ///< as kMin
+  kMax,  ///< for floats: NaN if any input is NaN
   kBitAnd,
   kBitOr,
   kBitXor,
@@ -32,14 +32,14 @@ enum class ReduceOp : uint8_t {
   kPremultipliedSum,  ///< the sum of inputs that each rank multiplied by its own factor
 };
 
-/// "sum", "premultiplied sum", ...
+/// Returns the name of an operation: "sum", "premultiplied sum", ...
 std::string_view toString(ReduceOp op);
 
-/// Ok if `op` is defined for `dtype`, else an error for the caller. For bools, sum and max are "or", product and min
-/// are "and".
+/// Checks whether `op` is defined for `dtype`. A failure has a message for the caller. For bools, sum and max are "or",
+/// product and min are "and".
 Status checkReduction(ReduceOp op, DType dtype);
 
-/// The type of partial results of `dtype`: f32 for f16 and bf16, else `dtype`.
+/// Returns the type of partial results of `dtype`: f32 for f16 and bf16, otherwise `dtype`.
 DType accumulatorOf(DType dtype);
 
 /// The canonical tree over `numLeaves`. Its balanced part has `numPositions` positions, a power of two. Position i is
@@ -51,9 +51,9 @@ struct CanonicalTree {
   int numPairs;      ///< positions 0..numPairs-1 are pairs
 
   bool isPair(int position) const { return position < numPairs; }
-  /// The first leaf of `position`.
+  /// Returns the first leaf of `position`.
   int firstLeaf(int position) const { return isPair(position) ? 2 * position : position + numPairs; }
-  /// The position that `leaf` belongs to.
+  /// Returns the position that `leaf` belongs to.
   int positionOf(int leaf) const { return leaf < 2 * numPairs ? leaf / 2 : leaf - numPairs; }
 };
 

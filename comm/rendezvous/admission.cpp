@@ -15,9 +15,9 @@ Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& di
   if (!isForUs) return admission;
   admission.peer = static_cast<int>(claim->from);
   const StatusOr<const Peer*> peer = directory.find(admission.peer, Clock::now());
-  if (!peer) return admission;
+  if (!peer.hasValue()) return admission;
   if (*peer == nullptr) {
-    admission.verdict = Admission::Verdict::kWait;  // its record may have appeared just after the last look-up
+    admission.verdict = Admission::Verdict::kWait;  // the peer's record may have appeared just after the last look-up
     return admission;
   }
   admission.responder = Responder::answer(request, (*peer)->secret);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Admission: decides which handshake requests a listener answers. It is the only place that does so, for every kind of
-// connection. Not thread-safe; the directory's thread.
+// Admission: decides which handshake requests the listeners of a rank answer, for all rails and for shared memory
+// (comm/transport/handshake_server.h). The server of the store is the exception: it has no directory, so it decides by
+// itself (store_server.cpp). Only the directory's thread may use it.
 #pragma once
 
 #include <optional>
@@ -17,12 +18,12 @@ struct Admission {
     kRefuse,
   };
   Verdict verdict = Verdict::kRefuse;
-  int peer = -1;                       ///< the rank that made the request; unproven while kWait
-  std::optional<Responder> responder;  ///< kAnswer
+  int peer = -1;  ///< the rank that the request names as its sender; proven only if the verdict is kAnswer
+  std::optional<Responder> responder;  ///< set if the verdict is kAnswer
 };
 
-/// Answers a request if it names this rank, epoch and protection, and its sender is a rank of this job and has proven
-/// the pair's secret.
+/// Decides about a request. The verdict is kAnswer if the request names this rank, epoch and protection, and its sender
+/// is a rank of this job and has proven the secret of the pair.
 Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& directory);
 
 }  // namespace agspeed::comm

@@ -71,7 +71,7 @@ void AsyncLookup::run(const std::shared_ptr<Shared>& shared) {
     lock.lock();
     shared->isReading = false;
     for (size_t i = 0; i < keys.size(); ++i) {
-      shared->results[keys[i]] = values ? Result(std::move((*values)[i])) : Result(values.status());
+      shared->results[keys[i]] = values.hasValue() ? Result(std::move((*values)[i])) : Result(values.status());
     }
     shared->changed.notify_all();
   }

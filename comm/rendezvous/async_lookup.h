@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // AsyncLookup: reads a store on a thread of its own. A store may block, for example because its server is stopped, and
-// the thread that drives rails must not block with it. The thread starts with the first look-up. Keys that are wanted
-// while it waits for the store go into one request.
+// the thread that drives rails must not block with it. The thread starts with the first look-up. While it waits for the
+// store, new keys are collected and then read with one request.
 //
-// Threading: one thread at a time looks up. Ownership: if the thread is still blocked 100 ms after destruction began,
-// it is detached and keeps the state that it uses.
+// Threading: only one thread at a time may call find(). Ownership: if the look-up thread is still blocked 100 ms after
+// destruction began, it is detached and keeps the state that it uses.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,8 @@ class AsyncLookup {
   ~AsyncLookup();
   AsyncLookup(const AsyncLookup&) = delete;
 
-  /// The store's answer for `key`, or nullopt while it has not answered: call again. The first call for a key waits up
-  /// to 2 ms for the answer, unless an earlier request is still unanswered.
+  /// Looks up `key`. Returns: the store's answer, or nullopt while it has not answered; then call find() again. The
+  /// first call for a key waits up to 2 ms for the answer, unless an earlier request is still unanswered.
   std::optional<Result> find(const std::string& key);
 
  private:

@@ -11,13 +11,16 @@ namespace agspeed::comm {
 
 std::string Directory::recordKey(uint32_t epoch, int rank) { return formatText("agspeed/{}/rank/{}", epoch, rank); }
 
+Directory::Directory(Store& store, DirectoryOptions options) : Directory(std::move(options)) {
+  store_ = &store;
+  lookup_.emplace(store.reader());
+}
+
+Directory::Directory(DirectoryOptions options)
+    : options_(std::move(options)), names_(options_.names), keys_(KeyPair::generate()) {}
+
 Status Directory::publish(std::vector<RailAddress> rails) {
   rails_ = std::move(rails);
-  AG_ASSIGN_OR_RETURN(const int64_t numStarts, store_.add(recordKey(options_.epoch, options_.rank) + "/starts", 1));
-  if (numStarts != 1) {
-    return invalidArgument("rank {} was started twice in epoch {}: every process of the job needs a rank of its own",
-                           options_.rank, options_.epoch);
-  }
   PeerRecord record;
   record.protection = options_.protection;
   record.epoch = options_.epoch;
@@ -25,19 +28,40 @@ Status Directory::publish(std::vector<RailAddress> rails) {
   record.worldSize = static_cast<uint32_t>(options_.size);
   record.publicKey = keys_.publicKey();
   record.rails = rails_;
-  return store_.set(recordKey(options_.epoch, options_.rank), encodePeerRecord(record, options_.key));
+  record_ = encodePeerRecord(record, options_.key);
+  if (store_ == nullptr) return {};
+  const std::string key = recordKey(options_.epoch, options_.rank);
+  AG_ASSIGN_OR_RETURN(const int64_t numStarts, store_->add(key + "/starts", 1));
+  if (numStarts != 1) {
+    return invalidArgument("{} was started twice in epoch {}: every process of the job needs a rank of its own",
+                           names_.of(options_.rank), options_.epoch);
+  }
+  return store_->set(key, record_);
+}
+
+void Directory::introduce(int rank, std::string name, const std::string& record) {
+  names_.set(rank, std::move(name));
+  Entry& entry = entries_[rank];
+  if (!entry.peer && !entry.failure) (void)add(rank, entry, record);
 }
 
 StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   Entry& entry = entries_[rank];
   if (entry.peer) return &*entry.peer;
-  if (!entry.failure) return entry.failure;
+  if (entry.failure) return *entry.failure;
   if (!entry.wantedSince) entry.wantedSince = now;
+  if (store_ != nullptr) return lookUp(rank, entry, now);
+  entry.nextTry = nextRetry(*entry.wantedSince, now);
+  warnOfMissing(rank, entry, now);
+  return nullptr;
+}
+
+StatusOr<const Peer*> Directory::lookUp(int rank, Entry& entry, TimePoint now) {
   if (!entry.requestedAt) {
     if (now < entry.nextTry) return nullptr;
     entry.requestedAt = now;
   }
-  const std::optional<AsyncLookup::Result> result = lookup_.find(recordKey(options_.epoch, rank));
+  const std::optional<AsyncLookup::Result> result = lookup_->find(recordKey(options_.epoch, rank));
   if (!result) {
     entry.nextTry = nextRetry(*entry.requestedAt, now);
     AG_RETURN_IF_ERROR(checkStore(rank, entry, now));
@@ -46,15 +70,18 @@ StatusOr<const Peer*> Directory::find(int rank, TimePoint now) {
   entry.requestedAt.reset();
   entry.isWarned = false;
   entry.nextTry = nextRetry(*entry.wantedSince, now);
-  AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, *result);
-  if (!text) {
-    warnOfMissing(rank, entry, now);
-    return nullptr;
-  }
-  StatusOr<Peer> peer = check(rank, *text);
-  if (!peer) {
-    entry.failure = peer.status().withContext(formatText("rank {} cannot use rank {}", options_.rank, rank));
-    return entry.failure;
+  AG_ASSIGN_OR_RETURN(const std::optional<std::string> record, *result);
+  if (record) return add(rank, entry, *record);
+  warnOfMissing(rank, entry, now);
+  return nullptr;
+}
+
+StatusOr<const Peer*> Directory::add(int rank, Entry& entry, const std::string& record) const {
+  StatusOr<Peer> peer = check(rank, record);
+  if (!peer.hasValue()) {
+    entry.failure =
+        peer.status().withContext(formatText("{} cannot use {}", names_.of(options_.rank), names_.of(rank)));
+    return *entry.failure;
   }
   entry.peer = std::move(peer).value();
   return &*entry.peer;
@@ -64,9 +91,9 @@ void Directory::warnOfMissing(int rank, const Entry& entry, TimePoint now) {
   const auto late = std::chrono::duration_cast<std::chrono::seconds>(now - *entry.wantedSince);
   if (late < kLateAfter || std::exchange(isLateWarned_, true)) return;
   AG_LOG(kWarn,
-         "rank {} has waited for rank {} for {} s: that rank has not joined; it may be late, or have failed to start: "
-         "look at its output",
-         options_.rank, rank, late.count());
+         "{} has waited for {} for {} s: that rank has not joined; it may be late, or have failed to start: look at "
+         "its output",
+         names_.of(options_.rank), names_.of(rank), late.count());
 }
 
 Directory::TimePoint Directory::nextRetry(TimePoint since, TimePoint now) {
@@ -82,9 +109,9 @@ Status Directory::checkStore(int rank, Entry& entry, TimePoint now) const {
   const auto late = std::chrono::duration_cast<std::chrono::milliseconds>(now - *entry.requestedAt);
   if (late < kWarnAfter) return {};
   const std::string text = formatText(
-      "rank {} asked the store for rank {} {} ms ago and has no answer: is the process that serves the store (torchrun "
-      "or rank 0, as a rule) alive?",
-      options_.rank, rank, late.count());
+      "{} asked the store for {} {} ms ago and has no answer: is the process that serves the store (torchrun or rank "
+      "0, as a rule) alive?",
+      names_.of(options_.rank), names_.of(rank), late.count());
   if (late > options_.storeTimeout) return unavailable("timed out: " + text);
   if (!std::exchange(entry.isWarned, true)) AG_LOG(kWarn, text);
   return {};

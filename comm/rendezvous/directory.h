@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directory: the records of the other ranks, each read from the store when it is first needed. Starting a rank
-// therefore costs two writes, whatever the number of ranks. A store that does not answer blocks only the directory's
-// look-up thread. Owned by the messenger; one thread at a time; the store outlives it.
+// Directory: publishes the record of this rank in the store, and reads the record of another rank when it is first
+// needed. Starting a rank therefore costs two writes, whatever the number of ranks. If the store does not answer, only
+// the directory's look-up thread blocks. A directory without a store gets the records of other ranks by introduce().
+// Only one thread at a time may use a directory. The messenger owns it, and the store outlives it.
 #pragma once
 
 #include <chrono>
@@ -12,6 +13,7 @@
 
 #include "comm/rendezvous/async_lookup.h"
 #include "comm/rendezvous/peer_record.h"
+#include "comm/rendezvous/rank_names.h"
 #include "comm/rendezvous/store.h"
 
 namespace agspeed::comm {
@@ -21,12 +23,13 @@ struct DirectoryOptions {
   int size = 1;
   uint32_t epoch = 0;  ///< incarnation of the group; each has its own records
   Protection protection = Protection::kAuthenticated;
-  /// Empty: opportunistic; an attacker who can change the store can then pose as another rank.
+  /// Empty: the mode is opportunistic, and an attacker who can change the store can pose as another rank.
   JobKey key;
   std::chrono::milliseconds storeTimeout{10000};  ///< a look-up fails if the store has not answered after this time
+  RankNames names;                                ///< introduce() sets the name of a peer
 };
 
-/// Another rank, with a checked record.
+/// Another rank, whose record is verified.
 struct Peer {
   PeerRecord record;
   Digest secret{};  ///< shared with this peer alone
@@ -36,29 +39,38 @@ class Directory {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  Directory(Store& store, DirectoryOptions options)
-      : store_(store), options_(std::move(options)), keys_(KeyPair::generate()), lookup_(store.reader()) {}
+  Directory(Store& store, DirectoryOptions options);
+  /// Makes a directory without a store.
+  explicit Directory(DirectoryOptions options);
 
   const DirectoryOptions& options() const { return options_; }
+  RankNames& names() { return names_; }
   const std::vector<RailAddress>& rails() const { return rails_; }
   const KeyPair::PublicKey& publicKey() const { return keys_.publicKey(); }
 
-  /// The store's key of a rank's record.
+  /// Returns the key under which the store has the record of a rank.
   static std::string recordKey(uint32_t epoch, int rank);
 
-  /// Publishes that this rank listens on `rails`. Invalid argument: the rank has been published before.
+  /// Makes the record of this rank, which listens on `rails`, and publishes it in the store, if there is one. Invalid
+  /// argument: the rank has been published before.
   Status publish(std::vector<RailAddress> rails);
+  /// Returns the encoded record of this rank. Requires: publish().
+  const std::string& record() const { return record_; }
+  /// Adds a peer by its encoded record. If the record is not valid, find() fails. `name`: for errors and log lines.
+  /// Later calls for the same peer change only its name.
+  void introduce(int rank, std::string name, const std::string& record);
 
-  /// The peer; nullptr while it has not published itself or the store has not answered; or why it cannot be connected.
-  /// Invalid argument is final; unavailable means that the store cannot be read. The call does not wait for the store.
-  /// It asks for a missing peer every 5 ms at first and less often the longer the peer is missing. The pointer stays
-  /// valid.
+  /// Looks up a peer. Returns: the peer, whose pointer stays valid; nullptr while the peer has not published itself or
+  /// the store has not answered; or the reason why the peer cannot be connected. Invalid argument is final; unavailable
+  /// means that the store cannot be read. The call waits at most 2 ms for the store (AsyncLookup). It asks for a
+  /// missing peer every 5 ms at first, and less often the longer the peer is missing.
   StatusOr<const Peer*> find(int rank, TimePoint now);
-  /// When to call find() again for a peer that was missing or for which the store has not answered.
+  /// Returns when to call find() again for a peer that was missing or for which the store has not answered.
   TimePoint askAgainAt(int rank) const;
 
  private:
-  /// The pauses grow because one store serves all ranks, and a late rank may be minutes late.
+  /// The pauses between look-ups of a missing rank. They grow because one store serves all ranks, and a late rank may
+  /// be minutes late.
   static constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};
   static constexpr int kPausesPerWait = 16;
   static constexpr std::chrono::milliseconds kWarnAfter{500};
@@ -66,26 +78,32 @@ class Directory {
 
   struct Entry {
     std::optional<Peer> peer;
-    Status failure;
+    std::optional<Status> failure;  ///< why the rank cannot be connected; final
     std::optional<TimePoint> wantedSince;
     TimePoint nextTry{};
-    std::optional<TimePoint> requestedAt;  ///< while the store has not answered
+    std::optional<TimePoint> requestedAt;  ///< when the store was asked; nullopt: no request is unanswered
     bool isWarned = false;
   };
-  /// The pause before the next try grows with the time since `since`.
+  /// Returns the time of the next look-up. The pause before it grows with the time since `since`.
   static TimePoint nextRetry(TimePoint since, TimePoint now);
-  /// Warns about the first rank that is late, and only about that one.
+  /// Looks up a peer in the store.
+  StatusOr<const Peer*> lookUp(int rank, Entry& entry, TimePoint now);
+  /// Verifies the record of a peer, and keeps the peer or the reason why it cannot be connected.
+  StatusOr<const Peer*> add(int rank, Entry& entry, const std::string& record) const;
+  /// Logs a warning if `rank` is late and no warning about a late rank was logged before.
   void warnOfMissing(int rank, const Entry& entry, TimePoint now);
   Status checkStore(int rank, Entry& entry, TimePoint now) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;
 
-  Store& store_;
+  Store* store_ = nullptr;  ///< nullptr: there is none
   const DirectoryOptions options_;
+  RankNames names_;
   const KeyPair keys_;
   std::vector<RailAddress> rails_;
+  std::string record_;
   std::map<int, Entry> entries_;
   bool isLateWarned_ = false;
-  AsyncLookup lookup_;
+  std::optional<AsyncLookup> lookup_;  ///< set if there is a store
 };
 
 }  // namespace agspeed::comm

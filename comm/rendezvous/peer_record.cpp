@@ -21,7 +21,7 @@ Digest proofOf(ByteView text, const JobKey& key) {
   return hmacSha256(recordKey, text);
 }
 
-/// The fields after magic and version.
+/// Reads the fields after magic and version.
 PeerRecord takeFields(ByteReader& reader) {
   PeerRecord record;
   record.protection = Protection(reader.take<uint8_t>());
@@ -39,7 +39,7 @@ PeerRecord takeFields(ByteReader& reader) {
   return record;
 }
 
-/// For each rail, whether any of `others` is in its network.
+/// Returns for each of `rails` whether any of `others` is in its network.
 std::vector<bool> haveNeighbours(const std::vector<RailAddress>& rails, const std::vector<RailAddress>& others) {
   std::vector<bool> result;
   for (const RailAddress& rail : rails) {

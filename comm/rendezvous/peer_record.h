@@ -5,7 +5,7 @@
 //   text (at most kMaxRecordBytes): magic "AGREC", version, then the fields below in order, rails last, then 32 bytes
 //   of HMAC-SHA256 under the job key, zeros without one.
 //
-// Pure functions; thread-safe.
+// All functions are pure and thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@
 
 namespace agspeed::comm {
 
-/// Where a rank listens.
+/// The address at which one rail of a rank listens.
 struct RailAddress {
   IpAddress address;
   uint8_t prefixBits = 0;
@@ -40,15 +40,16 @@ struct PeerRecord {
   bool operator==(const PeerRecord&) const = default;
 };
 
-/// Requires: at most kMaxRails rails.
+/// Encodes a record, and proves the key if there is one. Requires: at most kMaxRails rails.
 std::string encodePeerRecord(const PeerRecord& record, const JobKey& key);
-/// Invalid argument: the record is malformed, of another version, or not made with `key`; the message says which.
+/// Verifies and parses a record. Invalid argument: the record is malformed, of another version, or not made with `key`;
+/// the message has the reason.
 StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key);
 
-/// For each rail of `mine`, the index of the rail of `theirs` that it connects to; -1: none. Each rail of `theirs` is
-/// used once. A rail is paired with one of the same network, else with one of the same address family; the search
-/// begins at the rail's own index. If both ranks are in two networks, rails are not paired across these networks,
-/// because there may be no route between them.
+/// Pairs the rails of two ranks. Returns: for each rail of `mine`, the index of the rail of `theirs` that it connects
+/// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with one of the same network, or else
+/// with one of the same address family; the search begins at the rail's own index. If both ranks are in two networks,
+/// rails are not paired across these networks, because there may be no route between them.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm

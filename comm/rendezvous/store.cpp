@@ -23,8 +23,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{50};
 
-/// A descriptor that closes itself and opens regular files only. It does not follow a link. For a pipe or a device the
-/// descriptor is -1 and errno EINVAL, and opening does not block.
+/// Opens a regular file, and closes it in the destructor. It does not follow links. For a pipe or a device, get() is -1
+/// and errno is EINVAL, and opening does not block.
 class File {
  public:
   File(const std::string& path, int flags)

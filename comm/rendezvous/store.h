@@ -32,14 +32,14 @@ class Store {
   virtual ~Store() = default;
   /// Replaces the value of `key`.
   virtual Status set(const std::string& key, const std::string& value) = 0;
-  /// The value, or nullopt if the key is not set. Does not wait for the key.
+  /// Returns the value, or nullopt if the key is not set. Does not wait until the key is set.
   virtual StatusOr<std::optional<std::string>> tryGet(const std::string& key) = 0;
-  /// A function that does tryGet() for several keys, for use on another thread; one request may serve all keys. If it
-  /// can block, it owns the state that it needs and may outlive the store.
+  /// Returns a function that does tryGet() for several keys, for use on another thread. It may read all keys with one
+  /// request. If it can block, it owns the state that it needs, and may outlive the store.
   virtual Reader reader();
   /// Adds to the counter `key`, which starts at 0, and returns the sum. A key is a counter or a value, not both.
   virtual StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
-  /// Sets `key` if it is not set. Returns: the value that it then has, which is the same for all callers.
+  /// Sets `key` if it is not set. Returns: the value that the key then has, which is the same for all callers.
   virtual StatusOr<std::string> setOnce(const std::string& key, const std::string& value) = 0;
 
   /// Blocks until `key` is set or `deadline` has passed. Returns: its value, or nullopt. It polls with pauses of 1 to
@@ -47,7 +47,7 @@ class Store {
   StatusOr<std::optional<std::string>> getUntil(const std::string& key, std::chrono::steady_clock::time_point deadline);
 };
 
-/// For ranks that are threads of one process. Thread-safe.
+/// A store in memory, for ranks that are threads of one process. Thread-safe.
 class MemoryStore final : public Store {
  public:
   Status set(const std::string& key, const std::string& value) override;
@@ -61,7 +61,8 @@ class MemoryStore final : public Store {
   std::map<std::string, int64_t> counters_;
 };
 
-/// For processes that share a folder, which exists and is private to the job; one file per key. Thread-safe.
+/// A store in a folder, for processes that share it. The folder exists and is private to the job. Each key has one
+/// file. Thread-safe.
 class FileStore final : public Store {
  public:
   explicit FileStore(std::string folder) : folder_(std::move(folder)) {}
@@ -79,7 +80,7 @@ class FileStore final : public Store {
   std::string folder_;
 };
 
-/// Another store, with `prefix` in front of all keys. Thread-safe if that store is.
+/// Wraps another store, and puts `prefix` in front of all keys. Thread-safe if the other store is.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::shared_ptr<Store> store, std::string prefix)

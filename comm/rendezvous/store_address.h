@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreAddress: the address at which a StoreServer listens, as text and for system calls. Pure, except that it looks up
-// names and makes sockets; thread-safe.
+// StoreAddress: the address at which a StoreServer listens, as text and for system calls. Thread-safe.
 #pragma once
 
 #include <sys/socket.h>
@@ -21,7 +20,8 @@ struct StoreAddress {
   /// Parses "10.0.0.1:29500", "[fd00::1]:29500" or "node7:29500". The look-up of a name may block.
   static StatusOr<StoreAddress> parse(const std::string& text);
 
-  /// A stream socket for this address family, closed on exec. Not open if the system cannot make one; errno says why.
+  /// Makes a stream socket for this address family, which is closed on exec. If the system cannot make one, the result
+  /// is not open, and errno has the reason.
   FileDescriptor socket(int flags = 0) const;
 };
 

@@ -53,7 +53,7 @@ StoreBytes encode(const StoreRequest& request) {
 }
 
 StoreBytes encode(const StoreReply& reply) {
-  const std::string& text = reply.status ? reply.value.value_or("") : reply.status.message();
+  const std::string& text = reply.status.isOk() ? reply.value.value_or("") : reply.status.message();
   const ByteView kept = bytesOf(std::string_view(text).substr(0, Store::kMaxValueBytes));
   StoreBytes body(kReplyHeadBytes + kept.size());
   ByteWriter(body)

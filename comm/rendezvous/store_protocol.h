@@ -7,7 +7,7 @@
 //   reply       code of the status (1), whether there is a value (1), number (8), value or the status's message
 //
 // Numbers are little-endian. An end parses messages only after the handshake, and a body only after its tag has been
-// verified. Pure: no sockets, no clock. Not thread-safe.
+// verified. The code uses no sockets and no clock. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ namespace agspeed::comm {
 constexpr uint32_t kStoreRank = UINT32_MAX;
 constexpr size_t kMaxStoreKeyBytes = 4096;
 
-/// The secret that both ends derive from the job key. Requires: `key` is not empty.
+/// Derives the secret of the handshake from the job key. Requires: `key` is not empty.
 Digest storeSecret(const JobKey& key);
 
 struct StoreRequest {
@@ -47,21 +47,21 @@ using StoreBytes = std::vector<std::byte>;
 
 StoreBytes encode(const StoreRequest& request);
 StoreBytes encode(const StoreReply& reply);
-/// Nullopt if the bytes are not a valid request or reply.
+/// Parses the body of a request or a reply. Returns nullopt if it is not valid.
 std::optional<StoreRequest> decodeStoreRequest(std::span<const std::byte> body);
 std::optional<StoreReply> decodeStoreReply(std::span<const std::byte> body);
 
-/// Both directions of one connection, after its handshake.
+/// Seals and opens the messages of one connection after its handshake, in both directions.
 class StoreChannel {
  public:
   enum class End : uint8_t { kClient, kServer };
 
   StoreChannel(const SealKey& key, End end);
 
-  /// Makes a message with this body.
+  /// Returns the message with this body: its length, the body and its tag.
   StoreBytes seal(std::span<const std::byte> body);
-  /// Removes the first message from `arrived`. Returns: its body; nullopt while it is incomplete; data loss if the
-  /// other end did not send it, after which the connection cannot be used.
+  /// Removes the first message from `arrived`. Returns: its body; nullopt while the message is incomplete; data loss if
+  /// the message is too long or the other end did not send it. After a data loss, the connection cannot be used.
   StatusOr<std::optional<StoreBytes>> take(StoreBytes& arrived);
 
  private:

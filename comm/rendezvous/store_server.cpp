@@ -19,16 +19,15 @@ namespace {
 
 constexpr size_t kReadBytes = 16384;
 constexpr int kBacklog = 256;
-/// One more unauthenticated connection replaces the oldest: a real rank needs only one round trip for its proof.
-constexpr ptrdiff_t kMaxUnauthenticated = 128;
-constexpr std::chrono::seconds kHandshakeTime{3};
+/// A rank needs only one round trip for its proof.
+constexpr PendingLimits kLimits = {128, kRequestBytes, std::chrono::seconds(3)};
 constexpr std::chrono::milliseconds kPauseWithoutDescriptors{100};
 
 uint16_t portOf(const FileDescriptor& socket) {
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size);
-  // Both kinds of address have the port in the same place.
+  // IPv4 and IPv6 addresses have the port in the same place.
   return ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port);
 }
 
@@ -44,7 +43,6 @@ std::array<std::byte, kSize> takeFirst(StoreBytes& bytes) {
 
 struct StoreServer::Connection {
   FileDescriptor socket;
-  Clock::time_point until;  ///< the deadline of its handshake
   std::optional<Responder> responder;
   std::optional<StoreChannel> channel;  ///< set when the client has proven the key
   StoreBytes arrived, unsent;
@@ -77,7 +75,11 @@ StatusOr<std::unique_ptr<StoreServer>> StoreServer::start(const StoreAddress& ad
 }
 
 StoreServer::StoreServer(FileDescriptor listener, FileDescriptor wakeUp, uint16_t port, const JobKey& key)
-    : listener_(std::move(listener)), wakeUp_(std::move(wakeUp)), port_(port), secret_(storeSecret(key)) {}
+    : listener_(std::move(listener)),
+      wakeUp_(std::move(wakeUp)),
+      port_(port),
+      secret_(storeSecret(key)),
+      pending_(kLimits) {}
 
 StoreServer::~StoreServer() {
   const uint64_t one = 1;
@@ -87,28 +89,20 @@ StoreServer::~StoreServer() {
 
 void StoreServer::serve() {
   while (true) {
-    const auto isUnauthenticated = [](const auto& each) { return !each->channel.has_value(); };
-    std::vector<pollfd> watched = {{wakeUp_.get(), POLLIN, 0}};
-    watched.push_back({listener_.get(), POLLIN, 0});
-    for (const auto& each : connections_) {
+    (void)pending_.takeLate(Clock::now());
+    std::vector<Connection*> served;
+    pending_.forEach([&](Connection& each) { served.push_back(&each); });
+    for (const auto& each : connections_) served.push_back(each.get());
+    std::vector<pollfd> watched = {{wakeUp_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+    for (const Connection* each : served) {
       watched.push_back({each->socket.get(), static_cast<int16_t>(each->unsent.empty() ? POLLIN : POLLOUT), 0});
     }
-    const bool hasTimer = std::any_of(connections_.begin(), connections_.end(), isUnauthenticated);
-    poll(watched.data(), watched.size(), hasTimer ? static_cast<int>(kPauseWithoutDescriptors.count()) : -1);
+    poll(watched.data(), watched.size(), pending_.isEmpty() ? -1 : static_cast<int>(pending_.kCheckInterval.count()));
     if (watched[0].revents != 0) return;
-    const auto now = Clock::now();
-    for (size_t i = 2; i < watched.size(); ++i) {
-      std::unique_ptr<Connection>& each = connections_[i - 2];
-      bool isOfUse = each->channel.has_value() || now < each->until;
-      if (isOfUse && watched[i].revents != 0) isOfUse = each->unsent.empty() ? read(*each) : write(*each);
-      if (!isOfUse) each = nullptr;
+    for (size_t i = 0; i < served.size(); ++i) {
+      if (watched[i + 2].revents != 0) proceed(*served[i]);
     }
-    std::erase(connections_, nullptr);
-    if (watched[1].revents == 0) continue;
-    accept();
-    if (std::count_if(connections_.begin(), connections_.end(), isUnauthenticated) > kMaxUnauthenticated) {
-      connections_.erase(std::find_if(connections_.begin(), connections_.end(), isUnauthenticated));
-    }
+    if (watched[1].revents != 0) accept();
   }
 }
 
@@ -121,14 +115,25 @@ void StoreServer::accept() {
   }
   auto made = std::make_unique<Connection>();
   made->socket = std::move(socket);
-  made->until = Clock::now() + kHandshakeTime;
-  connections_.push_back(std::move(made));
+  (void)pending_.add(std::move(made));
+}
+
+void StoreServer::proceed(Connection& connection) {
+  const bool wasProven = connection.channel.has_value();
+  const bool isOpen = connection.unsent.empty() ? read(connection) : write(connection);
+  if (!wasProven && (!isOpen || connection.channel.has_value())) {
+    std::unique_ptr<Connection> taken = pending_.take(connection);
+    if (isOpen) connections_.push_back(std::move(taken));
+  } else if (!isOpen) {
+    std::erase_if(connections_, [&](const auto& each) { return each.get() == &connection; });
+  }
 }
 
 bool StoreServer::read(Connection& connection) {
   const size_t before = connection.arrived.size();
-  connection.arrived.resize(before + kReadBytes);
-  const ssize_t count = recv(connection.socket.get(), connection.arrived.data() + before, kReadBytes, 0);
+  const size_t room = connection.channel.has_value() ? kReadBytes : pending_.limits().numBytes - before;
+  connection.arrived.resize(before + room);
+  const ssize_t count = recv(connection.socket.get(), connection.arrived.data() + before, room, 0);
   connection.arrived.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   return count > 0 && answer(connection) && write(connection);
@@ -138,7 +143,7 @@ bool StoreServer::answer(Connection& connection) {
   if (!connection.channel.has_value() && !answerHandshake(connection)) return false;
   while (connection.channel.has_value()) {
     const auto body = connection.channel->take(connection.arrived);
-    if (!body) return false;
+    if (!body.hasValue()) return false;
     if (!body->has_value()) return true;
     const std::optional<StoreRequest> request = decodeStoreRequest(**body);
     if (!request.has_value()) return false;
@@ -180,17 +185,17 @@ StoreReply StoreServer::perform(const StoreRequest& request) {
     case StoreRequest::Operation::kSet: reply.status = store_->set(request.key, request.value); break;
     case StoreRequest::Operation::kTryGet: {
       auto found = store_->tryGet(request.key);
-      found ? void(reply.value = std::move(*found)) : void(reply.status = found.status());
+      found.hasValue() ? void(reply.value = std::move(*found)) : void(reply.status = found.status());
       break;
     }
     case StoreRequest::Operation::kAdd: {
       const auto sum = store_->add(request.key, request.amount);
-      sum ? void(reply.number = *sum) : void(reply.status = sum.status());
+      sum.hasValue() ? void(reply.number = *sum) : void(reply.status = sum.status());
       break;
     }
     case StoreRequest::Operation::kSetOnce: {
       auto kept = store_->setOnce(request.key, request.value);
-      kept ? void(reply.value = std::move(*kept)) : void(reply.status = kept.status());
+      kept.hasValue() ? void(reply.value = std::move(*kept)) : void(reply.status = kept.status());
       break;
     }
   }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // StoreServer: serves a MemoryStore to ranks on other hosts that prove the job key. It listens on one address only and
-// answers at once. An unauthenticated connection may hold about 16 KiB for at most 3 s, and there are at most 128 of
-// them: one more replaces the oldest.
+// answers at once. PendingConnections bounds the cost of unauthenticated peers.
 //
-// Threading: a thread of its own serves; the store may be used from any thread. Ownership: the destructor closes all
-// connections; the store may outlive the server.
+// Threading: the server's own thread serves all connections; any thread may use the store. Ownership: the destructor
+// closes all connections; the store may outlive the server.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/io/clock.h"
 #include "comm/io/file_descriptor.h"
+#include "comm/rendezvous/pending_connections.h"
 #include "comm/rendezvous/store_address.h"
 #include "comm/rendezvous/store_protocol.h"
 
@@ -21,7 +20,8 @@ namespace agspeed::comm {
 
 class StoreServer {
  public:
-  /// Listens at `address`; port 0 selects a free port. Fails without a job key, because clients have nothing to prove.
+  /// Starts a server at `address`; port 0 selects a free port. Fails without a job key, because clients could prove
+  /// nothing.
   static StatusOr<std::unique_ptr<StoreServer>> start(const StoreAddress& address, const JobKey& key);
   ~StoreServer();
 
@@ -34,7 +34,9 @@ class StoreServer {
   StoreServer(FileDescriptor listener, FileDescriptor wakeUp, uint16_t port, const JobKey& key);
   void serve();
   void accept();
-  /// These four return whether the connection may stay open.
+  /// Continues a connection that is ready, and destroys it if that ends it.
+  void proceed(Connection& connection);
+  /// read(), answer(), answerHandshake() and write() return whether the connection may stay open.
   bool read(Connection& connection);
   bool answer(Connection& connection);
   bool answerHandshake(Connection& connection);
@@ -45,7 +47,8 @@ class StoreServer {
   const uint16_t port_;
   const Digest secret_;
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
-  std::vector<std::unique_ptr<Connection>> connections_;
+  PendingConnections<Connection> pending_;
+  std::vector<std::unique_ptr<Connection>> connections_;  ///< whose clients have proven the key
   std::thread thread_;
 };
 

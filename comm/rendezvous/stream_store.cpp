@@ -18,8 +18,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The limit for one read or write; the server answers at once.
-constexpr std::chrono::seconds kPatience{10};
+/// The timeout of one read or write. A live server answers at once.
+constexpr std::chrono::seconds kIoTimeout{10};
 /// A server with another key always closes the connection during the handshake. A server that ends or is overloaded may
 /// do so, too, so the client concludes that the key differs only after this number of closed handshakes in a row.
 constexpr int kMaxClosed = 5;
@@ -31,7 +31,7 @@ class StreamStore::Connection {
  public:
   Connection(StoreAddress address, const JobKey& key) : address_(std::move(address)), secret_(storeSecret(key)) {}
 
-  /// Connects and does the handshake. Unavailable: try again.
+  /// Connects and does the handshake. Unavailable: the caller may try again.
   Status open() {
     const std::lock_guard lock(mutex_);
     return openLocked();
@@ -45,8 +45,8 @@ class StreamStore::Connection {
     const std::lock_guard lock(mutex_);
     if (!socket_.isOpen()) AG_RETURN_IF_ERROR(openLocked());
     StatusOr<StoreReply> reply = askLocked(request);
-    if (!reply) close();
-    if (reply && !reply->status) return reply->status;
+    if (!reply.hasValue()) close();
+    if (reply.hasValue() && !reply->status.isOk()) return reply->status;
     return reply;
   }
 
@@ -55,18 +55,18 @@ class StreamStore::Connection {
     close();
     socket_ = address_.socket();
     if (!socket_.isOpen()) return unavailable("cannot reach the store at {}: {}", address_.text, describeError(errno));
-    const timeval patience{.tv_sec = kPatience.count(), .tv_usec = 0};
+    const timeval timeout{.tv_sec = kIoTimeout.count(), .tv_usec = 0};
     for (const int option : {SO_SNDTIMEO, SO_RCVTIMEO}) {
-      setsockopt(socket_.get(), SOL_SOCKET, option, &patience, sizeof(patience));
+      setsockopt(socket_.get(), SOL_SOCKET, option, &timeout, sizeof(timeout));
     }
     const auto* target = reinterpret_cast<const sockaddr*>(&address_.system);
     if (::connect(socket_.get(), target, address_.systemBytes) != 0) {
       const int error = errno;
       close();
-      return unavailable("nobody serves a store at {}: {}", address_.text, std::strerror(error));
+      return unavailable("no process serves a store at {}: {}", address_.text, std::strerror(error));
     }
     const Status status = shakeHands();
-    if (!status) close();
+    if (!status.isOk()) close();
     return status;
   }
 
@@ -123,7 +123,7 @@ class StreamStore::Connection {
     return {};
   }
 
-  /// Returns: the number of bytes read; 0 if the other end has closed the connection.
+  /// Reads some bytes. Returns: the number of bytes read; 0 if the other end has closed the connection.
   StatusOr<size_t> read(std::span<std::byte> bytes) {
     while (true) {
       const ssize_t count = recv(socket_.get(), bytes.data(), bytes.size(), 0);
@@ -145,20 +145,20 @@ class StreamStore::Connection {
   std::mutex mutex_;
   FileDescriptor socket_;
   std::optional<StoreChannel> channel_;
-  int numClosed_ = 0;  ///< handshakes in a row that the server closed
+  int numClosed_ = 0;  ///< how many handshakes in a row the server has closed
   StoreBytes arrived_;
 };
 
 StatusOr<std::unique_ptr<StreamStore>> StreamStore::connect(const StoreAddress& address, const JobKey& key,
                                                             std::chrono::steady_clock::time_point deadline) {
   if (key.empty()) {
-    return invalidArgument("the store at {} is served to who proves the job key: set AGSPEED_JOB_KEY_FILE",
+    return invalidArgument("the store at {} serves only processes that prove the job key: set AGSPEED_JOB_KEY_FILE",
                            address.text);
   }
   auto connection = std::make_shared<Connection>(address, key);
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     const Status status = connection->open();
-    if (status) return std::unique_ptr<StreamStore>(new StreamStore(std::move(connection)));
+    if (status.isOk()) return std::unique_ptr<StreamStore>(new StreamStore(std::move(connection)));
     const bool isFinal = status.code() != StatusCode::kUnavailable;
     if (isFinal || std::chrono::steady_clock::now() + pause > deadline) return status;
     std::this_thread::sleep_for(pause);

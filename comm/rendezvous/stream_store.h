@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// StreamStore: the store of a StoreServer, over one connection; both ends have proven the job key. If the connection is
-// lost, the interrupted call fails as unavailable, although the server may have executed it; the next call reconnects.
+// StreamStore: accesses the store of a StoreServer over one connection, on which both ends have proven the job key. If
+// the connection is lost, the interrupted call fails as unavailable, although the server may have executed it. The next
+// call connects again.
 //
 // Thread-safe: each call takes a round trip, and calls from several threads run one after another. Readers share the
 // connection and may outlive the store.
@@ -16,7 +17,8 @@ namespace agspeed::comm {
 
 class StreamStore final : public Store {
  public:
-  /// Connects, and waits for the server until `deadline`. Invalid argument: the server has another key.
+  /// Connects, and waits for the server until `deadline`. Invalid argument: `key` is empty, or the server has another
+  /// key.
   static StatusOr<std::unique_ptr<StreamStore>> connect(const StoreAddress& address, const JobKey& key,
                                                         std::chrono::steady_clock::time_point deadline);
   ~StreamStore() override;

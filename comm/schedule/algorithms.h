@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Declares the functions named in catalog.def. Each makes one rank's schedule of its algorithm for any number of ranks.
-// The algorithm's file describes it. Pure; thread-safe.
+// Declares the functions named in catalog.def. Each function makes one rank's schedule of its algorithm, for any number
+// of ranks. The file of an algorithm describes it. All functions are pure and thread-safe.
 #pragma once
 
 #include "comm/schedule/schedule_builder.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All algorithms, as a table made from catalog.def.
+// The catalog: a table of all algorithms, made from catalog.def.
 #pragma once
 
 #include <span>
@@ -11,20 +11,20 @@ namespace agspeed::comm {
 
 /// The order in which an algorithm reduces; see catalog.def.
 enum class Order : uint8_t { kCanonical, kAnyOrder };
-/// Where the chunks of its buffers may lie.
+/// Where the chunks of an algorithm's buffers may be in memory; see catalog.def.
 enum class Memory : uint8_t { kChunks, kContiguous };
 
 struct Algorithm {
   Collective collective;
   std::string_view name;
-  Schedule (*make)(const ScheduleRequest& request);  ///< makes the schedule of any rank of any number of ranks
+  Schedule (*make)(const ScheduleRequest& request);  ///< makes the schedule of one rank
   Order order;
   Memory memory;
 };
 
-/// All algorithms; the algorithms of one collective are adjacent.
+/// Returns all algorithms; the algorithms of one collective are adjacent.
 std::span<const Algorithm> algorithms();
-/// The algorithm with this name, or nullptr.
+/// Returns the algorithm with this name, or nullptr if there is none.
 const Algorithm* findAlgorithm(Collective collective, std::string_view name);
 
 }  // namespace agspeed::comm

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct algorithms: every two ranks with data for each other exchange one message per phase.
+// Direct algorithms: in each phase, a rank sends one message to every rank that needs its data. No other rank forwards
+// this data.
 //
-// A buffer has a chunk per rank. To reduce, the owner of a chunk receives all contributions and sums them at once. To
-// gather, every owner sends its chunk to all ranks. Each rank sends and receives the least possible bytes, in one or
-// two rounds of p - 1 messages. Rank r starts with its successor, so that not all ranks send to the same rank first.
+// A buffer has a chunk per rank. To reduce, the owner of a chunk receives all contributions and reduces them in one
+// step. To gather, every owner sends its chunk to all ranks. Each rank sends and receives the least possible bytes, in
+// one or two rounds of p - 1 messages. Rank r starts with its successor, so that not all ranks send to the same rank
+// first.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {
@@ -12,11 +14,13 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// A rank's peers in the order of their distance.
+/// Visits the peers of a rank in the order of their distance.
 class Peers {
  public:
   explicit Peers(const ScheduleRequest& request) : rank_(request.rank), size_(request.numRanks) {}
 
+  /// Calls f(to, from) for every distance: `to` is the rank at that distance after this rank, `from` the rank at that
+  /// distance before it.
   template <typename F>
   void forEach(F f) const {
     for (int distance = 1; distance < size_; ++distance) {
@@ -31,7 +35,8 @@ class Peers {
 uint32_t chunk(int rank) { return static_cast<uint32_t>(rank); }
 uint32_t numChunks(const ScheduleRequest& request) { return static_cast<uint32_t>(request.numRanks); }
 
-/// Every rank sends input chunk i to rank i, which reduces the received chunks into `target`.
+/// Adds the steps that reduce each chunk at its owner: every rank sends input chunk i to rank i, which reduces the
+/// received chunks and its own into `target`.
 void reduceToOwners(B& builder, const ScheduleRequest& request, const ChunkRange& target) {
   const uint32_t own = chunk(request.rank);
   std::vector<ChunkRange> contributions(static_cast<size_t>(request.numRanks), B::input(own));
@@ -43,7 +48,8 @@ void reduceToOwners(B& builder, const ScheduleRequest& request, const ChunkRange
   builder.reduceFinally(target, contributions);
 }
 
-/// Every rank sends its output chunk to all ranks, and receives theirs.
+/// Adds the steps that gather all chunks at all ranks: every rank sends its output chunk to all ranks, and receives
+/// their chunks.
 void gatherFromOwners(B& builder, const ScheduleRequest& request) {
   Peers(request).forEach([&](int to, int from) {
     builder.send(to, B::output(chunk(request.rank)), 1);
@@ -51,7 +57,8 @@ void gatherFromOwners(B& builder, const ScheduleRequest& request) {
   });
 }
 
-/// Every rank's `own` chunk becomes an output chunk of the root.
+/// Adds the steps that gather all chunks at the root: all other ranks send their `own` chunk to the root, which
+/// receives each one as the output chunk of that rank. The caller writes the root's own output chunk.
 void gatherAtRoot(B& builder, const ScheduleRequest& request, const ChunkRange& own) {
   if (request.rank != request.root) return builder.send(request.root, own, 1);
   Peers(request).forEach([&](int, int from) { builder.receive(from, B::output(chunk(from)), 1); });
@@ -94,8 +101,8 @@ Schedule directAllGather(const ScheduleRequest& request) {
 }
 
 Schedule directBroadcast(const ScheduleRequest& request) {
-  // The buffer has a chunk for every rank but the root. The root sends each rank its chunk; the ranks then exchange
-  // them.
+  // The buffer has a chunk for every rank except the root. The root sends each rank its chunk. The ranks then exchange
+  // their chunks.
   const int size = request.numRanks;
   const uint32_t count = size == 1 ? 1 : numChunks(request) - 1;
   B builder(request, count);

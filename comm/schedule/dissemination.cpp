@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dissemination: in the round of distance d = 1, 2, 4, ... every rank sends all it has to the rank d before it. After
-// log2 p rounds, rounded up, every rank has everything, for any number of ranks.
+// Dissemination: in the round of distance d = 1, 2, 4, ... every rank sends everything that it has to the rank d
+// positions before it. For any number of ranks p, every rank has everything after log2 p rounds, rounded up.
 #include <algorithm>
 
 #include "comm/schedule/algorithms.h"
@@ -11,7 +11,8 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// Calls f(first, count, i) for the one or two runs of `count` chunks from `first`, modulo `size`.
+/// Splits `count` chunks from `first`, modulo `size`, into one or two runs of consecutive chunks. Calls f(first, count,
+/// i) for run i.
 template <typename F>
 void forEachRun(int first, int count, int size, F f) {
   const int beforeEnd = std::min(count, size - first);
@@ -40,9 +41,9 @@ Schedule disseminationAllGather(const ScheduleRequest& request) {
 }
 
 Schedule disseminationBarrier(const ScheduleRequest& request) {
-  // A rank forwards the token that it received last, so no message leaves before all earlier ones have come. The next
-  // token is received into other memory than the one that is still being sent. Otherwise ranks whose sends end late
-  // would wait for each other in a cycle.
+  // A rank forwards the token that it received last, so a message leaves only after all earlier messages have arrived.
+  // The next token is received into other memory than the token that is still being sent. Otherwise ranks whose sends
+  // complete late would wait for each other in a cycle.
   const int size = request.numRanks;
   B builder(request, 1);
   const ChunkRange token = builder.scratch(B::input(0));

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Algorithms for two levels of network: ranks of a host reach each other through memory, ranks of different hosts over
-// network interfaces.
+// Hierarchical algorithms: for networks of two levels. Ranks of a host reach each other through memory, ranks of
+// different hosts over network interfaces.
 //
-// The ranks form local groups of L, a power of two, that share a host (ScheduleRequest::localGroupSize). There are H
-// groups, and rank h L + l is member l of group h. Data leaves a group only once, and not once for each of its ranks:
+// The ranks form local groups of L ranks that share a host, where L is a power of two
+// (ScheduleRequest::localGroupSize). There are H groups, and rank h L + l is member l of group h. Data leaves a group
+// only once, and not once for each of its ranks:
 //
-//   all-reduce      the members of a group reduce: member l gets part l of the buffer; members l of all groups reduce
-//                   this part, each one a chunk of it, and gather it; the members of a group gather all parts
-//   reduce-scatter  the members of a group reduce the chunks of all members l at member l; members l reduce these on
-//   all-gather      members l of all groups gather their chunks; the members of a group exchange all they have
+//   all-reduce      1. In each group, member l reduces the group's contributions to part l of the buffer.
+//                   2. The members l of all groups reduce part l, one chunk of it each, and gather these chunks.
+//                   3. In each group, the members gather all parts.
+//   reduce-scatter  1. In each group, member l reduces the group's contributions to the chunks of the members l of all
+//                      groups.
+//                   2. The members l of all groups exchange these partial results. Each one reduces its own chunk.
+//   all-gather      1. The members l of all groups gather their chunks.
+//                   2. In each group, the members exchange all chunks that they have.
 //
-// Local groups are subtrees of the canonical tree (reduce_op.h): H = 2^k + e groups are paired like ranks. A group's
-// partial results are wide, so 16-bit floats are sent once as f32. With L = 1 these are the direct algorithms.
-// has reduced is wide, so 16-bit floats travel once as f32. With L = 1 these are the direct algorithms.
+// Local groups are subtrees of the canonical tree (reduce_op.h), in which H groups are paired as H ranks would be. The
+// partial results of a group are wide, so 16-bit floats are sent once as f32. With L = 1 these are the direct
+// algorithms.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {
@@ -21,7 +26,8 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// A rank's position in its local group, and the members at the same position in other groups.
+/// The position of a rank in its local group. Visits the other members of the group, and the same member of other
+/// groups.
 class TwoLevels {
  public:
   explicit TwoLevels(const ScheduleRequest& request)
@@ -31,12 +37,13 @@ class TwoLevels {
         member(request.rank % groupSize) {}
 
   int rankOf(int ofGroup, int ofMember) const { return ofGroup * groupSize + ofMember; }
-  /// Calls f(to, from) for all other members of the group, by distance, so that not all send to the same member first.
+  /// Calls f(to, from) for all other members of this rank's group. It goes by distance, so that not all members send to
+  /// the same member first.
   template <typename F>
   void forOtherMembers(F f) const {
     for (int i = 1; i < groupSize; ++i) f((member + i) % groupSize, (member + groupSize - i) % groupSize);
   }
-  /// Calls f(to, from) for all other groups.
+  /// Calls f(to, from) for all other groups, by distance.
   template <typename F>
   void forOtherGroups(F f) const {
     for (int i = 1; i < numGroups; ++i) f((group + i) % numGroups, (group + numGroups - i) % numGroups);
@@ -47,8 +54,9 @@ class TwoLevels {
 
 uint32_t number(int value) { return static_cast<uint32_t>(value); }
 
-/// Sends `give(m)` to every other member m of the group. Reduces what they send of chunk `own` with this rank's input,
-/// into wide scratch.
+/// Adds the steps that reduce within the group: sends `give(m)` to every other member m, receives the contributions of
+/// all other members to `own`, and reduces them together with this rank's contribution. Returns: the partial result, in
+/// wide scratch memory.
 template <typename Give>
 ChunkRange reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& own, uint32_t tag, Give give) {
   std::vector<ChunkRange> contributions(number(levels.groupSize), own);
@@ -62,7 +70,8 @@ ChunkRange reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& 
   return partial;
 }
 
-/// Sends `partialOf(b)` to this member of every other group b. Reduces what they send of `own` into `target`.
+/// Adds the steps that reduce across groups: sends `partialOf(g)` to the same member of every other group g, receives
+/// the partial results of `own` from these members, and reduces them together with this group's into `target`.
 template <typename PartialOf>
 void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& own, const ChunkRange& target,
                         PartialOf partialOf) {
@@ -81,7 +90,7 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   const TwoLevels levels(request);
   if (levels.groupSize == 1) return directAllReduce(request);
   B builder(request, number(request.numRanks));
-  // Part m of the buffer: a chunk for member m of every group.
+  // Part m of the buffer has one chunk for the member m of every group.
   const auto chunkOf = [&](int member, int group) { return number(member * levels.numGroups + group); };
   const auto partOf = [&](int member) { return B::input(chunkOf(member, 0), number(levels.numGroups)); };
   const ChunkRange partial = reduceInGroup(builder, levels, partOf(levels.member), 0, partOf);
@@ -127,8 +136,8 @@ Schedule hierarchicalAllGather(const ScheduleRequest& request) {
     builder.receive(levels.rankOf(from, levels.member), outputOf(from, levels.member));
   });
   for (int i = 0; i < levels.numGroups; ++i) {
-    const int group = (levels.group + levels.numGroups - i) % levels.numGroups;  // in the order of arrival, this rank's
-                                                                                 // own group first
+    // The groups in the order in which their chunks arrive, this rank's own group first.
+    const int group = (levels.group + levels.numGroups - i) % levels.numGroups;
     levels.forOtherMembers([&](int to, int from) {
       builder.send(levels.rankOf(levels.group, to), i == 0 ? B::input(own) : outputOf(group, levels.member),
                    number(group));

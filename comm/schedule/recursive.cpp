@@ -3,12 +3,13 @@
 //
 // A position of the tree is one rank or a pair. The second rank of a pair sends its contribution to the first one and
 // gets the result from it at the end. In between, the first ranks of the P positions work in log2 P rounds. In the
-// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d: both hold partial results of the d
-// positions around them, which are siblings in the tree.
+// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d. Each of them has the partial result of
+// a subtree of d positions, and the two subtrees are siblings in the tree. S is the size of the buffer.
 //
-//   doubling  both exchange all they have: 1 message per round, S bytes each, for short buffers
-//   halving   each keeps half of the chunks and sends the other half, so the P chunks end at P owners; the same rounds
-//             in reverse gather the result. 2 log2 P messages, 2 (P-1)/P S bytes
+//   doubling  Both send their whole partial result: log2 P messages of S bytes. It is for short buffers.
+//   halving   Each keeps half of its chunks and sends the other half, so that each position owns one of P chunks in the
+//             end. The same rounds in reverse order gather the result. It has 2 log2 P messages and sends 2 (P-1)/P S
+//             bytes.
 //
 // Partial results are wide, so 16-bit floats double their bytes from the second round on.
 #include "comm/reduce/reduce_op.h"
@@ -20,7 +21,8 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// The common part of doubling and halving: partners of the rounds, and the pairs before and after the rounds.
+/// Does the parts that doubling and halving have in common: finds the partners of the rounds, and handles the pairs
+/// before and after the rounds.
 class Recursion {
  public:
   Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numChunks)
@@ -31,11 +33,12 @@ class Recursion {
         isSingle_(request.numRanks == 1),
         all_(numChunks) {}
 
-  /// Whether this rank is the right sibling of its partner at `distance`.
+  /// Returns whether this rank is the right sibling of its partner at `distance`.
   bool isRight(int distance) const { return (position_ & distance) != 0; }
   int partner(int distance) const { return tree_.firstLeaf(position_ ^ distance); }
 
-  /// The value of this position, after a pair has joined its two contributions. Requires: takesPart().
+  /// Returns the range that holds the value of this position: this rank's contribution, or for a pair the reduction of
+  /// its two contributions, which this function adds. Requires: takesPart().
   ChunkRange join() {
     const ChunkRange own = B::input(0, all_);
     if (!tree_.isPair(position_)) return own;
@@ -44,14 +47,15 @@ class Recursion {
     return merge(own, other, false);
   }
 
-  /// Scratch for the `chunks` that the partner at `distance` sends. They are wide unless they are one rank's
-  /// contribution.
+  /// Adds scratch memory for the `chunks` that the partner at `distance` sends. It is wide, unless the partner sends
+  /// the contribution of a single rank.
   ChunkRange fromPartner(const ChunkRange& chunks, int distance) {
     const bool isWide = distance > 1 || tree_.isPair(position_ ^ distance);
     return isWide ? builder.wideScratch(chunks) : builder.scratch(chunks);
   }
 
-  /// left op right: the final value or a partial result.
+  /// Reduces the values of two siblings of the tree, `left` first. Writes the final result to the output, and a partial
+  /// result to wide scratch memory. Returns: the range of the result.
   ChunkRange merge(const ChunkRange& left, const ChunkRange& right, bool isFinal) {
     if (isFinal) {
       builder.reduceFinally(B::output(left.first, left.count), {left, right});
@@ -62,8 +66,9 @@ class Recursion {
     return target;
   }
 
-  /// Whether this rank takes part in the rounds. A single rank does not. The second rank of a pair does not either: it
-  /// sends its contribution to the first and gets the result. For both the whole schedule is written here.
+  /// Adds the whole schedule if this rank takes no part in the rounds. This is the case for a single rank, and for the
+  /// second rank of a pair, which sends its contribution to the first rank and gets the result. Returns: whether this
+  /// rank takes part in the rounds.
   bool takesPart() {
     if (isSingle_) {
       builder.reduceFinally(B::output(0, all_), {B::input(0, all_)});
@@ -74,7 +79,7 @@ class Recursion {
     }
     return !isSingle_ && !isSecond_;
   }
-  /// The first rank of a pair sends the result to the second.
+  /// Sends the result to the second rank, if this rank is the first of a pair.
   void tellSecond() {
     if (tree_.isPair(position_)) builder.send(tree_.firstLeaf(position_) + 1, B::output(0, all_), kPairTag);
   }

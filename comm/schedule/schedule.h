@@ -33,12 +33,13 @@ enum class Collective : uint8_t {
   kScatter,
 };
 
-/// "all_gather", "all_reduce", ...
+/// Returns the name of the collective: "all_gather", "all_reduce", ...
 std::string_view toString(Collective collective);
 bool isReduction(Collective collective);
-/// Whether one rank is the root: broadcast, gather, reduce, scatter.
+/// Returns whether one rank is the root: broadcast, gather, reduce, scatter.
 bool hasRoot(Collective collective);
-/// Whether the algorithm chooses the number of chunks (first row of the table above); else there is one per rank.
+/// Returns whether the algorithm chooses the number of chunks (first row of the table above). Otherwise there is one
+/// chunk per rank.
 bool isDivisible(Collective collective);
 
 enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
@@ -55,7 +56,7 @@ struct ChunkRange {
 /// Scratch memory as large as some chunks of the input or output, with the same chunk numbers.
 struct ScratchBuffer {
   ChunkRange like;
-  bool isWide = false;  ///< whether it holds partial results, in the accumulator type
+  bool isWide = false;  ///< whether it holds partial results, which have the accumulator type
 };
 
 enum class StepKind : uint8_t { kSend, kReceive, kReduce, kCopy };
@@ -67,10 +68,10 @@ struct Step {
   ChunkRange range;                    ///< the bytes that are sent or written
   std::vector<ChunkRange> sources;     ///< for a reduction in canonical order (reduce_op.h), or for a copy
   bool isResult = false;               ///< whether the reduction yields the final value, which is divided and rounded
-  std::vector<uint32_t> dependencies;  ///< earlier steps that must be finished
+  std::vector<uint32_t> dependencies;  ///< earlier steps that must finish before this step starts
 };
 
-/// One rank's part of the operation.
+/// One rank's part of a collective operation.
 struct Schedule {
   int rank = 0;
   int numRanks = 1;
@@ -79,14 +80,14 @@ struct Schedule {
   std::vector<ScratchBuffer> scratch;
   std::vector<Step> steps;  ///< can be executed one after another in this order
 
-  /// Tags are below this limit, at all ranks of all algorithms.
+  /// Returns the limit of tags: the tags of all algorithms are smaller at all ranks.
   uint32_t tagLimit() const { return 2 * static_cast<uint32_t>(numRanks) + 64; }
   bool isWide(const ChunkRange& range) const {
     return range.buffer == BufferKind::kScratch && scratch[range.scratch].isWide;
   }
-  /// Whether two ranges can share memory.
+  /// Returns whether two ranges may overlap in memory.
   bool overlap(const ChunkRange& a, const ChunkRange& b) const;
-  /// Whether two steps touch the same memory and one of them writes it.
+  /// Returns whether two steps access the same memory and at least one of them writes it.
   bool conflict(const Step& a, const Step& b) const;
 };
 

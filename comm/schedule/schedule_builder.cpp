@@ -65,7 +65,7 @@ void ScheduleBuilder::reduceFinally(const ChunkRange& target, std::vector<ChunkR
 }
 
 Schedule ScheduleBuilder::build() && {
-  // Keeps only dependencies that do not follow from others. comesBefore[i]: all steps before step i.
+  // Keep only dependencies that are not implied by others. comesBefore[i]: all steps that finish before step i starts.
   std::vector<std::vector<bool>> comesBefore;
   for (size_t i = 0; i < schedule_.steps.size(); ++i) {
     Step& step = schedule_.steps[i];

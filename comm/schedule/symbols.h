@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values as formulas, for the verifier. Equal formulas are equal symbols, so comparing two symbols compares whole
-// formulas. Thread-safety: none.
+// SymbolTable: represents values as formulas, for the verifier. Equal formulas have equal symbols, so comparing two
+// symbols compares whole formulas. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,17 @@ inline constexpr Symbol kNoSymbol = 0;
 
 class SymbolTable {
  public:
-  /// The value of `chunk` in the input of `rank`.
+  /// Returns the value of `chunk` in the input of `rank`.
   Symbol leaf(int rank, uint32_t chunk) { return intern(Kind::kLeaf, static_cast<uint32_t>(rank), chunk); }
-  /// left op right. Requires: neither is kNoSymbol.
+  /// Returns the value of "left op right". Requires: neither is kNoSymbol.
   Symbol merge(Symbol left, Symbol right) { return intern(Kind::kMerge, left, right); }
-  /// The rounded final value.
+  /// Returns `value`, rounded to the type of the final result.
   Symbol result(Symbol value) { return intern(Kind::kResult, value, 0); }
 
-  /// Whether both have the same leaves, each the same number of times, and the same number of roundings, in any order.
+  /// Returns whether both formulas have the same leaves, each the same number of times, and the same number of
+  /// roundings, in any order.
   bool hasSameLeaves(Symbol a, Symbol b) const { return leaves(a) == leaves(b); }
-  /// For example "result((0.2 + 1.2))": ranks and chunks.
+  /// Returns the formula as text: "result((0.2 + 1.2))". A leaf is its rank and chunk.
   std::string text(Symbol symbol) const;
 
  private:

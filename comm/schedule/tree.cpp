@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Trees: broadcast and reduce for short buffers in log2 p rounds, and the double tree for long ones.
+// Trees: broadcasts and reductions of short buffers in log2 p rounds, and the double tree for long broadcasts.
 //
-//   binomial broadcast  the root sends to the rank half the ranks away, then both continue in their halves
-//   binomial reduce     every merge of the canonical tree happens at the root if it is in one of the two halves, else
-//                       at a rank of the left half
-//   double tree         two trees, each of which carries half of the buffer; no rank has children in both. Every rank
-//                       sends and receives about the whole buffer once: full bandwidth when pipelined
+//   binomial broadcast  The root sends to the rank half the ranks away. Then both continue in their halves.
+//   binomial reduce     Every merge of the canonical tree is computed at the root if the root is in one of the two
+//                       halves, otherwise at a rank of the left half.
+//   double tree         Each of two trees carries half of the buffer, and no rank has children in both trees. Every
+//                       rank sends and receives about the whole buffer once, so a pipelined broadcast uses the full
+//                       bandwidth.
 #include <bit>
 
 #include "comm/reduce/reduce_op.h"
@@ -17,7 +18,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// Reduces positions along the canonical tree. Every rank walks all of it and adds its own steps.
+/// Reduces positions along the canonical tree. Every rank walks the whole tree, and adds only its own steps.
 class BinomialReduction {
  public:
   explicit BinomialReduction(const ScheduleRequest& request)
@@ -33,7 +34,7 @@ class BinomialReduction {
   }
 
  private:
-  /// The rank that holds a partial result, and its place in this rank's memory if this rank is the holder.
+  /// A partial result: the rank that holds it, and its range in this rank's memory if this rank is the holder.
   struct Value {
     int holder;
     bool isWide;
@@ -72,16 +73,17 @@ class BinomialReduction {
   const CanonicalTree tree_;
 };
 
-/// The parent of `node` >= 1 in a tree over 1 .. numNodes - 1 whose root is 0, in which odd nodes have no children. The
-/// lowest set bit of a node is its height; a parent beyond the last node is skipped.
+/// Returns the parent of `node` in a tree over 0 .. numNodes - 1 whose root is 0, and in which odd nodes have no
+/// children. The lowest set bit of a node is its height. If the parent would be beyond the last node, the next ancestor
+/// within the tree takes its place. Requires: `node` >= 1.
 int treeParent(int node, int numNodes) {
   const int height = node & -node;
   const int parent = (node ^ height) | (height << 1);
   return parent < numNodes ? parent : node ^ height;
 }
 
-/// The number in the second tree of `node` of the first. Nodes with children in the first tree have none in the second:
-/// numbers are mirrored, or moved by one if mirroring would keep odd nodes odd.
+/// Returns the number that `node` of the first tree has in the second tree. A node with children in the first tree has
+/// none in the second: numbers are mirrored, or moved by one if mirroring would keep odd nodes odd.
 int inSecondTree(int node, int numNodes) {
   if (node == 0) return 0;
   return numNodes % 2 ? numNodes - node : node % (numNodes - 1) + 1;

@@ -21,7 +21,7 @@ std::string describe(const ChunkRange& range) {
   return formatText("{}[{}, {})", text, range.first, range.first + range.count);
 }
 
-/// The inputs and outputs of the collective at each rank.
+/// Knows which input and output chunks each rank has in a collective, and the expected value of each output chunk.
 class Contract {
  public:
   Contract(Collective collective, int numRanks, int root) : collective_(collective), numRanks_(numRanks), root_(root) {}
@@ -45,7 +45,7 @@ class Contract {
       default: return true;
     }
   }
-  /// The value of an output chunk.
+  /// Returns the value that an output chunk must have.
   Symbol expected(SymbolTable& symbols, int rank, uint32_t chunk) const {
     const int other = static_cast<int>(chunk);
     switch (collective_) {
@@ -60,7 +60,8 @@ class Contract {
         numRanks_, [&](int leaf) { return symbols.leaf(leaf, chunk); },
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
-  /// A number in place of a chunk's size: equal exactly for chunks whose sizes have to be equal.
+  /// Returns a number in place of the size of a chunk. Two chunks have equal numbers exactly if the collective requires
+  /// equal sizes.
   uint64_t size(int rank, BufferKind buffer, uint32_t chunk) const {
     uint64_t key = chunk;
     if (collective_ == Collective::kAllToAll) {
@@ -102,13 +103,13 @@ class Rank {
     const auto& before = schedule.steps[step].dependencies;
     return !isDone[step] && std::all_of(before.begin(), before.end(), [&](uint32_t i) { return isDone[i]; });
   }
-  /// The round in which the last dependency of `step` has ended.
+  /// Returns the round in which the last dependency of `step` has finished.
   int readyRound(size_t step) const {
     int latest = 0;
     for (const uint32_t i : schedule.steps[step].dependencies) latest = std::max(latest, round[i]);
     return latest;
   }
-  /// All ranks whose start `step` waits for, directly or indirectly.
+  /// Returns, by rank, whether `step` can start only after that rank has started.
   std::vector<bool> knownBefore(size_t step) const {
     std::vector<bool> known(static_cast<size_t>(schedule.numRanks), false);
     known[static_cast<size_t>(schedule.rank)] = true;
@@ -121,8 +122,9 @@ class Rank {
 
   const Schedule& schedule;
   std::vector<bool> isDone;
-  std::vector<int> round;                       ///< messages on the longest path to the end of a step
-  std::map<uint32_t, std::vector<bool>> knows;  ///< by finished step: knownBefore() of it and of its sender
+  std::vector<int> round;  ///< by step: the number of messages on the longest path to its end
+  /// By finished step: its knownBefore(), and for a receive also the knownBefore() of its send.
+  std::map<uint32_t, std::vector<bool>> knows;
 
  private:
   std::map<std::pair<BufferKind, uint32_t>, std::vector<Symbol>> memory_;
@@ -216,14 +218,14 @@ class Verification {
       const Rank& from = ranks_[static_cast<size_t>(std::get<0>(key))];
       const Rank& to = ranks_[static_cast<size_t>(std::get<1>(key))];
       const auto receive = receives_.find(key);
-      if (receive == receives_.end()) return wrong(from, send, "sends what nobody receives");
+      if (receive == receives_.end()) return wrong(from, send, "sends a message that no rank receives");
       if (sizeOf(from, from.schedule.steps[send].range) != sizeOf(to, to.schedule.steps[receive->second].range)) {
         return wrong(from, send, formatText("sends another size than rank {} expects", std::get<1>(key)));
       }
     }
     for (const auto& [key, receive] : receives_) {
       if (!sends_.contains(key)) {
-        return wrong(ranks_[static_cast<size_t>(std::get<1>(key))], receive, "receives what nobody sends");
+        return wrong(ranks_[static_cast<size_t>(std::get<1>(key))], receive, "receives a message that no rank sends");
       }
     }
     return {};
@@ -260,7 +262,8 @@ class Verification {
         if (source.count != step.range.count) return wrong(rank, index, "combines ranges of different sizes");
         inputs.push_back(rank.read(source)[chunk]);
       }
-      if (std::count(inputs.begin(), inputs.end(), kNoSymbol)) return wrong(rank, index, "reads what was not written");
+      if (std::count(inputs.begin(), inputs.end(), kNoSymbol))
+        return wrong(rank, index, "reads memory that was not written");
       values[chunk] = foldCanonically(
           static_cast<int>(inputs.size()), [&](int leaf) { return inputs[static_cast<size_t>(leaf)]; },
           [&](Symbol left, Symbol right) { return symbols_.merge(left, right); });
@@ -277,7 +280,8 @@ class Verification {
     const size_t receive = receives_.at({from.schedule.rank, step.peer, step.tag});
     if (!to.isReady(receive)) return false;
     const std::vector<Symbol> values = from.read(step.range);
-    if (std::count(values.begin(), values.end(), kNoSymbol)) return wrong(from, send, "sends what was not written");
+    if (std::count(values.begin(), values.end(), kNoSymbol))
+      return wrong(from, send, "sends memory that was not written");
     to.write(to.schedule.steps[receive].range, values);
     auto known = to.knownBefore(receive);
     Rank::unite(known, from.knownBefore(send));
@@ -361,7 +365,7 @@ StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int ro
     schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root, localGroupSize}));
   }
   auto counts = verify(algorithm.collective, algorithm.order, root, schedules);
-  if (!counts) return counts.status().withContext("algorithm " + std::string(algorithm.name));
+  if (!counts.hasValue()) return counts.status().withContext("algorithm " + std::string(algorithm.name));
   return counts;
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Proves that an algorithm is correct for a number of ranks, without sockets or data, and counts its cost.
+// Verifier: proves that an algorithm is correct for a number of ranks, without sockets or data, and counts its cost.
 //
-// The verifier executes all ranks' schedules on symbols instead of numbers. A send ends only when its receive has been
-// posted. It proves:
-// - Every rank ends with the values that the collective promises. Each contribution is used exactly once. Canonical
+// The verifier executes all ranks' schedules on symbols instead of numbers. A send completes only when its receive has
+// been posted. The verifier proves:
+// - Every rank gets the values that the collective promises. Each contribution is used exactly once. Canonical
 //   algorithms reduce in the canonical order and round once.
 // - Every message has one sender, one receiver and one length, and no step waits forever.
 // - No step writes memory that another step reads or writes at the same time, even if input and output are the same.
-//   Nothing but the caller's output and scratch is written.
+//   Steps write only the caller's output and scratch memory.
 #pragma once
 
 #include "comm/schedule/catalog.h"
@@ -15,7 +15,7 @@
 
 namespace agspeed::comm {
 
-/// The figures of the costliest rank, for chunks of equal size.
+/// The costs of an algorithm, for chunks of equal size. Each member is the maximum over all ranks.
 struct ScheduleCounts {
   int numRounds = 0;    ///< messages that must come one after another
   int numMessages = 0;  ///< sent by one rank
@@ -24,10 +24,10 @@ struct ScheduleCounts {
   double reduced = 0;   ///< elements read by the reductions of one rank
 };
 
-/// The counts of a correct algorithm, or a sentence about the first error. Requires: 0 <= root < numRanks;
-/// localGroupSize as in ScheduleRequest.
+/// Verifies an algorithm for `numRanks` ranks. Returns: its costs, or an error that describes the first violation.
+/// Requires: 0 <= root < numRanks; localGroupSize as in ScheduleRequest.
 StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root = 0, int localGroupSize = 1);
-/// The same for given schedules, one per rank.
+/// Verifies given schedules, one per rank, in the same way.
 StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, const std::vector<Schedule>& schedules);
 
 }  // namespace agspeed::comm

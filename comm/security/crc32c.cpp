@@ -84,19 +84,19 @@ __attribute__((target("sse4.2"))) uint32_t crc32cByInstruction(ByteView bytes, u
   return ~static_cast<uint32_t>(sum);
 }
 
-/// Bytes that are folded in parallel.
+/// The number of bytes that are folded in parallel.
 constexpr size_t kFoldedBytes = 256;
 
-/// The factors that move 128 bits of a message `numBits` closer to its end, where they are added (xor) to the bits
-/// there: each half is multiplied by one of them (Gopal et al., "Fast CRC Computation for Generic Polynomials Using
-/// PCLMULQDQ Instruction", Intel 2009). Bits are reflected.
+/// Returns the two factors for folding by `numBits`. They move 128 bits of a message `numBits` closer to its end, where
+/// they are added (xor) to the bits there: each half is multiplied by one factor (Gopal et al., "Fast CRC Computation
+/// for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009). Bits are reflected.
 constexpr std::array<uint64_t, 2> foldBy(size_t numBits) {
   constexpr uint32_t kOne = 0x80000000;
   return {uint64_t{shiftByZeroBits(kOne, numBits + 32)} << 1, uint64_t{shiftByZeroBits(kOne, numBits - 32)} << 1};
 }
 
-/// Ends a folding. `left` is the folded form of all bytes before `after`. The start value is folded in already, so the
-/// checksum of `left` starts from state 0.
+/// Returns the checksum of a folded message. `left`: the folded form of all bytes before `after`. The start value is
+/// folded in already, so the checksum of `left` starts from state 0.
 uint32_t crc32cOfFolded(ByteView left, ByteView after) {
   return crc32cByInstruction(after, crc32cByInstruction(left, ~uint32_t{0}));
 }
@@ -146,7 +146,7 @@ AGSPEED_FOLDING __m256i factorsOf256(const std::array<uint64_t, 2>& by) {
   return _mm256_set_epi64x(second, first, second, first);
 }
 
-/// For processors that have VPCLMULQDQ for 256 bits but no AVX-512.
+/// Folds 256 bits at a time, for processors that have VPCLMULQDQ for 256 bits but no AVX-512.
 AGSPEED_FOLDING uint32_t crc32cByFolding256(ByteView bytes, uint32_t crc) {
   if (bytes.size() < kFoldedBytes) return crc32cByInstruction(bytes, crc);
   constexpr size_t kVector = 32, kVectors = kFoldedBytes / kVector;

@@ -27,23 +27,26 @@ class Gcm {
   virtual ~Gcm() = default;
 
   virtual void setKey(const SealKey& key) = 0;
-  /// Writes the tag of a text that is sent unencrypted. A counter may sign or encrypt only once under a key.
+  /// Writes the GMAC tag of a text that is sent unencrypted. Use a counter only once under a key, for sign() and
+  /// encrypt() together.
   virtual void sign(uint64_t counter, ByteView text, Tag tag) = 0;
-  /// Encrypts `plain` into `cipher` of the same size, which may be the same bytes.
+  /// Encrypts `plain` into `cipher` of the same size, which may be the same bytes, and writes the GCM tag.
   virtual void encrypt(uint64_t counter, ByteView plain, std::span<std::byte> cipher, Tag tag) = 0;
-  /// Whether sign() wrote `tag` for this text. The time depends only on the size.
+  /// Returns whether sign() wrote `tag` for this text and counter. The time depends only on the size of the text.
   [[nodiscard]] virtual bool verify(uint64_t counter, ByteView text, TagView tag) = 0;
-  /// Decrypts in place; false if encrypt() did not make these bytes. The time depends only on the size.
+  /// Decrypts `text` in place. Returns: whether encrypt() made these bytes and `tag` with this counter; if not, discard
+  /// the text. The time depends only on the size of the text.
   [[nodiscard]] virtual bool decrypt(uint64_t counter, std::span<std::byte> text, TagView tag) = 0;
 };
 
 std::unique_ptr<Gcm> makeOpensslGcm();
-/// Null if this processor lacks the instructions or this build lacks the library.
+/// Makes the implementation with ipsec-mb; null if this processor lacks the instructions or this build lacks the
+/// library.
 std::unique_ptr<Gcm> makeIpsecMbGcm();
-/// The fastest implementation that works here.
+/// Makes the fastest implementation that works here.
 std::unique_ptr<Gcm> makeGcm();
 
-/// The 12 bytes of a counter's nonce: the counter, little-endian, then zeros.
+/// Returns the 12 bytes of a counter's nonce: the counter, little-endian, then zeros.
 std::array<unsigned char, 12> gcmNonce(uint64_t counter);
 
 }  // namespace agspeed::comm

@@ -11,8 +11,9 @@ uint8_t* rawOut(std::span<std::byte> bytes) { return reinterpret_cast<uint8_t*>(
 
 using Initialize = void (*)(IMB_MGR*);
 
-/// The initializer of the library's functions for the instructions that processor and kernel support; null if the
-/// instructions for AES are missing. The library's own choice does not check whether the kernel saves wide registers.
+/// Returns the initializer that gives the library its functions for the instructions of this processor and kernel; null
+/// if the instructions for AES are missing. The library's own choice does not check whether the kernel saves wide
+/// registers.
 Initialize chooseFunctions() {
   __builtin_cpu_init();
   const auto hasAvx512 = [] {
@@ -26,7 +27,7 @@ Initialize chooseFunctions() {
   return __builtin_cpu_supports("sse4.2") ? &init_mb_mgr_sse : nullptr;
 }
 
-/// The library's table of functions. Never freed, never changed.
+/// Returns the library's table of functions, which is never freed or changed; null: there is none.
 const IMB_MGR* findFunctions() {
   const Initialize initialize = chooseFunctions();
   if (initialize == nullptr) return nullptr;

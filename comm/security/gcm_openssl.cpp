@@ -50,7 +50,7 @@ class OpensslGcm final : public Gcm {
     void operator()(EVP_CIPHER_CTX* context) const { EVP_CIPHER_CTX_free(context); }
   };
 
-  /// For `forEncryption` see EVP_CipherInit_ex.
+  /// Starts a text with the nonce of `counter`. For `forEncryption`, see EVP_CipherInit_ex.
   void start(uint64_t counter, int forEncryption) {
     AG_CHECK(EVP_CipherInit_ex(context_.get(), nullptr, nullptr, nullptr, gcmNonce(counter).data(), forEncryption) == 1,
              "AES-GCM does not start");

@@ -18,7 +18,7 @@ constexpr size_t kDigestBytes = 32;
 using Digest = std::array<std::byte, kDigestBytes>;
 using ByteView = std::span<const std::byte>;
 
-/// The bytes of a text or of a plain object.
+/// Returns the bytes of a text.
 inline ByteView bytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }
 
 Digest hmacSha256(ByteView key, ByteView text);
@@ -26,7 +26,7 @@ Digest hmacSha256(ByteView key, ByteView text);
 /// HKDF (RFC 5869) with SHA-256: fills `out` (at most 255 digests) from `secret`, bound to `salt` and `info`.
 void deriveKey(ByteView secret, ByteView salt, ByteView info, std::span<std::byte> out);
 
-/// Whether both are equal. The time depends only on their sizes.
+/// Returns whether both are equal. The time depends only on their sizes.
 bool equalsInConstantTime(ByteView left, ByteView right);
 
 void fillRandom(std::span<std::byte> out);
@@ -37,11 +37,12 @@ class KeyPair {
   using PublicKey = std::array<std::byte, 32>;
 
   static KeyPair generate();
-  /// The key pair with these private bytes.
+  /// Makes the key pair of these private bytes.
   static KeyPair fromPrivate(ByteView privateKey);
 
   const PublicKey& publicKey() const { return publicKey_; }
-  /// The secret shared with the owner of `peer`; nullopt for a point of small order, which yields no secret.
+  /// Computes the secret that is shared with the owner of `peer`; nullopt for a point of small order, which yields no
+  /// secret.
   std::optional<Digest> agree(const PublicKey& peer) const;
 
  private:

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sealer and Opener: the two ends of one direction of one connection. The Opener opens texts in the order in which the
-// Sealer sealed them. A text that was changed, dropped, repeated, reordered or taken from another connection does not
-// open, and the connection cannot be used after that.
+// Sealer sealed them. A text that was changed, repeated or reordered, or whose predecessor was dropped, does not open,
+// and the connection cannot be used after that. With a key, this is also true of a text from another connection.
 //
 //   protection     proof                          bytes per seal
 //   integrity      CRC32C of counter and text     4
 //   authenticated  AES-128-GMAC                   16
 //   encrypted      AES-128-GCM                    16
 //
-// The nonce is a counter that neither end sends. After SealLimits both ends replace the key by its HKDF successor, so a
-// long job neither repeats a nonce nor reaches the bounds of GCM. Not thread-safe.
+// The nonce is a counter that neither end sends. When a key has reached its SealLimits, both ends replace it by its
+// HKDF successor, so a long job neither repeats a nonce nor reaches the bounds of GCM. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -27,14 +27,14 @@ namespace agspeed::comm {
 
 enum class Protection : uint8_t { kIntegrity = 1, kAuthenticated = 2, kEncrypted = 3 };
 
-/// "integrity", "authenticated", "encrypted".
+/// Returns the name of a protection: "integrity", "authenticated", "encrypted".
 std::string_view toString(Protection protection);
 std::optional<Protection> protectionFromString(std::string_view text);
 
 constexpr size_t kMaxTagBytes = Gcm::kTagBytes;
 constexpr size_t tagBytes(Protection protection) { return protection == Protection::kIntegrity ? 4 : kMaxTagBytes; }
 
-/// How many texts and bytes one key seals.
+/// The maximum number of texts and bytes that one key seals.
 struct SealLimits {
   uint64_t maxSeals = uint64_t{1} << 32;
   uint64_t maxBytes = uint64_t{1} << 36;
@@ -46,9 +46,10 @@ class SealState {
   SealState(Protection protection, const SealKey& key, SealLimits limits);
 
   Protection protection() const { return protection_; }
-  /// Counts one seal over `size` bytes and returns its counter. The cipher then has the key for it.
+  /// Returns the counter of the next seal, which is over `size` bytes. Replaces the key first if it has reached its
+  /// limits, so cipher() has the right key for this seal.
   uint64_t next(size_t size);
-  /// Requires: not kIntegrity.
+  /// Returns the cipher with the current key. Requires: the protection is not kIntegrity.
   Gcm& cipher() const { return *cipher_; }
 
  private:
@@ -65,9 +66,10 @@ class Sealer {
   Sealer(Protection protection, const SealKey& key, SealLimits limits = {}) : state_(protection, key, limits) {}
 
   Protection protection() const { return state_.protection(); }
-  /// Writes the tag of a text that is sent unencrypted. Requires: tag.size() == tagBytes(protection()).
+  /// Writes the tag of the next text, which is sent unencrypted. Requires: tag.size() == tagBytes(protection()).
   void sign(ByteView text, std::span<std::byte> tag);
-  /// Encrypts `plain` into `cipher` of the same size, which may be the same bytes. Requires: kEncrypted.
+  /// Encrypts the next text from `plain` into `cipher` of the same size, which may be the same bytes. Requires:
+  /// kEncrypted.
   void encrypt(ByteView plain, std::span<std::byte> cipher, std::span<std::byte> tag);
 
  private:
@@ -79,9 +81,11 @@ class Opener {
   Opener(Protection protection, const SealKey& key, SealLimits limits = {}) : state_(protection, key, limits) {}
 
   Protection protection() const { return state_.protection(); }
-  /// Whether the Sealer wrote `tag` for `text` at this point of the connection.
+  /// Verifies the next text of the connection. Returns: whether the Sealer wrote `tag` for `text` at this point. Call
+  /// it exactly once per text.
   [[nodiscard]] bool verify(ByteView text, ByteView tag);
-  /// Decrypts in place; false if the Sealer did not make these bytes. Requires: kEncrypted.
+  /// Decrypts the next text of the connection in place. Returns: whether the Sealer made these bytes at this point; if
+  /// not, discard the text. Requires: kEncrypted.
   [[nodiscard]] bool decrypt(std::span<std::byte> text, ByteView tag);
 
  private:

@@ -27,7 +27,7 @@ std::string describe(const std::vector<Interface>& all) {
   return text.empty() ? "none" : text;
 }
 
-/// Keeps one selected address per name: the IPv4 one if there is one.
+/// Keeps one selected address per interface name: an IPv4 address if there is one.
 void keepOnePerName(std::vector<InterfaceChoice>& choices) {
   for (InterfaceChoice& choice : choices) {
     if (!choice.isSelected) continue;

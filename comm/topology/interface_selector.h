@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Selects the network interfaces that carry the job by a list, in one syntax for the variables of agspeed, NCCL and
-// Gloo.
+// InterfaceSelector: selects the network interfaces that carry the job, by a list. The variables of agspeed, NCCL and
+// Gloo have the same syntax:
 //
 //   eth0,eth1        names that begin with these (NCCL's rule)
 //   =eth0            exactly this name; a leading = makes the whole list exact
 //   10.0.0.0/8       interfaces with an address in this network; IPv6 alike
 //   ^docker,lo       all but these; a leading ^ inverts the whole list
 //
-// Pure functions over text and addresses; thread-safe.
+// All functions are pure and thread-safe.
 #pragma once
 
 #include <optional>
@@ -28,7 +28,7 @@ struct Interface {
   bool isUp = false;  ///< administratively up and with carrier
 };
 
-/// An interface and whether it carries the job. `reason` is part of a sentence: "it is down".
+/// An interface and whether it is selected. `reason` is part of a sentence: "it is down".
 struct InterfaceChoice {
   Interface interface;
   bool isSelected = false;
@@ -38,14 +38,15 @@ struct InterfaceChoice {
 /// A parsed list.
 class InterfaceSelector {
  public:
-  /// Empty text selects everything that is neither loopback, link-local nor a container's bridge (docker*, virbr*). If
-  /// there is nothing else, it selects loopback. An empty or malformed entry is an invalid argument that names it.
+  /// Parses a list. An empty list selects all interfaces that are neither loopback, link-local nor a container's bridge
+  /// (docker*, virbr*), or loopback if there is nothing else. Invalid argument: an entry is empty or malformed; the
+  /// message names it.
   static StatusOr<InterfaceSelector> parse(std::string_view text);
 
-  /// The interfaces of `all` that are up and selected, in their order, with one address each: IPv4 before IPv6. Fails
-  /// with invalid argument if none is selected; the error lists all interfaces.
+  /// Returns the interfaces of `all` that are up and selected, in the order of `all`. Each interface appears once, with
+  /// an IPv4 address if one is selected. Invalid argument: none is selected; the message lists all interfaces.
   StatusOr<std::vector<Interface>> select(const std::vector<Interface>& all) const;
-  /// How select() decides about each of `all`, in their order.
+  /// Returns the decision of select() about each of `all`, in the order of `all`.
   std::vector<InterfaceChoice> explain(const std::vector<Interface>& all) const;
 
  private:

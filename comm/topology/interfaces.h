@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Facts about this host from the kernel: its interfaces, and an identity that shows which ranks share it.
+// Reads facts about this host from the kernel: its network interfaces, and an identity that shows which ranks share the
+// host.
 #pragma once
 
 #include <string>
@@ -11,20 +12,22 @@
 
 namespace agspeed::comm {
 
-/// All interfaces with an address, in the kernel's order. Thread-safe.
+/// Returns all interfaces that have an address, once per address, in the kernel's order. Thread-safe.
 StatusOr<std::vector<Interface>> listInterfaces();
 
-/// How many connections to each of `numPeers` other ranks saturate the interface `name`: 1, but more in clouds that
-/// limit the rate of each connection. The adapter's PCI vendor identifies these clouds. NCCL's socket transport uses 16
-/// (Amazon) or 4 (Google) connections between two ranks there. We use that many to all peers together, because ranks
-/// talk to all of them at once, but at least 2 and at most 8 per peer. `folder`: the kernel's list of interfaces.
+/// Returns the number of connections to each of `numPeers` other ranks that saturate the interface `name`. It is 1, but
+/// more in clouds that limit the rate of each connection. The PCI vendor of the adapter identifies these clouds. NCCL's
+/// socket transport uses 16 (Amazon) or 4 (Google) connections between two ranks there. This function divides that
+/// number among all peers, because ranks send to all of them at once, and returns at least 2 and at most 8. `folder`:
+/// the kernel's list of interfaces.
 int connectionsToFill(const std::string& name, int numPeers, const std::string& folder = "/sys/class/net");
 
-/// Where the selector comes from, and its text; both empty if there is none. The source is an environment variable
-/// (agspeed's before NCCL's before Gloo's) or a line of a file.
+/// Returns the source and the text of the list of interfaces; both are empty if there is none. The source is an
+/// environment variable (agspeed's before NCCL's before Gloo's) or a line of a file.
 std::pair<std::string, std::string> interfaceSelection();
 
-/// Equal for two processes exactly if they share memory and network: the boot id and the network namespace.
+/// Returns a text that is equal for two processes exactly if they have the same host and network namespace: the boot id
+/// and the namespace's number.
 std::string hostIdentity();
 
 }  // namespace agspeed::comm

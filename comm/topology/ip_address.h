@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// IpAddress: an IPv4 or IPv6 address as bytes, and as text. Pure functions; thread-safe.
+// IpAddress: an IPv4 or IPv6 address as bytes, and as text. All functions are pure and thread-safe.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ struct IpAddress {
 
 std::optional<IpAddress> parseIpAddress(std::string_view text);
 std::string toString(const IpAddress& address);
-/// Whether both are in one network of `prefixBits` bits.
+/// Returns whether both addresses are in one network, whose prefix has `prefixBits` bits.
 bool isSameNetwork(const IpAddress& left, const IpAddress& right, int prefixBits);
 
 }  // namespace agspeed::comm

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LinkMonitor: reports interfaces that lose or regain their carrier, from the kernel's netlink messages. One thread at
-// a time.
+// LinkMonitor: reports interfaces that lose or regain their carrier, from the kernel's netlink messages. Only one
+// thread at a time may use it.
 #pragma once
 
 #include <functional>
@@ -10,15 +10,15 @@ namespace agspeed::comm {
 
 class LinkMonitor {
  public:
-  /// If netlink cannot be opened, descriptor() is -1 and nothing is ever reported.
+  /// Subscribes to netlink. If netlink cannot be opened, descriptor() is -1, and read() never reports anything.
   LinkMonitor();
   ~LinkMonitor();
   LinkMonitor(const LinkMonitor&) = delete;
   LinkMonitor& operator=(const LinkMonitor&) = delete;
 
-  /// Readable when there is something to report.
+  /// Returns a descriptor that is readable when there is something to report.
   int descriptor() const { return descriptor_; }
-  /// Reports all changes so far without blocking.
+  /// Calls `report` for all changes so far, without blocking.
   void read(const std::function<void(std::string_view name, bool isUp)>& report);
 
  private:

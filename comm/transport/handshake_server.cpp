@@ -10,56 +10,52 @@
 namespace agspeed::comm {
 namespace {
 
-/// The least number of places on all network rails together and on each of them, and the places beyond one per rank on
-/// this host.
+/// kMinPlaces: the least number of places on all network rails together. kMinPlacesOfRail: the least number on each
+/// rail. kSparePlacesOfHost: the places of the local listener in addition to one per rank.
 constexpr size_t kMinPlaces = 64, kMinPlacesOfRail = 4, kSparePlacesOfHost = 64;
 constexpr std::chrono::seconds kNetworkDeadline{3};
-/// A rank on an overloaded host may take long between two messages.
+/// The deadline for connections of this host. A rank on an overloaded host may take long between two messages.
 constexpr std::chrono::seconds kLocalDeadline{10};
-constexpr std::chrono::milliseconds kCheckInterval{40};
-/// This many bytes show whether a connection begins with a request.
+/// The number of first bytes that show whether a connection begins with a request. If it does not, it is refused at
+/// once.
 constexpr size_t kMagicBytes = 6;
 
 constexpr std::string_view kUnproven = "it does not prove to be one of this job";
 
 }  // namespace
 
-HandshakeServer::Limits HandshakeServer::networkLimits(size_t numRails, size_t numRanks) {
-  return {std::max({kMinPlaces / numRails, kMinPlacesOfRail, numRanks}), kNetworkDeadline};
+PendingLimits HandshakeServer::networkLimits(size_t numRails, size_t numRanks) {
+  return {std::max({kMinPlaces / numRails, kMinPlacesOfRail, numRanks}), kRequestBytes, kNetworkDeadline};
 }
 
-HandshakeServer::Limits HandshakeServer::localLimits(size_t numRanks) {
-  return {kSparePlacesOfHost + numRanks, kLocalDeadline};
+PendingLimits HandshakeServer::localLimits(size_t numRanks) {
+  return {kSparePlacesOfHost + numRanks, kRequestBytes, kLocalDeadline};
 }
 
 void HandshakeServer::add(std::unique_ptr<Connection> connection) {
-  if (pending_.size() >= limits_.numPlaces) refuse(pending_.begin(), "too many others came after it");
-  pending_.push_back(std::move(connection));
-  pending_.back()->self_ = std::prev(pending_.end());
+  connection->bytes_.resize(pending_.limits().numBytes);
+  if (pending_.add(std::move(connection)) != nullptr) countRefused("too many others came after it");
 }
 
 void HandshakeServer::read(Connection& connection) { finish(connection, advance(connection)); }
 
 void HandshakeServer::readAll() {
-  for (auto at = pending_.begin(); at != pending_.end();) read(**at++);
+  pending_.forEach([&](Connection& connection) { read(connection); });
 }
 
 Clock::time_point HandshakeServer::expire(Clock::time_point now) {
-  const Clock::duration looked = active_.look(now);
-  for (const auto& connection : pending_) connection->waited_ += looked;
-  while (!pending_.empty() && pending_.front()->waited_ > limits_.deadline) {
-    refuse(pending_.begin(), "it has not proven itself in time");
+  for (size_t numLate = pending_.takeLate(now).size(); numLate > 0; --numLate) {
+    countRefused("it has not proven itself in time");
   }
-  Clock::time_point next = pending_.empty() ? Clock::time_point::max() : now + kCheckInterval;
-  for (auto at = pending_.begin(); at != pending_.end();) {
-    Connection& connection = **at++;
-    if (!connection.isRequestWhole()) continue;
+  Clock::time_point next = pending_.isEmpty() ? Clock::time_point::max() : now + pending_.kCheckInterval;
+  pending_.forEach([&](Connection& connection) {
+    if (!connection.isRequestWhole()) return;
     const Verdict verdict = answer(connection);
     if (verdict == Verdict::kWait && !connection.responder_) {
       next = std::min(next, directory_.askAgainAt(connection.peer_));
     }
     finish(connection, verdict);
-  }
+  });
   return next;
 }
 
@@ -70,7 +66,8 @@ HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
   const std::optional<size_t> numRead = connection.read(missing);
   if (!numRead) return Verdict::kRefuse;
   connection.size_ += *numRead;
-  if (!connection.responder_ && connection.size_ >= kMagicBytes && !readClaim(connection.bytes_)) {
+  if (!connection.responder_ && connection.size_ >= kMagicBytes &&
+      !readClaim(std::span(connection.bytes_).first<kRequestBytes>())) {
     return Verdict::kRefuse;
   }
   if (*numRead == 0 || connection.size_ < wanted) return Verdict::kWait;
@@ -80,7 +77,7 @@ HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
 }
 
 HandshakeServer::Verdict HandshakeServer::answer(Connection& connection) {
-  Admission admission = admit(connection.bytes_, directory_);
+  Admission admission = admit(std::span(connection.bytes_).first<kRequestBytes>(), directory_);
   connection.peer_ = admission.peer;
   if (admission.verdict == Admission::Verdict::kWait) return Verdict::kWait;
   if (admission.verdict == Admission::Verdict::kRefuse) return Verdict::kRefuse;
@@ -91,22 +88,17 @@ HandshakeServer::Verdict HandshakeServer::answer(Connection& connection) {
 
 void HandshakeServer::finish(Connection& connection, Verdict verdict) {
   if (verdict == Verdict::kWait) return;
-  if (verdict == Verdict::kRefuse) return refuse(connection.self_, kUnproven);
-  const std::unique_ptr<Connection> proven = std::move(*connection.self_);
-  pending_.erase(proven->self_);
-  const Status status = proven->accept(proven->peer_, *proven->responder_);
-  if (!status) countRefused(status.message());
-}
-
-void HandshakeServer::refuse(Pending::iterator connection, std::string_view why) {
-  pending_.erase(connection);
-  countRefused(why);
+  const std::unique_ptr<Connection> taken = pending_.take(connection);
+  if (verdict == Verdict::kRefuse) return countRefused(kUnproven);
+  const Status status = taken->accept(taken->peer_, *taken->responder_);
+  if (!status.isOk()) countRefused(status.message());
 }
 
 void HandshakeServer::countRefused(std::string_view why) {
-  // There may be thousands of refusals: the log gets the 1st, 2nd, 4th, 8th, ...
-  if (!std::has_single_bit(++numRefused_)) return;
-  AG_LOG(kInfo, "rank {} refused {} ({} so far): {}", directory_.options().rank, kind_, numRefused_, why);
+  // There may be thousands of refusals, so log only the 1st, 2nd, 4th, 8th, ...
+  const RankNames& names = directory_.names();
+  if (!std::has_single_bit(++numRefused_) || !names.areLogged()) return;
+  AG_LOG(kInfo, "{} refused {} ({} so far): {}", names.of(directory_.options().rank), kind_, numRefused_, why);
 }
 
 }  // namespace agspeed::comm

@@ -1,25 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// HandshakeServer: the responder's side of handshakes (comm/wire/handshake.h), for every kind of connection. Any
-// process can connect to a listener, so this class bounds the cost of unauthenticated peers: how many are accepted at
-// once, how many may be pending and for how long, how much each may send, and how many refusals are logged. It hands on
-// a connection only after the peer has proven the secret of a pair of ranks.
+// HandshakeServer: the responder's side of handshakes (comm/wire/handshake.h), for every kind of connection. It hands
+// on a connection only after the peer has proven the secret of a pair of ranks. PendingConnections bounds the cost of
+// unauthenticated peers; this class also bounds how many are accepted at once, and how many refusals are logged.
 //
 // An acceptor owns the server. It accepts connections, wraps each in a Connection, and reports when one is readable.
 // One thread, the directory's; the directory outlives the server.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
-#include "comm/io/active_timer.h"
 #include "comm/rendezvous/admission.h"
 #include "comm/rendezvous/directory.h"
+#include "comm/rendezvous/pending_connections.h"
 #include "comm/wire/handshake.h"
 #include "runtime/base/status.h"
 
@@ -30,73 +28,70 @@ class HandshakeServer {
   /// An acceptor accepts at most this many connections before other handlers of the poller get their turn.
   static constexpr int kMaxAcceptsAtOnce = 16;
 
-  struct Limits {
-    size_t numPlaces;          ///< pending connections; one more replaces the oldest
-    Clock::duration deadline;  ///< for the proof; gaps in which this process did not run hardly count (ActiveTimer)
-  };
-  /// Limits of one of `numRails` network listeners: a place per rank, because all ranks may connect at once, at least 4
-  /// places, and at least 64 on all rails together.
-  static Limits networkLimits(size_t numRails, size_t numRanks);
-  /// Limits of the listener for processes of this host and user.
-  static Limits localLimits(size_t numRanks);
+  /// Returns the limits of one of `numRails` network listeners. It has a place per rank, because all ranks may connect
+  /// at once, at least 4 places, and at least 64 places on all rails together.
+  static PendingLimits networkLimits(size_t numRails, size_t numRanks);
+  /// Returns the limits of the listener for processes of this host and user.
+  static PendingLimits localLimits(size_t numRanks);
 
-  /// A connection that is not authenticated yet: the interface to one kind of connection, and the server's state for
-  /// it. Destroyed when it is refused.
+  /// A connection that is not authenticated yet. A derived class implements the functions below for one kind of
+  /// connection. The private members are the server's state. The server destroys a connection that it refuses.
   class Connection {
    public:
     virtual ~Connection() = default;
-    /// Reads arrived bytes into `target` and none beyond it. nullopt: the connection was closed, or it brought bytes
-    /// that a peer never sends. If `target` is empty, any byte is such a byte.
+    /// Reads arrived bytes, at most as many as fit into `target`, and returns how many. Returns nullopt if the
+    /// connection was closed, or if bytes arrived that a peer never sends. An empty `target` means that no byte may
+    /// arrive.
     virtual std::optional<size_t> read(std::span<std::byte> target) = 0;
-    /// Returns: whether the reply was written completely.
+    /// Sends the reply. Returns false if it was not written completely.
     virtual bool reply(const ReplyBytes& reply) = 0;
-    /// The other end has proven to be `peer`: hands the connection on. If this fails, the connection is refused for
-    /// that reason.
+    /// Hands the connection on, because its other end has proven to be `peer`. If this fails, the server refuses the
+    /// connection and logs the error as the reason.
     virtual Status accept(int peer, const Responder& responder) = 0;
 
    private:
     friend HandshakeServer;
     bool isRequestWhole() const { return !responder_ && size_ == kRequestBytes; }
 
-    std::list<std::unique_ptr<Connection>>::iterator self_;
-    Clock::duration waited_{};
-    std::array<std::byte, kRequestBytes> bytes_{};  ///< of the request, then of the confirmation
-    size_t size_ = 0;
+    std::vector<std::byte> bytes_;        ///< of the request, then of the confirmation
+    size_t size_ = 0;                     ///< the number of bytes that have arrived
     int peer_ = -1;                       ///< set when the request has arrived
     std::optional<Responder> responder_;  ///< set when the request is answered
   };
 
   /// `kind`: the kind of connection, for the log, such as "a connection".
-  HandshakeServer(Limits limits, Directory& directory, std::string_view kind)
-      : limits_(limits), directory_(directory), kind_(kind) {}
+  HandshakeServer(PendingLimits limits, Directory& directory, std::string_view kind)
+      : directory_(directory), kind_(kind), pending_(limits) {}
 
+  /// Adds a pending connection. Refuses the oldest one if all places are taken.
   void add(std::unique_ptr<Connection> connection);
-  /// Call this when the connection is readable. The call may destroy the connection.
+  /// Reads from the connection and continues its handshake. Call it when the connection is readable. The call may
+  /// destroy the connection.
   void read(Connection& connection);
-  /// Does the same for all pending connections.
+  /// Calls read() for all pending connections.
   void readAll();
   /// Refuses connections whose deadline has passed, and answers requests of peers that the directory did not know
-  /// before. Returns: the latest time for the next call.
+  /// before. Returns the latest time for the next call.
   Clock::time_point expire(Clock::time_point now);
 
   size_t numPending() const { return pending_.size(); }
   uint64_t numRefused() const { return numRefused_; }
 
  private:
-  using Pending = std::list<std::unique_ptr<Connection>>;
   enum class Verdict { kWait, kRefuse, kAccept };
 
+  /// Reads the next handshake message. If it is complete, answers the request or checks the confirmation.
   Verdict advance(Connection& connection);
+  /// Answers a complete request. Returns kWait if the directory does not know the peer yet, or if the reply was sent.
   Verdict answer(Connection& connection);
+  /// Carries out the verdict: hands the connection on, refuses it, or does nothing.
   void finish(Connection& connection, Verdict verdict);
-  void refuse(Pending::iterator connection, std::string_view why);
+  /// Counts a refused connection, and logs the 1st, 2nd, 4th, 8th, ... one.
   void countRefused(std::string_view why);
 
-  const Limits limits_;
   Directory& directory_;
   const std::string_view kind_;
-  Pending pending_;  ///< oldest first
-  ActiveTimer active_{Clock::now()};
+  PendingConnections<Connection> pending_;
   uint64_t numRefused_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rail: a transport that may lose frames, used beside other rails. MultirailTransport retransmits the frames of a lost
-// rail on another one, chooses rails by the speed that they report, and decides by their reports whether a peer is
+// rail on another rail. It chooses rails by the speed that they report, and decides by their reports whether a peer is
 // lost.
 //
 // A rail reconnects lost connections until the peer is disconnected. Frames keep their order within a connection. The
@@ -20,45 +20,49 @@ namespace agspeed::comm {
 
 /// Facts about a rail, for reports and for its peers.
 struct RailInfo {
-  RailAddress address;        ///< where it listens
-  std::string device;         ///< the interface it is bound to; empty: none
-  double bytesPerSecond = 0;  ///< rate of all its connections together while no slow peer limits them; 0: not known
-  uint64_t numRefused = 0;    ///< connections refused because the other end did not prove to be a peer
-  bool isHome = true;         ///< see RailOptions
+  RailAddress address;  ///< the address at which the rail listens
+  std::string device;   ///< the interface that the rail is bound to; empty: none
+  /// The recent peak rate of all connections of the rail together; 0: not known. It is measured while at least two of
+  /// them have bytes in flight (or the only one), so that one slow peer does not limit it.
+  double bytesPerSecond = 0;
+  uint64_t numRefused = 0;  ///< connections that were refused because the other end did not prove to be a peer
+  bool isHome = true;       ///< see RailOptions
 };
 
-/// Which rail to make.
+/// Describes a rail to make.
 struct RailOptions {
-  RailAddress address;  ///< where it listens; port 0: any
+  RailAddress address;  ///< the address at which the rail listens; port 0: the system chooses one
   std::string device;   ///< the interface to bind to, if the process may; empty: bind to the address only
-  size_t index = 0;     ///< among this rank's rails
-  size_t numRails = 1;  ///< of this rank
-  bool isHome = true;   ///< preferred; other rails take frames that would arrive much later on home rails
+  size_t index = 0;     ///< the rail's position among this rank's rails
+  size_t numRails = 1;  ///< the number of this rank's rails
+  bool isHome = true;   ///< frames prefer this rail; other rails take frames that would arrive much later on home rails
 };
 
 class Rail : public Transport {
  public:
-  /// The peer is lost: closes the connection to it and makes no other. Frames from it are still accepted.
+  /// Closes the connection to a lost peer and does not reconnect. Frames from the peer are still accepted.
   virtual void disconnect(int peer) = 0;
-  /// The kernel reports that the rail's interface has lost or regained its link.
+  /// Handles a report of the kernel that the rail's interface has lost or regained its link.
   virtual void linkChanged(bool isUp) = 0;
-  /// The peer reports the same about its rail with that number.
+  /// Handles a report of the peer that its rail number `rail` has lost or regained its link. If the peer's rail is the
+  /// one that this rail connects to, closes a connection that the change has broken, or reconnects at once.
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;
-  /// Whether the rail may still read payloads of frames to the peer that were not acknowledged.
+  /// Whether the rail may still read payloads that were passed to send() for the peer.
   virtual bool isReading(int peer) const { return !canSend(peer); }
-  /// Estimated seconds until a frame of `numBytes` would arrive if it were sent now; 0: not known. Does not change
-  /// canSend().
+  /// Estimates in how many seconds a frame of `numBytes` would arrive if it were sent now; 0: not known. A call never
+  /// changes the result of canSend().
   virtual double deliverySeconds(int peer, size_t numBytes) const = 0;
-  /// Whether frames that the peer has sent may still arrive: a connection that it made is open.
+  /// Whether frames of the peer may still arrive, because a connection that the peer made is open.
   virtual bool mayStillReceive(int peer) const = 0;
-  /// The shortest round trip so far; 0: not known.
+  /// Returns the shortest round trip so far; 0: not known.
   virtual double minRoundTripSeconds(int peer) const = 0;
+  /// Returns the current facts about the rail.
   virtual RailInfo info() const = 0;
 };
 
 /// The rails of a rank, by number.
 using Rails = std::vector<std::unique_ptr<Rail>>;
-/// Stands for "no rail".
+/// The number that means "no rail".
 inline constexpr int kNoRail = -1;
 
 }  // namespace agspeed::comm

@@ -3,7 +3,7 @@
 // route to a peer. There are two kinds of transport:
 //
 //   rail        frames may get lost with their connection (rail.h): tcp, faulty
-//   reliable    every counted frame arrives exactly once, in any order: multirail, shared memory
+//   reliable    every frame passed to send() arrives exactly once, in any order: multirail, shared memory
 //
 // Threading: one thread at a time drives everything. Ownership: the caller owns a payload; the transport reads it until
 // the frame is acknowledged or its send is cancelled. The Sink is called from within send(), tick() or the poller.
@@ -23,18 +23,19 @@ namespace agspeed::comm {
 
 using ByteView = std::span<const std::byte>;
 
-/// A frame to send. A transport that counts frames (multirail) fills in its number and its acknowledgement.
+/// A frame to send. A transport that numbers frames (multirail) fills in the number and the acknowledgement of the
+/// header.
 struct OutgoingFrame {
   FrameHeader header;
   ByteView payload;
   uint64_t token = 0;    ///< returned with the acknowledgement
-  bool mayWait = false;  ///< may wait for flush(), so that several frames leave in one system call
+  bool mayWait = false;  ///< the frame may wait for flush(), so that several frames leave in one system call
 };
 
-/// Why frames can get lost.
+/// Why a connection is lost or cannot be used.
 enum class LossCause {
   kClosed,        ///< the peer's end was closed: its process may have ended
-  kRefused,       ///< no process listens at the address any more
+  kRefused,       ///< no process listens at the peer's address
   kCorrupted,     ///< bytes that an intact peer never sends
   kStalled,       ///< the peer's kernel is silent; frames may still arrive, and writable() reports a recovery
   kSilent,        ///< the peer's kernel answers, but its process has not answered the handshake yet
@@ -44,7 +45,7 @@ enum class LossCause {
 };
 std::string_view toString(LossCause cause);
 
-/// Whether two runs of memory share a byte.
+/// Whether two runs of memory overlap.
 inline bool overlaps(ByteView left, ByteView right) {
   return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
 }
@@ -53,9 +54,9 @@ class Transport {
  public:
   struct Capabilities {
     bool isReliable = false;       ///< a frame is delivered unless its connection is reported lost
-    bool isAcknowledging = false;  ///< Sink::acknowledged comes for every counted frame
-    bool copiesSmall = false;      ///< send() copies the payloads of eager copies and does not read them later
-    uint32_t segmentBytes = 0;     ///< payload length that spreads a message of some hundred KiB well
+    bool isAcknowledging = false;  ///< Sink::acknowledged is called for every frame with a token
+    bool copiesSmall = false;      ///< send() copies the payload of an eager copy and does not read it later
+    uint32_t segmentBytes = 0;     ///< payload length at which a message of some hundred KiB spreads well over rails
     uint32_t maxPayloadBytes = 0;
   };
 
@@ -64,15 +65,18 @@ class Transport {
     /// Returns where the payload of an arriving frame goes: exactly header.length bytes, or an empty span to discard
     /// it. May be called again for a frame whose first copy did not arrive completely.
     virtual std::span<std::byte> place(int peer, const FrameHeader& header) = 0;
-    /// The frame is complete and checked; its payload is in the memory that place() returned.
+    /// Reports a frame that has arrived completely and passed all checks. Its payload is in the memory that place()
+    /// returned.
     virtual void arrived(int peer, const FrameHeader& header) = 0;
-    /// The peer has received the frame; the transport does not read its payload any more.
+    /// Reports that the peer has received a frame with this token. The transport does not read the frame's payload any
+    /// more.
     virtual void acknowledged(int peer, uint64_t token) = 0;
-    /// canSend(peer) has become true.
+    /// Reports that canSend(peer) has become true.
     virtual void writable(int peer) = 0;
-    /// The connection to the peer is gone, could not be made, stalls, or has no handshake yet (kSilent). A rail may
-    /// have lost the frames on it and keeps trying to connect. A stalled connection either recovers with all its frames
-    /// or is reported lost again for another cause. A reliable transport has lost the peer.
+    /// Reports that the connection to the peer was closed, could not be made, stalls, or waits for the handshake
+    /// (kSilent). If a reliable transport reports this, the peer is lost. If a rail reports it, the frames on the
+    /// connection may be lost, and the rail keeps trying to connect. A stalled connection either recovers with all its
+    /// frames, or is reported lost again with another cause.
     virtual void lost(int peer, LossCause cause, const Status& status) = 0;
 
    protected:
@@ -80,34 +84,39 @@ class Transport {
   };
 
   virtual ~Transport() = default;
-  /// Capabilities of the route to the peer, which change with the route. Before connect(): the expected ones.
+  /// Returns the capabilities of the route to the peer, which change with the route. Before connect(), returns the
+  /// expected capabilities.
   virtual const Capabilities& capabilities(int peer) const = 0;
-  /// Sets the receiver of all events. Called once, before anything else; the sink outlives the transport's use.
+  /// Sets the receiver of all events. Call it once, before all other functions. The sink outlives the transport's use.
   virtual void attach(Sink& sink) = 0;
   /// Requests a connection. Returns at once; writable() or lost() follows.
   virtual void connect(int peer) = 0;
+  /// Whether send() may be called for the peer now.
   virtual bool canSend(int peer) const = 0;
-  /// Requires: canSend(peer). Never blocks.
+  /// Sends a frame to the peer. Requires: canSend(peer). Never blocks.
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
-  /// Sends the frames to the peer that wait (OutgoingFrame::mayWait).
+  /// Sends the frames to the peer that have waited because of OutgoingFrame::mayWait.
   virtual void flush(int peer) { (void)peer; }
-  /// Begins and ends a turn of the event loop. During a turn control frames may wait, so that they leave together.
+  /// These two begin and end a turn of the event loop. During a turn, control frames may wait, so that they leave
+  /// together.
   virtual void beginTurn() {}
   virtual void endTurn() {}
-  /// From now on no byte of `payload` is read for the peer's frames with this token. Such frames in flight continue
-  /// with a copy of the payload or without it. Other frames do not change, even if they have the same bytes.
+  /// Makes the transport stop reading `payload` for frames to the peer with this token. Such frames in flight continue
+  /// with a copy of the payload or without it. The content of other frames does not change, even if they have the same
+  /// bytes.
   virtual void cancelSend(int peer, uint64_t token, ByteView payload) = 0;
-  /// From now on no byte of `target` is written for this peer: arriving bytes for it are discarded. Cheap if no such
-  /// bytes arrive.
+  /// Makes the transport stop writing to `target` for this peer: it discards bytes that arrive for this memory. The
+  /// call is cheap if no such bytes are arriving.
   virtual void cancelReceive(int peer, ByteView target) = 0;
-  /// Whether everything given to send() has left this process.
+  /// Whether all frames passed to send() have left this process.
   virtual bool isFlushed() const = 0;
-  /// Runs timers: reconnecting, detecting stalls. Returns: the latest time for the next call.
+  /// Runs the timers, which reconnect and detect stalls. Returns the latest time for the next call.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
-  /// The current route to the peer, for the log: "rail 0 (10.0.0.5 to 10.0.0.6)"; empty if there is none. If a peer
-  /// with a route is silent, its process does not answer.
+  /// Describes the current route to the peer for the log, such as "rail 0 (10.0.0.5 to 10.0.0.6)". Returns an empty
+  /// text if there is no route. If there is a route and the peer is silent, the peer's process does not answer.
   virtual std::string describeRoute(int peer) const = 0;
-  /// For how long the route to the peer has enough bytes in flight to stay busy without attention; 0: not known.
+  /// Returns for how many seconds wake-ups may be coalesced: the bytes in flight keep the route to the peer busy for
+  /// that long without a call of this transport. 0: not known.
   virtual double coalesceSeconds(int peer) const = 0;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and writes plain little-endian values for the fixed wire formats. A reader never reads past its end: it returns
-// zeros from then on, and isComplete() is false. Not thread-safe.
+// ByteWriter and ByteReader: write and read the little-endian values of the fixed wire formats. A reader never reads
+// past the end of its input. After the first value that does not fit, it returns zeros, and isComplete() is false. Not
+// thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,7 @@ class ByteWriter {
  public:
   explicit ByteWriter(std::span<std::byte> out) : out_(out) {}
 
-  /// Requires: room for the value.
+  /// Appends the bytes of `value`. Requires: there is room for them.
   template <typename T>
     requires(std::is_trivially_copyable_v<T> && !std::is_convertible_v<const T&, std::span<const std::byte>>)
   ByteWriter& put(const T& value) {
@@ -54,8 +55,9 @@ class ByteReader {
     std::copy_n(in_.begin(), out.size(), out.begin());
     in_ = in_.subspan(out.size());
   }
-  /// Whether all values read so far were there.
+  /// Returns whether the input was long enough for all values that were taken.
   bool isComplete() const { return isComplete_; }
+  /// Returns whether isComplete() is true and no byte is left.
   bool isAtEnd() const { return isComplete_ && in_.empty(); }
 
  private:

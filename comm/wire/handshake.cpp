@@ -14,7 +14,8 @@ namespace {
 constexpr uint32_t kMagic = 0x48534741;  // "AGSH"
 constexpr size_t kClaimBytes = kRequestBytes - kDigestBytes;
 
-/// The proof of one of the three messages; it covers the role, so that no message can be reflected as another.
+/// Returns the proof of one of the three messages. Its key depends on the role of the message, so that no message can
+/// be reflected as another.
 Digest proofOf(const Digest& secret, std::string_view role, ByteView request, ByteView reply) {
   Digest key;
   deriveKey(secret, {}, bytesOf(role), key);

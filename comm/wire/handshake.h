@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handshake of a connection. It proves with the secret of the pair which rank wants to send to which. It has three
-// messages of fixed size, so that an unauthenticated peer costs a few bytes of memory and one comparison:
+// The handshake of a connection. With the secret of a pair of ranks, it proves which rank wants to send to which. It
+// has three messages of fixed size, so that an unauthenticated peer costs only a few bytes of memory and a few hashes:
 //
 //   request  initiator -> responder   magic, version, protection, epoch, both ranks, nonce, proof
 //   reply    responder -> initiator   nonce, proof over both messages
@@ -8,9 +8,9 @@
 //
 // frame_format.md lists all fields.
 //
-// A recorded request can be replayed, but the replayer cannot send a valid confirm, so it displaces nothing. Frame keys
-// are derived from the secret, both nonces and the request: they are valid for this connection and this direction only.
-// Pure: no sockets, no clock. Not thread-safe.
+// An attacker can replay a recorded request, but cannot send a valid confirm, so the replay replaces no connection.
+// Frame keys are derived from the secret, both nonces and the request: they are valid for this connection and this
+// direction only. The code uses no sockets and no clock. Not thread-safe.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ constexpr size_t kRequestBytes = 20 + kNonceBytes + kDigestBytes;
 constexpr size_t kReplyBytes = kNonceBytes + kDigestBytes;
 constexpr size_t kConfirmBytes = kDigestBytes;
 
-/// The fields that a request claims.
+/// The properties of a connection that a request claims.
 struct Claim {
   Protection protection = Protection::kIntegrity;
   uint32_t epoch = 0;
@@ -42,17 +42,17 @@ using RequestBytes = std::array<std::byte, kRequestBytes>;
 using ReplyBytes = std::array<std::byte, kReplyBytes>;
 using ConfirmBytes = std::array<std::byte, kConfirmBytes>;
 
-/// The claim of a request, unproven; nullopt if the request has another magic or version.
+/// Returns the claim of a request without verifying its proof; nullopt if the request has another magic or version.
 std::optional<Claim> readClaim(std::span<const std::byte, kRequestBytes> request);
 
-/// The end that sends frames.
+/// The end of a connection that begins the handshake, and then sends frames.
 class Initiator {
  public:
-  /// `secret`: the secret of the pair, from the directory.
+  /// Makes the request. `secret`: the secret of the pair of ranks, from the directory.
   Initiator(const Claim& claim, const Digest& secret);
 
   const RequestBytes& request() const { return request_; }
-  /// The confirmation to send; nullopt if the reply does not come from the peer.
+  /// Verifies the reply, and returns the confirmation to send; nullopt if the peer has not proven the secret.
   std::optional<ConfirmBytes> confirm(std::span<const std::byte, kReplyBytes> reply) const;
   SealKey frameKey(std::span<const std::byte, kReplyBytes> reply) const;
 
@@ -61,10 +61,10 @@ class Initiator {
   RequestBytes request_;
 };
 
-/// The end that receives frames.
+/// The end of a connection that answers the handshake, and then receives frames.
 class Responder {
  public:
-  /// nullopt unless the sender of the request knows the secret.
+  /// Verifies a request, and makes the reply. Returns nullopt unless the sender of the request has proven the secret.
   static std::optional<Responder> answer(std::span<const std::byte, kRequestBytes> request, const Digest& secret);
 
   const ReplyBytes& reply() const { return reply_; }

@@ -27,6 +27,7 @@ class EpochAgreement {
   EpochAgreement(Store& store, int rank, int size, steady_clock::time_point deadline)
       : store_(store), rank_(rank), size_(size), began_(steady_clock::now()), deadline_(deadline) {}
 
+  /// Rank 0's part: offers an epoch and waits until all ranks have joined it.
   StatusOr<uint32_t> lead() {
     AG_ASSIGN_OR_RETURN(const int64_t number, store_.add(formatText("agspeed/epoch/{}", size_), 1));
     const auto epoch = static_cast<uint32_t>(number);
@@ -36,6 +37,7 @@ class EpochAgreement {
     return epoch;
   }
 
+  /// The part of the other ranks: joins the offered epoch and waits until it is complete.
   StatusOr<uint32_t> follow() {
     uint32_t joined = kNone;
     for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
@@ -56,7 +58,7 @@ class EpochAgreement {
   }
 
  private:
-  /// Epochs count from 1.
+  /// No epoch. Epochs are numbered from 1.
   static constexpr uint32_t kNone = 0;
 
   std::string offerKey() const { return formatText("agspeed/{}/offer", size_); }
@@ -70,7 +72,7 @@ class EpochAgreement {
     return value.has_value();
   }
 
-  /// The epoch that is offered; kNone before the first one.
+  /// Returns the epoch that rank 0 offers, or kNone before the first offer.
   StatusOr<uint32_t> offer() {
     AG_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.tryGet(offerKey()));
     if (!text.has_value()) return kNone;
@@ -86,7 +88,7 @@ class EpochAgreement {
     }
   }
 
-  /// Fails at the deadline, and warns once after kLateAfter. `missing`: the rank that has not joined.
+  /// Fails at the deadline, and logs a warning once after kLateAfter. `missing`: the rank that has not joined.
   Status checkTime(const std::string& missing) {
     const auto now = steady_clock::now();
     const bool isOver = now >= deadline_;

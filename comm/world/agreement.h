@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that ranks agree on through a store before they are connected.
+// Functions by which ranks agree on numbers through a store before they are connected.
 //
-// A store may outlive the processes that wrote to it: torchrun keeps one while it restarts the ranks, and a rank may
-// end before it writes to the store. So ranks can rely neither on counting their own starts nor on the keys they find:
+// A store may outlive the processes that wrote to it: torchrun keeps one while it restarts the ranks. And a rank may
+// end before it writes to the store. So a rank can neither count its own starts nor trust the keys that it finds.
+// Instead:
 //
 //   rank 0            takes the next epoch number for worlds of its size and offers it
 //   every other rank  joins the offered epoch, unless that epoch is complete: then it belongs to an earlier world
@@ -21,11 +22,12 @@
 
 namespace agspeed::comm {
 
-/// The number of a new world of `size` ranks. It is equal at all of its ranks, and no other world of this size in the
-/// store has it. Resource exhausted: a rank is missing at `deadline`; the message names it.
+/// Agrees on the number (epoch) of a new world of `size` ranks. All ranks of the world get the same number, and no
+/// other world of this size in the store has it. Fails as resource exhausted if a rank is missing at `deadline`; the
+/// error names the rank.
 StatusOr<uint32_t> agreeOnEpoch(Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline);
 
-/// Parses `text`, the store's value of `key`, as a number. Data loss: it is not a number.
+/// Parses `text`, the store's value of `key`, as a number. Fails with data loss if the text is not a number.
 StatusOr<uint32_t> numberIn(const std::string& key, const std::string& text);
 
 }  // namespace agspeed::comm

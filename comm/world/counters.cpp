@@ -11,10 +11,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The interface that has the address; empty if none has it or the kernel's list cannot be read.
+/// Returns the name of the interface with this address, or an empty text if none has it or the kernel's list cannot be
+/// read.
 std::string interfaceOf(const IpAddress& address) {
   const StatusOr<std::vector<Interface>> all = listInterfaces();
-  if (!all.isOk()) return {};
+  if (!all.hasValue()) return {};
   const auto found =
       std::find_if(all->begin(), all->end(), [&](const Interface& interface) { return interface.address == address; });
   return found == all->end() ? std::string() : found->name;

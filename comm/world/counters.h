@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counters of everything that a process has sent and received, as one JSON text for Python: per rail, per operation,
-// and in all.
+// Writes the counters of sent and received data of a process as one JSON text for Python: per rail, per operation, and
+// in total.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace agspeed::comm {
 
-/// Requires: no other thread drives the messenger meanwhile.
+/// Returns the counters of the messenger and the totals of the recorder. Requires: no other thread drives the messenger
+/// during the call.
 std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder);
 
 }  // namespace agspeed::comm

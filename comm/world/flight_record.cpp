@@ -22,6 +22,7 @@ double wallClock() {
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
+/// Sets `sizes` to the chunks' numbers of elements. Returns their total number of bytes.
 uint64_t setSizes(std::vector<uint64_t>& sizes, const BufferList& chunks, size_t elementBytes) {
   uint64_t sum = 0;
   sizes.clear();
@@ -158,7 +159,8 @@ void FlightRing::failed(const std::string& reason) {
 }
 
 void FlightRing::settleFirst() {
-  // Operations mostly end in their order. Operations behind one that is still running wait for settleAll().
+  // Operations mostly complete in their order. The outcome of an operation behind one that is still running is recorded
+  // by settleAll().
   while (firstOpen_ < numAdded_ && settle(entries_[firstOpen_ % entries_.size()])) ++firstOpen_;
 }
 

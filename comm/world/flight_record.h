@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlightRecorder: the latest operations of each group of a process, to explain a failure, and sums over all operations.
+// FlightRecorder: records the latest operations of each process group of torch, to explain failures, and sums over all
+// operations of these groups. Only comm/c10d adds groups: operations of comm/horovod and comm/c_api are not recorded.
 //
-// Each group has a ring of its latest operations (FlightRing). The ring records an operation when it starts and looks
-// up how it ended when the record is read. Recording costs a lock and, once the ring is full, no allocation. A ring
-// holds an operation's handle only until it sees that the operation has ended.
+// Each group has a ring of its latest operations (FlightRing). The ring records the start of an operation. It looks up
+// the outcome of an operation later, when further operations start or when the record is read. It holds the operation's
+// handle until then. Recording costs a lock and, once the ring is full, no allocation.
 //
 // When an operation fails, the record of all groups is written as JSON to the folder AGSPEED_FLIGHT_RECORD_DIR, if set,
 // as flight-record-rank<R>.json. Times are seconds since 1970. Thread-safety: all functions, from any thread.
@@ -26,10 +27,10 @@ namespace agspeed::comm {
 /// The facts about an operation that are known when it starts.
 struct FlightFacts {
   std::string_view name;  ///< "all_reduce", of static lifetime
-  uint64_t sequence = 0;  ///< of the group
+  uint64_t sequence = 0;  ///< number of the operation in its group
   DType dtype = DType::kU8;
-  int rank = -1;     ///< of the root, or of a message's peer; -1: none
-  int64_t tag = -1;  ///< of a message; -1: none
+  int rank = -1;     ///< rank of the root, or of a message's peer; -1: none
+  int64_t tag = -1;  ///< tag of a message; -1: none
   Clock::time_point started;
   Clock::duration timeout{};
 };
@@ -39,8 +40,8 @@ struct OperationTotals {
   uint64_t numStarted = 0;
   uint64_t numEnded = 0;  ///< includes numFailed
   uint64_t numFailed = 0;
-  uint64_t numBytes = 0;  ///< of input or output, whichever is larger at this rank
-  double seconds = 0;     ///< from start to end, of the operations that ended
+  uint64_t numBytes = 0;  ///< bytes of input or output, whichever is larger at this rank
+  double seconds = 0;     ///< sum of the times from start to end of the operations that have ended
 };
 
 class FlightRing;
@@ -51,17 +52,20 @@ class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
 
   FlightRecorder(int rank, int size) : rank_(rank), size_(size) {}
 
-  /// A ring for a new group whose members are `ranks` of the world.
+  /// Makes the ring of a new group. `ranks` are the numbers of its members in the world. The recorder includes the ring
+  /// in its records as long as the caller keeps the ring.
   std::shared_ptr<FlightRing> addGroup(std::string name, std::vector<int> ranks);
+  /// Returns the sums by the name of the operation.
   std::map<std::string, OperationTotals> totals();
-  /// All rings as JSON; `reason` says why the record is made.
+  /// Returns the record of all rings as JSON. `reason` says why the record is made.
   std::string toJson(const std::string& reason);
-  /// Writes toJson() to AGSPEED_FLIGHT_RECORD_DIR, if set. A failure to write is logged.
+  /// Writes toJson() to a file in AGSPEED_FLIGHT_RECORD_DIR, if that is set. If writing fails, logs the reason.
   void write(const std::string& reason);
 
  private:
   friend class FlightRing;
 
+  /// Returns the rings that still exist.
   std::vector<std::shared_ptr<FlightRing>> rings();
 
   const int rank_;
@@ -71,14 +75,15 @@ class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
   std::map<std::string, OperationTotals, std::less<>> totals_;
 };
 
+/// The ring of one group's latest operations.
 class FlightRing {
  public:
   FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string name, std::vector<int> ranks);
 
-  /// Records that `operation` has started on these chunks.
+  /// Records that `operation` has started, with these chunks as input and output.
   void add(const FlightFacts& facts, const BufferList& input, const BufferList& output, OperationHandle operation);
-  /// Call this when an operation of the group has failed or a caller has given up waiting. The first call writes the
-  /// record.
+  /// Writes the record of all groups at the first call. Call it when an operation of the group has failed, or when a
+  /// caller has given up waiting.
   void failed(const std::string& reason);
 
  private:
@@ -86,16 +91,19 @@ class FlightRing {
 
   struct Entry {
     FlightFacts facts;
-    std::vector<uint64_t> inputSizes, outputSizes;  ///< elements
+    std::vector<uint64_t> inputSizes, outputSizes;  ///< sizes of the chunks, in elements
     double startedAt = 0;
-    OperationHandle operation;  ///< null once the ring has recorded how it ended
+    OperationHandle operation;  ///< null once the ring has recorded the outcome
     Clock::time_point ended;
     std::string error;
   };
 
-  /// Records how the entry's operation ended. Returns: whether it has ended. These three require the lock.
+  // The next three functions require mutex_.
+  /// Records the outcome of the entry's operation if it has completed. Returns false if it has not completed.
   bool settle(Entry& entry);
+  /// Calls settle() for the oldest open entries, up to the first that has not completed.
   void settleFirst();
+  /// Calls settle() for all open entries.
   void settleAll();
 
   const std::shared_ptr<FlightRecorder> recorder_;
@@ -104,7 +112,7 @@ class FlightRing {
   std::mutex mutex_;
   std::vector<Entry> entries_;  ///< entry number n is at index n modulo kEntries
   uint64_t numAdded_ = 0;
-  uint64_t firstOpen_ = 0;  ///< all earlier entries are settled
+  uint64_t firstOpen_ = 0;  ///< the outcome of all earlier entries is recorded
   bool hasFailed_ = false;
 };
 

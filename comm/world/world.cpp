@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/world/world.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -23,6 +25,13 @@ Status rankZeroIsMissing(const NewGroup& group) {
   return resourceExhausted(
       "rank {} of group '{}' timed out: rank 0 of it did not make the group within {:g} s; all its ranks have to",
       group.rank, group.name, std::chrono::duration<double>(group.timeout).count());
+}
+
+/// Returns a number that changes in a forked process. Every operation asks for it, and getpid() is a system call.
+uint64_t processMark() {
+  static std::atomic<uint64_t> numForks = 0;
+  static const bool isCounted = pthread_atfork(nullptr, nullptr, [] { ++numForks; }) == 0;
+  return isCounted ? numForks.load(std::memory_order_relaxed) : static_cast<uint64_t>(getpid());
 }
 
 }  // namespace
@@ -68,14 +77,14 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
 }
 
 World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger)
-    : process_(getpid()),
+    : processMark_(processMark()),
       recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
       prefix_(std::move(prefix)),
       store_(std::move(store)),
       messenger_(std::move(messenger)),
       engine_(*messenger_) {}
 
-bool World::isForked() const { return getpid() != process_; }
+bool World::isForked() const { return processMark() != processMark_; }
 
 std::string World::countersJson() {
   std::string text;

@@ -2,14 +2,13 @@
 // World: the parts that all process groups of one job share in a process: rails to the other ranks, and the engine that
 // drives them.
 //
-// The first group of the process makes the world, and all groups share its ownership; it ends with the last group.
-// Knows no frontend.
-// Thread-safety: all functions, from any thread. Functions that talk to the store block.
+// The first group of the process makes the world. All groups keep it, so it is destroyed with the last group. This
+// class does not depend on the frontends of comm. Thread-safety: all functions, from any thread. Functions that use a
+// store block.
 #pragma once
 
-#include <sys/types.h>
-
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -24,23 +23,23 @@ namespace agspeed::comm {
 
 /// One rank's view of a group that is being made.
 struct NewGroup {
-  std::string name;  ///< for messages
-  int rank = 0;      ///< of this process in the group
+  std::string name;  ///< the group's name in errors
+  int rank = 0;      ///< the rank of this process in the group
   std::chrono::milliseconds timeout{0};
 };
 
 class World {
  public:
-  /// Meets the other ranks in the job's store and publishes this process under `rank`. Worlds of any sizes may follow
-  /// each other in one store, also after ranks have ended and were started again (agreement.h). The call polls the
-  /// store while it waits, so give it a connection of its own if possible. Resource exhausted: a rank is missing after
-  /// `timeout`.
+  /// Makes a world: publishes this process under `rank` in the job's store, and finds the other ranks there. Worlds of
+  /// any sizes may follow each other in one store, also after ranks have ended and were started again (agreement.h).
+  /// The call polls the store while it waits, so pass a store with a separate connection if possible. Fails as resource
+  /// exhausted if a rank is missing after `timeout`.
   static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<Store>& jobStore, int rank, int size,
                                                  std::chrono::milliseconds timeout = std::chrono::minutes(30));
   /// Opens the rails that a rank in this environment would open, for this process alone, and describes them.
   static StatusOr<std::string> describeAlone();
-  /// The world of the living default group, which contains all ranks of the job; null if that group has another
-  /// backend.
+  /// Returns the world of torch's default group, which contains all ranks of the job. Returns null if there is no
+  /// default group or if it has another backend.
   static std::shared_ptr<World> ofDefaultGroup();
   static void setOfDefaultGroup(const std::shared_ptr<World>& world);
 
@@ -53,27 +52,27 @@ class World {
   int size() const { return messenger_->size(); }
   Engine& engine() { return engine_; }
   const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
-  /// Counters of sent and received data (counters.h).
+  /// Returns the counters of sent and received data (counters.h).
   std::string countersJson();
 
-  /// A number for a new group, equal at all of its members; no other group has it. The group's rank 0 takes the number
-  /// and publishes it in `store` under `key`, which no other group uses. Resource exhausted: rank 0 has not published
-  /// it after the group's timeout.
+  /// Agrees with the other members of a new group on a number that no other group has. The group's rank 0 takes a
+  /// number and publishes it in `store` under `key`, which no other group may use. Fails as resource exhausted if rank
+  /// 0 has not published the number after the group's timeout.
   StatusOr<uint32_t> agreeOnId(Store& store, const std::string& key, const NewGroup& group);
-  /// The job's store, restricted to keys of this world.
+  /// Returns the job's store, restricted to keys of this world.
   Store& store() { return *store_; }
-  /// `store`, restricted to keys of this world.
+  /// Returns `store`, restricted to keys of this world.
   PrefixStore within(std::shared_ptr<Store> store) const { return {std::move(store), prefix_}; }
 
  private:
-  /// Deletes the world. It uses a separate thread if the last group ended in a callback, because the engine's
+  /// Deletes the world. It uses a separate thread if a callback destroys the last group, because the engine's
   /// destructor waits for callbacks.
   static void end(World* world);
   World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger);
 
-  const pid_t process_;  ///< the process that made the world
+  const uint64_t processMark_;  ///< tells the process that made the world from a forked one
   const std::shared_ptr<FlightRecorder> recorder_;
-  const std::string prefix_;  ///< of this world's keys in any store
+  const std::string prefix_;  ///< prefix of this world's keys in any store
   const std::unique_ptr<Store> store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Engine engine_;

@@ -41,7 +41,7 @@ TEST_F(ChannelFuzz, SpoiledTicketsAreRefused) {
     std::array<std::byte, Ticket::kBytes> bytes{};
     std::copy(spoiled.begin(), spoiled.end(), bytes.begin());
     const StatusOr<Ticket> ticket = Ticket::decode(bytes, {});
-    ASSERT_FALSE(ticket);
+    ASSERT_FALSE(ticket.hasValue());
     EXPECT_EQ(ticket.status().code(), StatusCode::kInvalidArgument);
   }
 }

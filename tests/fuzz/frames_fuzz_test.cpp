@@ -17,6 +17,7 @@ struct FuzzTransfer final : Transfer {
 };
 
 void talkNonsense(RandomBytes& random) {
+  const RankNames names;
   Poller poller;
   auto owned = std::make_unique<FakeTransport>();
   owned->can = {.isReliable = true, .isAcknowledging = true, .segmentBytes = 512, .maxPayloadBytes = 4096};
@@ -24,7 +25,7 @@ void talkNonsense(RandomBytes& random) {
   FakeTransport& transport = *owned;
   std::vector<std::unique_ptr<FuzzTransfer>> transfers;
   {
-    TransportMessenger messenger(0, 2, std::move(owned), poller);
+    TransportMessenger messenger(0, 2, names, std::move(owned), poller);
     const auto someId = [&] { return MessageId{1, static_cast<uint32_t>(random.below(40)), 1}; };
     const auto someSize = [&] { return random.below(5) == 0 ? 65000 + random.below(2000) : random.below(600); };
     uint64_t used = 0;
@@ -83,7 +84,7 @@ void talkNonsense(RandomBytes& random) {
   for (const auto& transfer : transfers) EXPECT_LE(transfer->numFinished, 1);
 }
 
-TEST(FramesFuzz, FramesThatMakeNoSenseHarmNobody) {
+TEST(FramesFuzz, FramesThatMakeNoSenseDoNoHarm) {
   RandomBytes random;
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
   // A peer that sends more bytes than a message has is given up, so each messenger lives only briefly.

@@ -5,12 +5,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
 namespace agspeed {
 
 using Bytes = std::vector<std::byte>;
+
+/// Returns how many inputs a fuzz test tries: `usual`, or what AG_FUZZ_COUNT says.
+inline int fuzzCount(int usual) {
+  const char* wanted = std::getenv("AG_FUZZ_COUNT");
+  return wanted != nullptr ? std::atoi(wanted) : usual;
+}
 
 class RandomBytes {
  public:

@@ -20,7 +20,7 @@
 
 namespace agspeed::comm::nccl {
 
-/// The result of every function.
+/// The result code of all functions.
 enum class Result : int {
   kOk = 0,
   kSystemError = 2,
@@ -36,16 +36,16 @@ using Logger = void (*)(LogLevel level, unsigned long subsystems, const char* fi
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, int64_t pluginId, void* data);
 
 constexpr size_t kHandleBytes = 128;
-/// At most this number of requests of a connection are in flight; on the sending side each has up to maxRecvs messages.
+/// The most requests of a connection that NCCL has in flight. On the sending side, each has up to maxRecvs messages.
 constexpr int kMaxRequests = 32;
 constexpr int kPointerHost = 1, kPointerCuda = 2;
-/// A value of *request when irecv is called: the plug-in may report completion early.
+/// NCCL sets *request to this value before it calls irecv if the plug-in may report completion early.
 inline void* const kOptionalCompletion = reinterpret_cast<void*>(1);
 
 struct CommConfig {
   int trafficClass;
 };
-/// For offloads to the network device, which are not supported here.
+/// A handle for offloads to the network device, which this plug-in does not support.
 struct DeviceHandle;
 /// Hints from NCCL about later operations.
 struct NetAttributes;

@@ -13,7 +13,7 @@
 
 namespace agspeed::comm {
 
-/// Shares of all frames, from 0 to 1.
+/// How often each fault happens, as a share of all frames from 0 to 1.
 struct FaultPlan {
   uint64_t seed = 1;
   double dropped = 0;
@@ -32,13 +32,15 @@ class FaultyRail final : public RailDecorator {
   Clock::time_point tick(Clock::time_point now) override;
 
  private:
+  /// Decides at random whether a fault with this share happens to the next frame.
   bool happens(double share) { return std::uniform_real_distribution<>()(random_) < share; }
+  /// Sends the delayed frame to the peer, if there is one and the other rail can send.
   void sendDelayed(int peer);
 
   const FaultPlan plan_;
   Capabilities capabilities_;
   std::mt19937_64 random_;
-  std::map<int, OutgoingFrame> delayed_;
+  std::map<int, OutgoingFrame> delayed_;  ///< by peer: at most one frame each
 };
 
 }  // namespace agspeed::comm

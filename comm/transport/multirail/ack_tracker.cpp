@@ -59,20 +59,20 @@ ByteView AckTracker::cancel(int rail, ByteView target) {
 }
 
 bool AckTracker::isDue() const {
-  const bool isSomebodyWaiting = firstDue_ != 0 && received_.next() > firstDue_;
-  return hasNews() && (isSomebodyWaiting || bytesDue_ >= mostDue_);
+  const bool isSenderWaiting = firstDue_ != 0 && received_.next() > firstDue_;
+  return hasUnsentAck() && (isSenderWaiting || bytesDue_ >= mostDue_);
 }
 
-void AckTracker::askedAgain() { bytesDue_ += mostDue_; }
+void AckTracker::duplicateSeen() { bytesDue_ += mostDue_; }
 
-void AckTracker::told() {
+void AckTracker::ackSent() {
   acknowledged_ = received_.next();
   firstDue_ = lastDue_ >= acknowledged_ ? lastDue_ : 0;
   bytesDue_ = 0;
   mostDue_ = kMinBytesDue;
 }
 
-void AckTracker::untold() {
+void AckTracker::ackMayBeLost() {
   acknowledged_ = 1;
   firstDue_ = lastDue_;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// AckTracker: records which frames have arrived from one peer and where the payloads that are arriving go, and decides
-// when an acknowledgement is due.
+// AckTracker: records which frames of one peer have arrived, and into which memory the arriving payloads are written.
+// It decides when an acknowledgement is due.
 //
-// Every header carries an acknowledgement, so a frame to the peer usually makes a separate one unnecessary (told()). A
-// separate one is due when the end of a large message has arrived, because its sender waits for that, and when many
-// bytes have arrived. Not thread-safe; no clock of its own.
+// Every header carries an acknowledgement, so any frame to the peer usually makes a separate acknowledgement
+// unnecessary (ackSent()). A separate one is due in two cases: the end of a large message has arrived, because its
+// sender waits for the acknowledgement; or many bytes have arrived. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace agspeed::comm {
 
 class AckTracker {
  public:
-  /// An earlier copy of a frame that is arriving on another rail.
+  /// A copy of a frame that was arriving on `rail`, into `target`, when a later copy began to arrive on another rail.
   struct Copy {
     int rail = 0;
     ByteView target;
@@ -28,38 +28,44 @@ class AckTracker {
 
   // --- A frame arrives on a rail: begin, takeEarlierCopy, place; end, add ---
 
-  /// Returns: whether the payload is wanted. If two copies of a frame arrive at the same time, the later attempt is
-  /// wanted: the sender has given up the connection of the earlier one, which may end at any byte.
+  /// Begins a frame whose header has arrived on `rail`. Returns true if its payload is wanted. If two copies of a frame
+  /// arrive at the same time, the payload of the later attempt is wanted: the sender has given up the connection of the
+  /// earlier attempt, which may be closed at any byte.
   bool begin(int rail, const FrameHeader& header);
-  /// After begin(): the earlier copy, which its rail must not write any more. That copy does not count as arrived.
+  /// Removes and returns the earlier copy of the frame, if one is arriving on another rail. That rail must not write to
+  /// the copy's target any more, and the copy is not recorded as arrived. Call this function after begin().
   std::optional<Copy> takeEarlierCopy(const FrameHeader& header);
-  /// The payload is written to `target`.
+  /// Records that the frame's payload is being written to `target`.
   void place(int rail, const FrameHeader& header, ByteView target);
-  /// The frame is complete. Returns: whether it has no payload, or its payload is in the memory given to place().
+  /// Completes a frame that has arrived on `rail`. Returns true if the frame has no payload, or if its payload is in
+  /// the memory given to place().
   bool end(int rail, const FrameHeader& header);
-  /// False if the frame has arrived before or its number is beyond the window.
+  /// Returns false if the frame has arrived before, or if its number is beyond the window.
   bool isWanted(uint64_t number) const { return received_.isWanted(number); }
   /// Records that the frame has arrived. Requires: isWanted(header.number).
   void add(const FrameHeader& header);
 
-  /// No byte of `target` may be written any more. Returns: the memory of the payload that is arriving on the rail, if
-  /// it overlaps `target`; else nothing. The frame still counts when it has arrived.
+  /// Cancels the payload that is arriving on the rail if its memory overlaps `target`, to which no byte may be written
+  /// any more. Returns this memory, or an empty view if nothing was cancelled. The frame is still recorded as arrived
+  /// when it is complete.
   ByteView cancel(int rail, ByteView target);
 
   // --- Acknowledgements to the peer ---
 
-  /// All frames with lower numbers have arrived. Headers carry this number as acknowledgement.
+  /// Returns the first number that has not arrived. All frames with lower numbers have arrived. Headers carry this
+  /// number as acknowledgement.
   uint64_t next() const { return received_.next(); }
   /// Whether next() is higher than the last acknowledgement that was sent.
-  bool hasNews() const { return received_.next() > acknowledged_; }
-  /// Whether an acknowledgement should be sent now.
+  bool hasUnsentAck() const { return received_.next() > acknowledged_; }
+  /// Whether a separate acknowledgement should be sent now.
   bool isDue() const;
-  /// The peer has retransmitted a frame that had arrived: it lacks the acknowledgement.
-  void askedAgain();
-  /// A frame that acknowledges next() has been sent to the peer.
-  void told();
-  /// The last acknowledgements may have been lost with their rail.
-  void untold();
+  /// Records that the peer has retransmitted a frame that had already arrived. The peer lacks the acknowledgement, so
+  /// the next one is due at once.
+  void duplicateSeen();
+  /// Records that a frame that acknowledges next() was sent to the peer.
+  void ackSent();
+  /// Records that the last acknowledgements may have been lost with their rail, so that they must be sent again.
+  void ackMayBeLost();
 
  private:
   struct Placement {
@@ -74,10 +80,10 @@ class AckTracker {
   std::vector<Placement> placements_;  ///< per rail: the frame that is arriving
   uint64_t acknowledged_ = 1;          ///< the last acknowledgement that was sent
   uint64_t firstDue_ = 0;              ///< number of the first unacknowledged frame that ends a large message; 0: none
-  uint64_t lastDue_ = 0;               ///< and of the last one
+  uint64_t lastDue_ = 0;               ///< number of the last frame that ends a large message
   static constexpr uint64_t kMinBytesDue = 256 * 1024;
   uint64_t bytesDue_ = 0;            ///< bytes that arrived since the last acknowledgement
-  uint64_t mostDue_ = kMinBytesDue;  ///< with this many bytes one is due, even if no large message has ended
+  uint64_t mostDue_ = kMinBytesDue;  ///< an acknowledgement is due after this many bytes
 };
 
 }  // namespace agspeed::comm

@@ -39,8 +39,8 @@ class MultirailTransport::RailSink final : public Transport::Sink {
 MultirailTransport::Peer::Peer(const Rails& rails, int rank, const Capabilities& expected)
     : rank(rank), scheduler(rails, rank), acks(rails.size()), reachability(rails.size()), capabilities(expected) {}
 
-MultirailTransport::MultirailTransport(Rails rails, MultirailOptions options)
-    : rails_(std::move(rails)), options_(options) {
+MultirailTransport::MultirailTransport(Rails rails, const RankNames& names, MultirailOptions options)
+    : rails_(std::move(rails)), names_(names), options_(options) {
   AG_CHECK(!rails_.empty(), "a multirail transport without rails");
   capabilities_ = rails_.front()->capabilities(options_.rank);
   for (size_t i = 0; i < rails_.size(); ++i) {
@@ -137,12 +137,12 @@ void MultirailTransport::resend(Peer& peer) {
   }
 }
 
-/// `frame` is a copy, because the rail may be lost within the call, which changes the window's frames.
+/// `frame` is a copy of the window's frame, because the rail may be lost within the call, which changes the window.
 void MultirailTransport::transmit(Peer& peer, OutgoingFrame frame, int rail) {
   const auto index = static_cast<size_t>(rail);
   frame.header.epoch = options_.epoch;
   frame.header.acknowledged = peer.acks.next();
-  peer.acks.told();
+  peer.acks.ackSent();
   peer.scheduler.sentOn(rail);
   if (isInTurn_ && frame.header.length == 0) {
     frame.mayWait = true;
@@ -227,10 +227,10 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
       peer.window.expire(now);
       resend(peer);
     }
-    if (peer.acks.hasNews()) acknowledge(peer);
-    // The full rail that was worth waiting for may be gone, and its frames are never acknowledged.
+    if (peer.acks.hasUnsentAck()) acknowledge(peer);
+    // A frame may wait for a full rail that has been lost since, so that no acknowledgement wakes the sender.
     if (rails_.size() > 1 && !peer.window.isEmpty() && canSend(peer)) sink_->writable(rank);
-    const bool isBusy = !peer.window.isEmpty() || peer.acks.hasNews();
+    const bool isBusy = !peer.window.isEmpty() || peer.acks.hasUnsentAck();
     if (isBusy || peer.reachability.isSought()) next = std::min(next, now + kAcknowledgeAfter);
   }
   return next;
@@ -243,21 +243,21 @@ void MultirailTransport::linkChanged(int rail, bool isUp) {
   isLinkUp_[static_cast<size_t>(rail)] = isUp;
   for (auto& [rank, peer] : peers_) {
     if (!peer.reachability.wasReached()) continue;
-    std::erase(peer.linkStatesToTell, rail);
-    peer.linkStatesToTell.push_back(rail);
-    tellLinkStates(peer);
+    std::erase(peer.linkStatesToSend, rail);
+    peer.linkStatesToSend.push_back(rail);
+    sendLinkStates(peer);
   }
 }
 
-void MultirailTransport::tellLinkStates(Peer& peer) {
-  while (!peer.linkStatesToTell.empty()) {
-    const int rail = peer.linkStatesToTell.back();
+void MultirailTransport::sendLinkStates(Peer& peer) {
+  while (!peer.linkStatesToSend.empty()) {
+    const int rail = peer.linkStatesToSend.back();
     FrameHeader header;
     header.kind = FrameKind::kLinkState;
     header.offset = static_cast<uint64_t>(rail);
     header.total = isLinkUp_[static_cast<size_t>(rail)] ? 1 : 0;
     if (!sendUncounted(peer, header)) return;
-    std::erase(peer.linkStatesToTell, rail);
+    std::erase(peer.linkStatesToSend, rail);
   }
 }
 
@@ -286,7 +286,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
   if (header.number == 0) return;
   if (!peer.acks.isWanted(header.number)) {
     ++counters_.numDuplicates;
-    peer.acks.askedAgain();
+    peer.acks.duplicateSeen();
     return acknowledge(peer);
   }
   if (!isPlaced) return;  // a later copy is arriving on another rail
@@ -315,7 +315,7 @@ void MultirailTransport::takeAcknowledgement(Peer& peer, uint64_t acknowledged) 
   if (wasFull) sink_->writable(peer.rank);
 }
 
-/// A rail may still hold an earlier copy of the frame, or even the only one: a faulty peer may acknowledge frames that
+/// A rail may still hold an earlier copy of the frame, or even its only copy: a faulty peer may acknowledge frames that
 /// it has not received.
 void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   if (sent.frame.header.length == 0) return;
@@ -342,7 +342,7 @@ void MultirailTransport::writable(int rail, int rank) {
   Peer& peer = peerOf(rank);
   if (peer.reachability.isLost()) return;
   if (peer.reachability.railUp(static_cast<size_t>(rail))) peer.window.reclaim(rail);
-  tellLinkStates(peer);
+  sendLinkStates(peer);
   resend(peer);
   if (peer.window.numToResend() == 0) sink_->writable(rank);
   if (peer.acks.isDue()) acknowledge(peer);
@@ -358,10 +358,10 @@ void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status&
     if (cause == LossCause::kStalled) ++counters_.rails[index].numStalls;
   }
   if (cause == LossCause::kIncompatible) return markLost(peer, cause, status);
-  AG_LOG(kInfo, "{} ({})", status.message(), toString(cause));
+  if (names_.areLogged()) AG_LOG(kInfo, "{} ({})", status.message(), toString(cause));
   if (cause == LossCause::kUnpaired) return;
   peer.window.markLost(rail, cause == LossCause::kStalled);
-  peer.acks.untold();
+  peer.acks.ackMayBeLost();
   if (!peer.reachability.isReached()) return checkReachability(peer, now);
   resend(peer);
   // Frames that waited for this rail can take another one now.
@@ -371,18 +371,19 @@ void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status&
 void MultirailTransport::checkReachability(Peer& peer, Clock::time_point now) {
   if (!peer.reachability.isSought()) return;
   const auto lostBecause = [&](const std::string& why) {
-    return unavailable("rank {} is lost to rank {}: {} (last: {})", peer.rank, options_.rank, why,
+    return unavailable("{} is lost to {}: {} (last: {})", names_.of(peer.rank), names_.of(options_.rank), why,
                        peer.reachability.lastFailure());
   };
   const auto downMs = [&] { return peer.reachability.downFor(now).count(); };
   switch (peer.reachability.check(now, mayStillReceive(peer.rank), options_.timeouts)) {
     case Reachability::Verdict::kFine: return;
     case Reachability::Verdict::kWarn:
-      AG_LOG(kWarn, "rank {}: no rail leads to rank {} for {} ms ({}); trying on", options_.rank, peer.rank, downMs(),
-             peer.reachability.lastFailure());
+      if (!names_.areLogged()) return;
+      AG_LOG(kWarn, "{}: no rail leads to {} for {} ms ({}); trying on", names_.of(options_.rank), names_.of(peer.rank),
+             downMs(), peer.reachability.lastFailure());
       return;
     case Reachability::Verdict::kEnded:
-      return markLost(peer, LossCause::kRefused, lostBecause("its process has ended: nobody listens there any more"));
+      return markLost(peer, LossCause::kRefused, lostBecause("its process has ended: its address refuses connections"));
     case Reachability::Verdict::kUnreachable:
       return markLost(peer, LossCause::kUnreachable,
                       lostBecause(formatText("no rail has led to it for {} ms", downMs())));

@@ -9,8 +9,8 @@
 //   AckTracker      which frames have arrived, and when an acknowledgement is due
 //   Reachability    which rails lead to the peer, and when the peer is lost
 //
-// Every header carries an acknowledgement. Separate ones are sent when AckTracker finds them due, and at the next tick.
-// One thread at a time; owns its rails.
+// Every header carries an acknowledgement. A separate one is sent when AckTracker finds it due, or at the next tick if
+// frames are not acknowledged by then. One thread at a time; owns its rails.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/rendezvous/rank_names.h"
 #include "comm/transport/multirail/ack_tracker.h"
 #include "comm/transport/multirail/rail_scheduler.h"
 #include "comm/transport/multirail/reachability.h"
@@ -43,20 +44,20 @@ struct MultirailCounters {
     uint64_t numStalls = 0;  ///< losses because the peer's kernel was silent; part of numLosses
   };
   std::vector<Rail> rails;
-  uint64_t numResent = 0;
-  uint64_t numDuplicates = 0;
-  uint64_t numAcks = 0;  ///< frames that carried only an acknowledgement
+  uint64_t numResent = 0;      ///< frames that were retransmitted
+  uint64_t numDuplicates = 0;  ///< frames that had arrived before
+  uint64_t numAcks = 0;        ///< frames that carried only an acknowledgement
 };
 
 class MultirailTransport final : public Transport {
  public:
-  /// Requires: at least one rail.
-  MultirailTransport(Rails rails, MultirailOptions options);
+  /// Requires: at least one rail. The names outlive the transport.
+  MultirailTransport(Rails rails, const RankNames& names, MultirailOptions options);
   ~MultirailTransport() override;
 
   const MultirailCounters& counters() const { return counters_; }
-  /// A rail of this rank has lost or regained its link. Sends a link-state frame to all peers over the other rails;
-  /// without it a peer would notice the lost link only by a stall.
+  /// Handles that a rail of this rank has lost or regained its link. Sends a link-state frame to all peers over rails
+  /// that can send. Without this frame, a peer would notice the lost link only by a stall.
   void linkChanged(int rail, bool isUp);
 
   const Capabilities& capabilities(int peer) const override;
@@ -87,10 +88,11 @@ class MultirailTransport final : public Transport {
     AckTracker acks;
     Reachability reachability;
     Capabilities capabilities;          ///< the payload lengths follow the rails' speed while frames are in flight
-    std::vector<int> linkStatesToTell;  ///< rails of this rank whose link state must still be sent to the peer
-    bool isToFlush = false;             ///< in toFlush_: control frames wait, or an acknowledgement is due
+    std::vector<int> linkStatesToSend;  ///< rails of this rank whose link state must still be sent to the peer
+    bool isToFlush = false;             ///< the peer is in toFlush_: control frames wait, or an acknowledgement is due
   };
 
+  /// Returns the state of a peer. The first call for a peer starts to connect all rails to it.
   Peer& peerOf(int rank);
   const Peer* findPeer(int rank) const;
   Peer* findPeer(int rank);
@@ -99,24 +101,31 @@ class MultirailTransport final : public Transport {
   /// Adapts the lengths of the peer's next frames to the speed of its rails.
   void fitPayloads(Peer& peer) const;
 
+  /// Sends the frame on the rail, with the current acknowledgement.
   void transmit(Peer& peer, OutgoingFrame frame, int rail);
+  /// Retransmits frames of the window while a rail has room.
   void resend(Peer& peer);
-  /// Sends a frame without a number, which may get lost. Returns: whether a rail had room for it.
+  /// Sends a frame without a number, which is not retransmitted if it gets lost. Returns false if no rail has room for
+  /// it.
   bool sendUncounted(Peer& peer, FrameHeader header);
+  /// Sends a separate acknowledgement if a rail has room for it.
   void acknowledge(Peer& peer);
-  /// Acknowledges at the end of the turn, or at once outside a turn.
+  /// Sends a separate acknowledgement at the end of the turn, or at once outside a turn.
   void acknowledgeSoon(Peer& peer);
   void flushAtEndOfTurn(Peer& peer);
-  void tellLinkStates(Peer& peer);
-  /// The send time of a frame that is sent now; zero if all rails are reliable, because timeouts are not needed then.
+  /// Sends the link-state frames that the peer must still get, while a rail has room.
+  void sendLinkStates(Peer& peer);
+  /// Returns the send time to record for a frame that is sent now. It is zero if all rails are reliable, because their
+  /// frames need no timeouts.
   Clock::time_point sendTime() const { return capabilities_.isReliable ? Clock::time_point() : Clock::now(); }
 
   std::span<std::byte> place(int rail, int rank, const FrameHeader& header);
   void arrived(int rail, int rank, const FrameHeader& header);
+  /// Removes the frames with numbers below `acknowledged` from the window and reports them to the sink.
   void takeAcknowledgement(Peer& peer, uint64_t acknowledged);
-  /// Makes sure that no rail reads the payload of an acknowledged frame any more.
+  /// Makes all rails stop reading the payload of an acknowledged frame.
   void release(const Peer& peer, const InFlightFrame& frame);
-  /// Whether the frame is of another epoch or of a lost peer.
+  /// Whether the frame belongs to another epoch or comes from a lost peer.
   bool isStale(const Peer& peer, const FrameHeader& header) const;
 
   void writable(int rail, int rank);
@@ -126,9 +135,10 @@ class MultirailTransport final : public Transport {
 
   Rails rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;
+  const RankNames& names_;
   const MultirailOptions options_;
   Capabilities capabilities_;
-  uint32_t maxPayloadBytes_ = 0;  ///< the longest payload that all rails accept; used only if they are fast
+  uint32_t maxPayloadBytes_ = 0;  ///< the longest payload that all rails accept; used only if all are fast
   MultirailCounters counters_;
   Sink* sink_ = nullptr;
   std::vector<bool> isLinkUp_;

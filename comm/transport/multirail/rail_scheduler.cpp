@@ -7,18 +7,21 @@
 namespace agspeed::comm {
 namespace {
 
-/// A frame waits for a full rail that would deliver it in less than this share of the time that the best rail with room
-/// needs. A rail with a tenth of the others' rate then still carries one frame at a time.
+/// A frame waits for a full rail if that rail would deliver it in less than kMuchSooner of the time that the best rail
+/// with room needs. With this value, a rail with a tenth of the others' rate still carries one frame at a time.
 constexpr double kMuchSooner = 0.6;
-constexpr double kLongSeconds = 4e-3;  ///< estimates of shorter delays are too inaccurate to wait for a full rail
+/// A frame does not wait for a full rail if the best rail with room would deliver it within this time, because
+/// estimates of short times are inaccurate.
+constexpr double kLongSeconds = 4e-3;
 /// No payload takes longer than kMaxSeconds on any rail. Payloads have at most kUnlikeBytes if the slowest rail takes
 /// more than kAlike times as long as the fastest, and more than kLongSeconds.
 constexpr double kMaxSeconds = 8e-3, kAlike = 2;
 constexpr uint32_t kUnlikeBytes = 64 * 1024;
-/// Longer payloads only save work if every rail carries one within this time.
+/// Payloads may be longer than kLongBytes if every rail carries one within this time. The longer frames then save work
+/// and delay nothing.
 constexpr double kQuickSeconds = 1e-3;
-/// The time of a rail that is not home counts kAway times, plus kAwaySeconds: the rates of rarely used rails are
-/// inaccurate.
+/// cost() multiplies the estimated delivery time on a rail that is not home by kAway, and adds kAwaySeconds. The
+/// estimates for rarely used rails are inaccurate, so such a rail takes a frame only if it appears to be much faster.
 constexpr double kAway = 2, kAwaySeconds = 1e-3;
 
 }  // namespace

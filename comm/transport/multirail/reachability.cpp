@@ -9,7 +9,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr Clock::duration kWarnAfter = milliseconds(500);
-/// Frames that a process sent before it ended may still be in this kernel; they are read between ticks.
+/// A peer whose process has ended is lost after this many ticks without a frame. Frames that the process sent before
+/// may still be in this kernel, and are read between ticks.
 constexpr int kQuietTicks = 3;
 
 }  // namespace
@@ -49,10 +50,10 @@ Reachability::Verdict Reachability::check(Clock::time_point now, bool mayStillRe
   if (hasRefused && !mayStillReceive && numQuietTicks_ >= kQuietTicks) return Verdict::kEnded;
   // A process that does not answer, or that closes handshakes, may be busy. If no process was ever found at any
   // address, the addresses are probably wrong, so the shorter timeout applies.
-  const bool isNobodyThere =
+  const bool wasNeverFound =
       stage_ == Stage::kNew && !wasFound_ && count(LossCause::kUnreachable) + count(LossCause::kRefused) == numPaired;
   const Clock::duration down = now - downSince_;
-  if (down > (isNobodyThere ? options.connectTimeout : options.peerTimeout)) return Verdict::kUnreachable;
+  if (down > (wasNeverFound ? options.connectTimeout : options.peerTimeout)) return Verdict::kUnreachable;
   if (down <= kWarnAfter || isWarned_) return Verdict::kFine;
   isWarned_ = true;
   return Verdict::kWarn;

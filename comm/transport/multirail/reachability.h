@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reachability: which rails lead to one peer, why the others do not, and whether the peer is lost. It is lost in two
-// cases:
+// Reachability: records which rails lead to one peer and why the others do not, and decides whether the peer is lost. A
+// peer is lost in two cases:
 //
 //   its process has ended   no process listens on any of its rails, the connections that it made have ended, and no
 //                           frame has arrived for a few ticks
@@ -27,50 +27,54 @@ class Reachability {
  public:
   enum class Verdict {
     kFine,
-    kWarn,         ///< no rail has led to it for a while; returned once
-    kEnded,        ///< its process has ended
-    kUnreachable,  ///< no rail has led to it for longer than the timeout
+    kWarn,         ///< no rail has led to the peer for a while; returned once
+    kEnded,        ///< the peer's process has ended
+    kUnreachable,  ///< no rail has led to the peer for longer than the timeout
   };
 
   explicit Reachability(size_t numRails);
 
   bool isUp(size_t rail) const { return isUp_[rail]; }
+  /// Whether a rail leads to the peer now.
   bool isReached() const;
   /// Whether rails have failed and none leads to the peer.
   bool isSought() const { return downSince_ != Clock::time_point(); }
   bool isLost() const { return stage_ == Stage::kLost; }
   /// Whether a rail has ever led to the peer and the peer is not lost.
   bool wasReached() const { return stage_ == Stage::kReached; }
-  /// The last failure that a rail reported, as the end of a sentence.
+  /// Returns the last failure that a rail has reported, as the end of a sentence.
   const std::string& lastFailure() const { return lastFailure_; }
 
-  /// The rail leads to the peer from now on. Returns: whether this is new.
+  /// Records that the rail leads to the peer from now on. Returns false if it did so before. Requires: !isLost().
   bool railUp(size_t rail);
-  /// The rail does not lead to the peer from now on. Returns: whether it did before. A rail without a partner
-  /// (kUnpaired) says nothing about the peer; the other rails show whether it is there.
+  /// Records that the rail does not lead to the peer from now on, and why. Returns true if it led to the peer before.
+  /// The loss of a rail without a partner (kUnpaired) says nothing about the peer; the other rails show whether the
+  /// peer's process exists.
   bool railDown(size_t rail, LossCause cause, const std::string& failure, Clock::time_point now);
-  /// A frame has arrived from the peer's process.
+  /// Records that a frame has arrived from the peer's process.
   void heard() { numQuietTicks_ = 0; }
-  /// Counts a tick.
+  /// Counts a tick, for the quiet time before the peer is lost.
   void tick() { ++numQuietTicks_; }
   void markLost() { stage_ = Stage::kLost; }
 
-  /// `mayStillReceive`: connections that the peer made are open.
+  /// Decides whether the peer is lost, or whether a warning is due. `mayStillReceive`: connections that the peer made
+  /// are open.
   Verdict check(Clock::time_point now, bool mayStillReceive, const ReachabilityOptions& options);
-  /// How long no rail has led to the peer.
+  /// Returns for how long no rail has led to the peer. Requires: isSought().
   std::chrono::milliseconds downFor(Clock::time_point now) const;
 
  private:
   enum class Stage { kNew, kReached, kLost };
 
+  /// Returns how many rails have this cause in causes_.
   std::ptrdiff_t count(LossCause cause) const;
 
   Stage stage_ = Stage::kNew;
   std::vector<bool> isUp_;
-  std::vector<LossCause> causes_;  ///< of the rails' last failures; meaningful while none is up
+  std::vector<LossCause> causes_;  ///< the causes of the rails' last failures; meaningful while no rail is up
   bool wasFound_ = false;          ///< a process has answered at one of its addresses, if only by closing a connection
   Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: a rail is up
-  int numQuietTicks_ = 0;          ///< ticks since then, or since a frame last arrived
+  int numQuietTicks_ = 0;          ///< ticks since downSince_, or since a frame last arrived
   bool isWarned_ = false;
   std::string lastFailure_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReceiveWindow: which of a peer's counted frames have arrived. Frames may arrive in any order and twice. Not
+// ReceiveWindow: records which of a peer's numbered frames have arrived. Frames may arrive in any order and twice. Not
 // thread-safe.
 #pragma once
 
@@ -10,16 +10,16 @@ namespace agspeed::comm {
 
 class ReceiveWindow {
  public:
-  /// The largest number of frames of one peer in flight; the sender respects it.
+  /// The largest number of frames of one peer in flight. The peer's SendWindow has the same limit.
   static constexpr uint64_t kFrames = 4096;
 
-  /// All frames with lower numbers have arrived.
+  /// Returns the first number that has not arrived. All frames with lower numbers have arrived.
   uint64_t next() const { return next_; }
-  /// False if the frame has arrived before or its number is beyond the window.
+  /// Returns false if the frame has arrived before, or if its number is beyond the window.
   bool isWanted(uint64_t number) const {
     return number >= next_ && number - next_ < kFrames && !hasArrived_[number % kFrames];
   }
-  /// Requires: isWanted(number).
+  /// Records that the frame has arrived. Requires: isWanted(number).
   void add(uint64_t number) {
     hasArrived_[number % kFrames] = true;
     for (; hasArrived_[next_ % kFrames]; ++next_) hasArrived_[next_ % kFrames] = false;
@@ -27,7 +27,7 @@ class ReceiveWindow {
 
  private:
   uint64_t next_ = 1;
-  std::bitset<kFrames> hasArrived_;  ///< of the numbers [next_, next_ + kFrames)
+  std::bitset<kFrames> hasArrived_;  ///< for the numbers [next_, next_ + kFrames), each at its remainder
 };
 
 }  // namespace agspeed::comm

@@ -17,7 +17,7 @@ constexpr size_t kHandedOver = 3;  ///< ring, page, bell
 
 }  // namespace
 
-/// A connection of the handshake server.
+/// A connection whose handshake is in progress.
 struct Acceptor::Pending final : HandshakeServer::Connection, Poller::Handler {
   Pending(Acceptor& owner, FileDescriptor connection, Process from)
       : acceptor(owner),

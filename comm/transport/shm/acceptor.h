@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// How two processes of a host connect: the messages on their local socket. Each direction of a pair has its own socket.
-// The handshake is the same as for every connection (comm/wire/handshake.h). Its messages also carry the descriptors of
-// the memory and eventfds that both processes share:
+// Acceptor: the receiver's side of connections between two processes of a host. It accepts processes of the same user
+// only. Its handshake server authenticates the connections, and limits how many may be pending and for how long. Owned
+// by the transport; one thread.
 //
-//   request  sender -> receiver   with the sender's ring, the page of its bell, its bell
-//   reply    receiver -> sender   with the page of the receiver's bell, its bell
-//   confirm  sender -> receiver   from now on frames are in the ring; the socket only shows when an end is closed
+// A process makes a local socket for each process to which it sends, so a pair has two. The handshake is the same as
+// for every connection (comm/wire/handshake.h). Its first two messages also carry the descriptors of the sender's ring
+// (ring.h) and of both bells (doorbell.h). A bell has two descriptors, for the memory of its flag and for an eventfd.
 //
-// Acceptor: the receiver's side. It accepts processes of the same user only; the handshake server bounds and
-// authenticates them. Owned by the transport; one thread.
+//   request  sender -> receiver   ring, flag and eventfd of the sender
+//   reply    receiver -> sender   flag and eventfd of the receiver
+//   confirm  sender -> receiver   no descriptor
+//
+// After the handshake all frames are in the ring, and the socket carries nothing more. If the socket is closed, the
+// process at the other end has ended.
 #pragma once
 
 #include "comm/io/pausable_listener.h"
@@ -32,6 +36,7 @@ class Acceptor final : public Poller::Handler {
  public:
   class Owner {
    public:
+    /// Takes over an authenticated connection from `peer`.
     virtual void accepted(int peer, AcceptedConnection connection) = 0;
 
    protected:
@@ -42,9 +47,9 @@ class Acceptor final : public Poller::Handler {
   Acceptor(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
 
   void ready(uint32_t events) override;
-  /// Reads from all pending connections: a rank that has ended may have completed its handshake before.
+  /// Reads from all pending connections, because a rank that has ended may have completed its handshake before.
   void readAll() { server_.readAll(); }
-  /// See HandshakeServer::expire(). Also accepts again after a shortage of descriptors.
+  /// Calls HandshakeServer::expire(). Also resumes accepting after a shortage of descriptors.
   void expire(Clock::time_point now);
   size_t numPending() const { return server_.numPending(); }
 

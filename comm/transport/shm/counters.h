@@ -7,12 +7,12 @@
 namespace agspeed::comm::shm {
 
 struct ShmCounters {
-  uint64_t numFrames = 0;       ///< sent
-  uint64_t numBytes = 0;        ///< of payload, sent
-  uint64_t numCopiedBytes = 0;  ///< of payload, written to rings
-  uint64_t numReadBytes = 0;    ///< of payload, read from the memory of peers
+  uint64_t numFrames = 0;       ///< frames sent
+  uint64_t numBytes = 0;        ///< payload bytes sent
+  uint64_t numCopiedBytes = 0;  ///< payload bytes written to rings
+  uint64_t numReadBytes = 0;    ///< payload bytes read from the memory of peers
   uint64_t numRefusals = 0;     ///< payloads that a peer could not read from this rank's memory
-  uint64_t numRings = 0;        ///< sleeping peers woken
+  uint64_t numRings = 0;        ///< how often a sleeping peer was woken
 };
 
 }  // namespace agspeed::comm::shm

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Doorbell: wakes a sleeping rank when another process has written to shared memory for it. The rank sets a flag before
-// it sleeps. Ringing costs a system call only while the flag is set, and the first ring clears it. A writer writes
-// first and then reads the flag; the rank sets the flag first and then polls the memory once more. These accesses are
-// sequentially consistent, so at least one side sees the other.
+// it sleeps. Ringing costs a system call only while the flag is set, and the first ring clears the flag. A writer
+// writes first and then reads the flag; the rank sets the flag first and then polls the memory once more. These
+// accesses are sequentially consistent, so at least one of them sees the write of the other.
 //
 // The owner uses its bell from one thread at a time; any number of processes may ring it.
 #pragma once
@@ -16,18 +16,20 @@ namespace agspeed::comm::shm {
 
 class Doorbell {
  public:
-  /// Makes this rank's own bell.
+  /// Creates this rank's own bell.
   static StatusOr<Doorbell> create();
   /// Opens another rank's bell from the descriptors that it sent.
   static StatusOr<Doorbell> open(const FileDescriptor& page, FileDescriptor bell);
 
-  /// Descriptor of the flag's memory, to send to a peer. Only for this rank's own bell.
+  /// Returns the descriptor of the flag's memory, to be sent to a peer. Only for this rank's own bell.
   int page() const { return page_.descriptor().get(); }
-  /// An eventfd. Each ring of a sleeping owner is an event for edge-triggered polling, even if it was not read before.
+  /// Returns the eventfd. Each ring() that wakes the owner is an event for edge-triggered polling, even if the eventfd
+  /// has not been read since the last one.
   int bell() const { return bell_.get(); }
 
+  /// Sets or clears the flag, which asks writers to ring.
   void setSleeping(bool isSleeping) { flag().store(isSleeping ? 1 : 0); }
-  /// Wakes the owner if it sleeps. Returns: whether it slept.
+  /// Wakes the owner if it sleeps. Returns false if it did not sleep.
   bool ring();
 
  private:

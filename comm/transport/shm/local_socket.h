@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sockets between processes of one host: messages of fixed size that carry descriptors, and the kernel's information
-// about the process at the other end. Names are abstract: they exist in a network namespace, not in a file system, and
-// end with their socket. So a process that answers at a name is on this host and in this network namespace. All calls
-// are non-blocking.
+// about the process at the other end. Names are abstract: they belong to a network namespace, not to a file system, and
+// a name is free again when its socket is closed. So a process that answers at a name is on this host and in this
+// network namespace. All calls are non-blocking.
 #pragma once
 
 #include <sys/types.h>
@@ -17,26 +17,30 @@
 
 namespace agspeed::comm::shm {
 
-/// The name at which the owner of this public key listens.
+/// Returns the name at which the owner of this public key listens.
 std::string localName(const KeyPair::PublicKey& key);
 
+/// Makes a socket that listens at the name.
 StatusOr<FileDescriptor> listenAt(const std::string& name);
-/// Unsupported: no process listens at the name here. Resource exhausted: the listener's queue is full, try again.
+/// Connects to the process that listens at the name. Fails as unsupported if no process of this host and network
+/// namespace listens there. Fails as resource exhausted if the listener's queue is full; the caller may then try again.
 StatusOr<FileDescriptor> connectTo(const std::string& name);
-/// The next waiting connection; not open if there is none, and errno says why.
+/// Accepts the next waiting connection. If this fails, the returned descriptor is not open, and errno has the reason.
 FileDescriptor acceptAt(const FileDescriptor& listener);
 
-/// The process that made the other end; pid 0 if this process cannot see it.
+/// The process that made the other end of a socket. Its pid is 0 if this process cannot see it, for example in another
+/// pid namespace.
 struct Process {
   pid_t pid = 0;
   uid_t user = 0;
 };
-/// nullopt unless the other end belongs to this process's user.
+/// Returns the process at the other end, or nullopt if it is not known to belong to this process's user.
 std::optional<Process> trustedProcessAt(const FileDescriptor& socket);
-/// A descriptor that becomes readable when the process has ended; not open if the kernel cannot watch it.
+/// Opens a descriptor that becomes readable when the process has ended. The descriptor is not open if the kernel cannot
+/// watch the process.
 FileDescriptor watchProcess(const Process& process);
 
-/// Returns: whether the whole message was sent.
+/// Sends the bytes and the descriptors as one message. Returns false if the whole message was not sent.
 bool sendMessage(const FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors);
 
 struct Received {
@@ -44,7 +48,8 @@ struct Received {
   Outcome outcome = Outcome::kClosed;
   std::vector<FileDescriptor> descriptors;
 };
-/// A message of another size counts as closed.
+/// Receives one message of exactly the size of `bytes`, with its descriptors. The outcome is kClosed if the message has
+/// another size.
 Received receiveMessage(const FileDescriptor& socket, std::span<std::byte> bytes);
 
 }  // namespace agspeed::comm::shm

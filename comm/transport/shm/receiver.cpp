@@ -14,7 +14,8 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Limit of one turn: bytes of payload, where each record counts as kRecordCost more.
+/// kBytesAtOnce: the limit of the work of one turn, in bytes of payload. Each record adds kRecordCost bytes to the
+/// work.
 constexpr size_t kBytesAtOnce = 512 * 1024;
 constexpr size_t kRecordCost = 4096;
 
@@ -86,7 +87,8 @@ void Receiver::takeOffer(const Record& record) {
   const bool canRead = target.empty() || readFromPeer(record.address, target);
   const bool hasStood = ring_.end(canRead ? RecordKind::kTaken : RecordKind::kRefused);
   pass(record);
-  // If the writer cancelled the offer meanwhile, the bytes may have changed, so the frame does not count as arrived.
+  // Do not report the frame if the writer has cancelled the offer, because the bytes may have changed while they were
+  // read.
   if (!hasStood || !canRead) return;
   counters_.numReadBytes += target.size();
   sink_.arrived(peer_, record.header);

@@ -22,11 +22,13 @@ class Receiver {
            Doorbell& bell, ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
-  /// Reads the records in the ring, up to a limit, so that other peers get their turn. kBroken: the ring holds a record
+  /// Reads records from the ring, up to a limit, so that other peers get their turn. kBroken: the ring holds a record
   /// that an intact peer never writes.
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
+  /// Stops writing to `bytes`: the rest of a payload that is arriving there is discarded.
   void cancelReceive(ByteView bytes);
+  /// Returns the descriptor that becomes readable when the peer's process has ended.
   const FileDescriptor& alive() const { return alive_; }
 
  private:
@@ -37,13 +39,17 @@ class Receiver {
     size_t numReceived = 0;
   };
 
-  /// Returns: false if the ring is broken.
+  /// Handles one record. Returns false if no intact peer writes such a record.
   bool take(const Record& record);
+  /// Copies the record's payload bytes to the target of partial_. Returns false if they exceed the frame.
   bool takePart(const Record& record);
+  /// Reads the payload of an offer from the peer's memory, or refuses the offer.
   void takeOffer(const Record& record);
+  /// Reads memory of the peer's process. Returns false if this fails.
   bool readFromPeer(uint64_t address, std::span<std::byte> target);
-  /// Logs the reason once. Returns: false.
+  /// Logs why the peer's memory cannot be read, at the first call only. Always returns false.
   bool cannotRead(const std::string& why);
+  /// Releases the record's room in the ring, and wakes the writer if it waits for the room.
   void pass(const Record& record);
 
   RingReader ring_;
@@ -54,7 +60,7 @@ class Receiver {
   Doorbell& bell_;
   ShmCounters& counters_;
   std::optional<Partial> partial_;
-  bool hasRefused_ = false;
+  bool hasRefused_ = false;  ///< an offer was refused, and the reason logged
 };
 
 }  // namespace agspeed::comm::shm

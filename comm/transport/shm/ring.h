@@ -3,9 +3,10 @@
 //
 //   kind u32, length u32 | address u64, frame header (kFrame and kOffer) | `length` bytes
 //
-// A record begins at a multiple of 8 and may wrap around to the ring's beginning. The side that ends an offer first
-// changes its kind in place: the reader when it has read the payload or could not read it, or the writer when it
-// cancels the offer. A record stays in place until the reader has passed it.
+// A record begins at a multiple of 8 and may wrap around to the ring's beginning. It stays in place until the reader
+// has passed it. An offer is completed in one of three ways: the reader takes it (has read the payload), the reader
+// refuses it (could not read the payload), or the writer cancels it. The side that acts first changes the kind of the
+// record in place.
 //
 // The reader trusts nothing in the ring: it checks lengths against the published bytes, and headers by decodeHeader.
 // One process holds the RingWriter, another the RingReader; each is used by one thread at a time.
@@ -35,8 +36,8 @@ enum class RecordKind : uint32_t {
 struct Ring {
   static constexpr size_t kBytes = 128 * 1024;
 
-  alignas(64) std::atomic<uint64_t> written;  ///< bytes published since the start
-  alignas(64) std::atomic<uint64_t> read;     ///< bytes passed since the start
+  alignas(64) std::atomic<uint64_t> written;  ///< bytes that the writer has published since the start
+  alignas(64) std::atomic<uint64_t> read;     ///< bytes that the reader has passed since the start
   /// The writer must be woken when `read` reaches this position.
   alignas(64) std::atomic<uint64_t> wakeWriterAt;
   alignas(64) std::byte bytes[kBytes];
@@ -51,19 +52,21 @@ class RingWriter {
 
   const SharedMemory& memory() const { return memory_; }
   SharedMemory& memory() { return memory_; }
-  /// Bytes that fit now, including heads, as of the last readPosition().
+  /// Returns how many bytes have room, including the heads of records. The reader's position is that of the last
+  /// readPosition().
   size_t room() const { return Ring::kBytes - static_cast<size_t>(written_ - read_); }
-  /// The position of the next record.
+  /// Returns the position of the next record.
   uint64_t position() const { return written_; }
-  /// The position of the last record.
+  /// Returns the position of the last record.
   uint64_t lastPosition() const { return last_; }
-  /// The reader's current position.
+  /// Loads the reader's current position, stores it for room(), and returns it.
   uint64_t readPosition() { return read_ = ring().read.load(); }
+  /// Asks the reader to wake this writer when it has passed `position`.
   void wakeAt(uint64_t position) {
     if (std::exchange(wakeAt_, position) != position) ring().wakeWriterAt.store(position);
   }
 
-  // These four append one record and publish it. Requires: room for it.
+  // Each of these four functions appends one record and publishes it. Requires: room for the record.
   void frame(const FrameHeader& header, ByteView firstBytes);
   void part(ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
   void cut() { append(RecordKind::kCut, nullptr, 0, {}); }
@@ -71,7 +74,7 @@ class RingWriter {
 
   // Both require a record at `position` that has not been overwritten.
   RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
-  /// Has no effect on an offer that was taken.
+  /// Cancels the offer at `position`. Has no effect if the reader has already taken or refused it.
   void cancelSend(uint64_t position);
 
  private:
@@ -99,13 +102,15 @@ class RingReader {
   explicit RingReader(SharedMemory memory) : memory_(std::move(memory)) {}
 
   bool isEmpty() const { return ring().written.load() == read_; }
-  /// The next record. Requires: not empty. nullopt: an intact writer never writes such a record.
+  /// Returns the next record, which stays in the ring. Returns nullopt if no intact writer writes such a record.
+  /// Requires: !isEmpty().
   std::optional<Record> peek() const;
   /// Copies the first payload bytes of the next record.
   void copy(const Record& record, std::span<std::byte> target) const;
-  /// Ends the offer that is the next record. Returns: false if the writer has cancelled it.
+  /// Completes the next record, which is an offer: changes its kind to `as`, which is kTaken or kRefused. Returns false
+  /// if the writer has cancelled the offer.
   bool end(RecordKind as) const;
-  /// Moves behind the record. Returns: whether the writer must be woken.
+  /// Passes the record, whose room the writer may then use. Returns true if the writer must be woken.
   bool pass(const Record& record);
 
  private:

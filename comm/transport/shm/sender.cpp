@@ -8,7 +8,8 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Copying shorter payloads is faster than reading them from another process.
+/// Payloads of at least this size are offered. Shorter payloads are copied, because this is faster than reading them
+/// from another process.
 constexpr size_t kMinOfferedBytes = 16 * 1024;
 /// Whether the caller keeps the payload in place until it is acknowledged.
 bool isLarge(const OutgoingFrame& frame) {
@@ -134,7 +135,7 @@ bool Sender::isFlushed() const {
 void Sender::askToBeWoken() {
   uint64_t position = std::numeric_limits<uint64_t>::max();
   if (isFull_) position = ring_.position() - std::min<uint64_t>(ring_.position(), Ring::kBytes / 2);
-  // Not for every frame: only the end of a large message finishes a transfer.
+  // Do not wait for every frame: only the end of a large message completes a transfer.
   const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
     const FrameHeader& header = sent.frame.header;
     return isLarge(sent.frame) && header.offset + header.length == header.total;

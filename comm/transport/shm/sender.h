@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sender: sends frames to one peer through a ring. Small payloads are copied into it. Large ones are offered in place:
-// the ring holds their address, and the peer reads them from this process's memory. If the peer cannot do that, they
-// are copied part by part as the ring has room. The payload of a small message is free after send(). A frame with a
-// token is acknowledged when the peer has read it.
+// Sender: sends frames to one peer through a ring. Small payloads are copied into the ring. Large payloads are offered
+// in place: the ring holds their address, and the peer reads them from this process's memory. If the peer cannot read
+// this memory, they are copied into the ring part by part. The payload of a small message is free after send(). A frame
+// with a token is acknowledged when the peer has read it.
 //
 // One thread at a time. It calls Sink::acknowledged and Sink::writable from advance() and send() only.
 #pragma once
@@ -28,11 +28,14 @@ class Sender {
   bool canSend() const { return !streamed_ && refused_.empty() && ring_.room() >= kMinRoom; }
   /// Requires: canSend().
   void send(const OutgoingFrame& frame);
-  /// Handles the peer's progress and writes more. Returns: whether the peer has read or this sender has written bytes.
+  /// Acknowledges the frames that the peer has read, and writes more bytes. Returns true if the peer has read bytes
+  /// since the last call, or if this call has written bytes. Returns false at once if no frame awaits an
+  /// acknowledgement and the ring was not full.
   bool advance();
-  /// From now on the payloads of frames with this token are not read. advance() acknowledges the frames later.
+  /// Stops reading the payloads of frames with this token. advance() acknowledges these frames later.
   void cancelSend(uint64_t token);
-  /// Whether the ring, which the peer keeps, holds all frames, so that they do not need this process any more.
+  /// Whether all frames are completely in the ring, without payloads in this process's memory. The peer keeps the ring,
+  /// so these frames arrive even if this process ends.
   bool isFlushed() const;
   /// Asks the peer to ring this process's bell when a full ring has room or the next large message has been read.
   void askToBeWoken();
@@ -43,21 +46,24 @@ class Sender {
   /// A frame that the peer has not read. Only an offer that was not cancelled has a payload here.
   struct Awaited {
     OutgoingFrame frame;
-    uint64_t position = 0;  ///< of its last record
-    uint64_t end = 0;
+    uint64_t position = 0;  ///< the frame's last record begins here
+    uint64_t end = 0;       ///< the frame's last record ends here
   };
 
-  /// Ends the frames before the reader's position `read`.
+  /// Handles the awaited frames before `read`, the position up to which the peer has read the ring. Acknowledges frames
+  /// that the peer has received, and queues offers that the peer has refused in refused_.
   void settle(uint64_t read);
-  /// Begins to copy a payload into the ring.
+  /// Begins to copy a frame and its payload into the ring.
   void start(const OutgoingFrame& frame);
-  /// Copies as much of the streamed payload as there is room for.
+  /// Copies as much of the streamed payload into the ring as there is room for.
   void stream();
   /// Copies the rest of the streamed payload to remaining_, so that the caller's memory is free.
   void copyRemaining();
-  /// The streamed payload is completely in the ring.
+  /// Finishes the streamed frame, whose payload is completely in the ring or was cancelled.
   void endCopy();
+  /// Adds the frame to awaited_ if it has a token, so that it is acknowledged when the peer has read the last record.
   void await(const OutgoingFrame& frame);
+  /// Rings the peer's bell.
   void ring();
 
   RingWriter ring_;
@@ -66,13 +72,13 @@ class Sender {
   Doorbell& bell_;
   ShmCounters& counters_;
   std::deque<Awaited> awaited_;
-  // A cancelled frame has no payload.
-  std::deque<OutgoingFrame> refused_;  ///< offers that the peer could not read: to be copied
-  std::optional<OutgoingFrame> streamed_;
-  size_t numStreamed_ = 0;
-  std::vector<std::byte> remaining_;  ///< the rest of a small message that the ring had no room for
-  bool mayOffer_ = true;              ///< the peer has refused no offer
-  bool isFull_ = false;               ///< canSend() was false after the last change
+  // In these two members, a cancelled frame has no payload.
+  std::deque<OutgoingFrame> refused_;      ///< offers that the peer could not read, which must be copied into the ring
+  std::optional<OutgoingFrame> streamed_;  ///< the frame that is being copied into the ring
+  size_t numStreamed_ = 0;                 ///< copied bytes of its payload
+  std::vector<std::byte> remaining_;       ///< the rest of a small message for which the ring had no room
+  bool mayOffer_ = true;                   ///< false once the peer has refused an offer
+  bool isFull_ = false;                    ///< canSend() was false after the last change
 };
 
 }  // namespace agspeed::comm::shm

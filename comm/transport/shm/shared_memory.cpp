@@ -22,7 +22,7 @@ StatusOr<std::span<std::byte>> mapWhole(int descriptor, size_t size) {
   if (address == MAP_FAILED) {
     return unavailable("cannot map {} bytes of shared memory: {}", size, std::strerror(errno));
   }
-  // A forked child does not share the memory.
+  // A forked child does not inherit the mapping.
   (void)madvise(address, size, MADV_DONTFORK);
   return std::span(static_cast<std::byte*>(address), size);
 }
@@ -44,7 +44,7 @@ StatusOr<SharedMemory> SharedMemory::open(const FileDescriptor& descriptor, size
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);
   const bool isSealed = seals >= 0 && (seals & kSeals) == kSeals;
   if (!isSealed || fstat(descriptor.get(), &info) != 0 || static_cast<size_t>(info.st_size) != size) {
-    return invalidArgument("what was handed over is no shared memory of {} bytes", size);
+    return invalidArgument("the received descriptor is no shared memory of {} bytes", size);
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
   return SharedMemory(bytes, FileDescriptor());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that two processes share. It has no name: its maker sends its descriptor to the other process, and it ends
-// with the last of the two. It is in no file system, so the size of /dev/shm does not matter. Each object belongs to
-// one thread at a time.
+// Memory that two processes share. It has no name: the process that makes it sends its descriptor to the other process.
+// The kernel frees it when neither process maps it any more. It is in no file system, so the size of /dev/shm does not
+// matter. Each object belongs to one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -15,9 +15,10 @@ namespace agspeed::comm::shm {
 
 class SharedMemory {
  public:
-  /// Zeroed memory whose size no process can change.
+  /// Creates zeroed memory whose size no process can change.
   static StatusOr<SharedMemory> create(size_t size);
-  /// Maps memory of another process. Invalid argument: its size differs or can be changed.
+  /// Maps memory that another process has created. Fails as invalid argument if the memory does not have this size, or
+  /// if its size can be changed.
   static StatusOr<SharedMemory> open(const FileDescriptor& descriptor, size_t size);
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept
@@ -25,7 +26,7 @@ class SharedMemory {
   SharedMemory& operator=(SharedMemory&&) = delete;
 
   std::byte* data() const { return bytes_.data(); }
-  /// The descriptor to send to the other process. Only for memory from create(), before dropDescriptor().
+  /// Returns the descriptor to send to the other process. Only for memory from create(), before dropDescriptor().
   const FileDescriptor& descriptor() const { return descriptor_; }
   /// Closes the descriptor. The memory stays mapped.
   void dropDescriptor() { descriptor_ = FileDescriptor(); }

@@ -70,10 +70,10 @@ void ShmTransport::connect(int peer) {
 
 void ShmTransport::attempt(PeerConnections& connections, Clock::time_point now) {
   const StatusOr<const Peer*> peer = directory_.find(connections.peer, now);
-  if (!peer) return fail(connections, LossCause::kUnreachable, peer.status().message());
+  if (!peer.hasValue()) return fail(connections, LossCause::kUnreachable, peer.status().message());
   if (*peer == nullptr) return;  // the peer has not published itself yet
   const Status status = beginHandshake(connections, **peer);
-  if (!status && status.code() != StatusCode::kResourceExhausted) {
+  if (!status.isOk() && status.code() != StatusCode::kResourceExhausted) {
     fail(connections, LossCause::kUnreachable, status.message());
   }
 }
@@ -107,7 +107,7 @@ void ShmTransport::readReply(PeerConnections& connections) {
   if (!confirm) return fail(connections, LossCause::kUnreachable, "it refused the connection");
   const Status status =
       finishHandshake(connections, std::move(received.descriptors[0]), std::move(received.descriptors[1]), *confirm);
-  if (!status) return fail(connections, LossCause::kUnreachable, status.message());
+  if (!status.isOk()) return fail(connections, LossCause::kUnreachable, status.message());
   sink_->writable(connections.peer);
 }
 
@@ -151,11 +151,12 @@ void ShmTransport::takeIn(int peer) {
 }
 
 void ShmTransport::gone(PeerConnections& connections) {
-  // Frames that the peer wrote or read before its end still count.
+  // Handle the frames that the peer wrote or read before its end.
   takeIn(connections.peer);
   if (connections.stage == Stage::kUp) connections.sender->advance();
   if (connections.stage == Stage::kUp) return fail(connections, LossCause::kClosed, "its process has ended");
-  // The peer connected and ended before this rank reached it. The attempt to reach it will report that.
+  // The peer connected to this rank and ended before this rank reached it. The attempt to reach it will report the
+  // loss.
   retire(std::move(connections.incoming));
   retire(std::move(connections.process));
 }
@@ -173,9 +174,9 @@ void ShmTransport::fail(PeerConnections& connections, LossCause cause, const std
     retire(std::move(connections.process));
   }
   sink_->lost(connections.peer, cause,
-              unavailable("rank {}{}{}: {}", connections.peer,
-                          cause == LossCause::kUnreachable ? " shares no memory with rank " : " is lost to rank ",
-                          directory_.options().rank, why));
+              unavailable("{}{}{}: {}", directory_.names().of(connections.peer),
+                          cause == LossCause::kUnreachable ? " shares no memory with " : " is lost to ",
+                          directory_.names().of(directory_.options().rank), why));
 }
 
 void ShmTransport::retire(std::unique_ptr<Watch> watch) {
@@ -221,7 +222,7 @@ bool ShmTransport::poll() {
       const Receiver::Outcome outcome = connections.receiver->read();
       hasChanged = outcome != Receiver::Outcome::kNothing || hasChanged;
       if (outcome == Receiver::Outcome::kBroken) {
-        fail(connections, LossCause::kCorrupted, "its shared memory holds what no intact rank writes");
+        fail(connections, LossCause::kCorrupted, "its shared memory holds bytes that no intact rank writes");
       }
     }
     if (connections.stage == Stage::kUp) hasChanged = connections.sender->advance() || hasChanged;

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring (ring.h),
-// which the sender makes and passes to the receiver over a local socket. The socket then shows when the other end is
-// gone. Frames are delivered in order as long as the receiver's process lives, so nothing is ever retransmitted.
+// which the sender makes and passes to the receiver over a local socket. Afterwards the socket only shows when the
+// process at the other end has ended. Frames are delivered in order as long as the receiver's process lives, so nothing
+// is ever retransmitted.
 //
 // A waiting rank sleeps in the poller and is woken by its bell (doorbell.h); a rank that does not sleep costs its peers
 // no system call. Frames are not sealed, because only authenticated processes of the same user have the memory.
 //
 // Reports for a peer: writable() when it is first reached; lost() with kUnreachable if it cannot be reached through
-// shared memory, for example because it is on another host; lost() with another cause if it was reached and is gone, or
-// if its frames are corrupted. `lost()` is final, except that kCorrupted may follow kUnreachable, because the peer may
-// still send.
+// shared memory, for example because it is on another host; lost() with another cause if it was reached and its process
+// has ended or does not answer the handshake, or if its frames are corrupted. `lost()` is final, except that kCorrupted
+// may follow kUnreachable, because the peer may still send.
 //
 // Memory per pair of ranks: two rings (264 KiB), whatever the number of frames in flight. One thread at a time; poller
 // and directory outlive the transport.
@@ -32,17 +33,17 @@ namespace agspeed::comm::shm {
 
 class ShmTransport final : public Transport, private PolledMemory, private Acceptor::Owner {
  public:
-  /// Listens at a name that is derived from the directory's key. Unavailable: the system provides no shared memory; the
-  /// message has the reason. A peer is lost if it accepts a connection but does not answer the handshake within
-  /// `handshakeTimeout`.
+  /// Creates a transport that listens at a name derived from the directory's key. Fails as unavailable, with the
+  /// reason, if the system provides no shared memory. A peer is lost if it can be connected to but does not answer the
+  /// handshake within `handshakeTimeout`.
   static StatusOr<std::unique_ptr<ShmTransport>> create(Poller& poller, Directory& directory,
                                                         Clock::duration handshakeTimeout);
   ~ShmTransport() override;
 
   const ShmCounters& counters() const { return counters_; }
 
-  /// Accepts and reads everything that the peer has sent so far. Call it when the peer's end is noticed elsewhere,
-  /// because its connection may still be pending here.
+  /// Accepts a pending connection of the peer, and reads all frames that the peer has sent. Call it when another part
+  /// notices that the peer's process has ended.
   void takeIn(int peer);
 
   const Capabilities& capabilities(int peer) const override;
@@ -60,8 +61,8 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
 
  private:
   enum class Stage {
-    kIdle,
-    kWanted,
+    kIdle,         ///< connect() was not called
+    kWanted,       ///< the peer's record in the directory or a try to connect is awaited
     kHandshaking,  ///< connected, and the request was sent
     kUp,
     kUnreachable,  ///< this rank cannot send to the peer; the peer may still send to this rank
@@ -80,9 +81,9 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
     std::unique_ptr<Doorbell> bell;  ///< the peer's
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
-    std::unique_ptr<Watch> outgoing;
-    std::unique_ptr<Watch> incoming;
-    std::unique_ptr<Watch> process;  ///< watches for the end of the peer's process
+    std::unique_ptr<Watch> outgoing;  ///< watches the socket that this rank has connected
+    std::unique_ptr<Watch> incoming;  ///< watches the socket that the peer has connected
+    std::unique_ptr<Watch> process;   ///< watches for the end of the peer's process
   };
 
   ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
@@ -94,13 +95,17 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   void accepted(int peer, AcceptedConnection connection) override;
 
   PeerConnections& connectionsOf(int peer);
+  /// Begins the handshake if the directory knows the peer.
   void attempt(PeerConnections& connections, Clock::time_point now);
   Status beginHandshake(PeerConnections& connections, const Peer& peer);
+  /// Reads the reply of the handshake. The peer is then reached, or cannot be reached.
   void readReply(PeerConnections& connections);
   Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
                          const ConfirmBytes& confirm);
-  /// The peer has closed a socket, or its process has ended.
+  /// Handles the end of the peer, which has closed a socket or whose process has ended. Reads what the peer has sent
+  /// before.
   void gone(PeerConnections& connections);
+  /// Closes the connections that the cause concerns, and reports the loss.
   void fail(PeerConnections& connections, LossCause cause, const std::string& why);
   /// Stops the watch, but keeps it until the next tick, because its function may still be running.
   void retire(std::unique_ptr<Watch> watch);
@@ -109,7 +114,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   Directory& directory_;
   const Clock::duration handshakeTimeout_;
   Doorbell bell_;
-  std::unique_ptr<Watch> rung_;
+  std::unique_ptr<Watch> rung_;  ///< watches the eventfd of bell_, so that a ring wakes the poller
   Acceptor acceptor_;
   ActiveTimer active_{Clock::now()};
   Sink* sink_ = nullptr;

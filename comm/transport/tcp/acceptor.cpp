@@ -8,7 +8,7 @@
 
 namespace agspeed::comm::tcp {
 
-/// A connection of the handshake server.
+/// A connection whose handshake is in progress.
 struct Acceptor::Pending final : HandshakeServer::Connection, Poller::Handler {
   Pending(Acceptor& owner, Socket connection)
       : acceptor(owner),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Acceptor: the listener of a rail. It accepts connections, which the handshake server bounds and authenticates, and
-// hands authenticated ones to its owner. Owned by the rail; one thread.
+// Acceptor: the listener of a rail. It accepts connections and hands authenticated ones to its owner. The handshake
+// server authenticates connections and limits their number. Owned by the rail; one thread.
 #pragma once
 
 #include "comm/io/pausable_listener.h"
@@ -16,18 +16,18 @@ class Acceptor final : public Poller::Handler {
  public:
   class Owner {
    public:
-    /// `socket` is an authenticated connection that carries the frames of `peer`.
+    /// Takes over an authenticated connection, which carries the frames of `peer`.
     virtual void accepted(int peer, Socket socket, Opener opener) = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// The acceptor of one of `numRails` rails.
+  /// Makes the acceptor of one of `numRails` rails.
   Acceptor(Poller& poller, Socket listener, size_t numRails, Directory& directory, Owner& owner);
 
   void ready(uint32_t events) override;
-  /// See HandshakeServer::expire(). Also accepts again after a shortage of descriptors.
+  /// Calls HandshakeServer::expire(). Also resumes accepting after a shortage of descriptors.
   Clock::time_point expire(Clock::time_point now);
   uint64_t numRefused() const { return server_.numRefused(); }
 

@@ -10,18 +10,20 @@ namespace {
 constexpr double kLeastSeconds = 5e-3;
 constexpr double kLeastRoundTrips = 4;  ///< the first round trip brings no acknowledgements and must weigh little
 constexpr uint64_t kLeastBytes = 32 * 1024;
-/// In a span this long, fewer bytes suffice; otherwise a path that became slow would stay unmeasured.
+/// In a span of at least kLongSeconds, kLeastBytesOfLong bytes suffice for a measurement. Otherwise a path that has
+/// become slow would not be measured.
 constexpr double kLongSeconds = 30e-3;
 constexpr uint64_t kLeastBytesOfLong = 8 * 1024;
-constexpr double kWeight = 0.25;
-/// While few bytes are in flight, a sample shows a recovered path only if its rate is this multiple of the known one,
-/// because a shaper lets short bursts through at any rate. The known rate then grows by the factor kGrowth.
+constexpr double kWeight = 0.25;  ///< weight of a new measurement
+/// While few bytes are in flight, a sample can still show that the path has recovered: if its rate exceeds kRecovered
+/// times the known rate, the known rate grows by the factor kGrowth. A lower rate shows nothing, because a shaper lets
+/// short bursts through at any rate.
 constexpr double kRecovered = 8;
 constexpr double kGrowth = 1.1;
 /// A rate is old when all connections have carried the bytes of this many seconds since it was measured.
 constexpr double kOldSeconds = 0.5;
-constexpr double kBestSeconds = 0.1;
-constexpr double kWeightOfWorse = 0.02;  ///< weight of a window that is slower than the peak rate
+constexpr double kBestSeconds = 0.1;     ///< length of a window of the peak rate
+constexpr double kWeightOfWorse = 0.02;  ///< weight of a window whose rate is below the peak rate
 
 }  // namespace
 

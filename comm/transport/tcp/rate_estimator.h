@@ -2,9 +2,10 @@
 // RateEstimator: estimates the rate of a connection, or of several connections of a rail together, from samples of the
 // number of bytes that the peers' kernels have acknowledged.
 //
-// Only spans count in which bytes were in flight all the time, because an idle connection says nothing about the path.
-// The kernel's own estimate (tcpi_delivery_rate) is unsuitable: it keeps the burst that a shaper lets through after a
-// pause, and it counts small frames that wait behind other connections. Not thread-safe; no clock of its own.
+// It measures only in time spans in which bytes were in flight all the time, because an idle connection says nothing
+// about the path. The kernel's own estimate (tcpi_delivery_rate) is unsuitable: it keeps the burst that a shaper lets
+// through after a pause, and it counts small frames that wait behind other connections. Not thread-safe; no clock of
+// its own.
 #pragma once
 
 #include <cstdint>
@@ -15,32 +16,33 @@ namespace agspeed::comm::tcp {
 
 class RateEstimator {
  public:
-  /// Takes a sample: at `now`, `numAcked` bytes had been acknowledged in all. `isIdle`: too few bytes were in flight to
-  /// measure a rate.
+  /// Takes a sample: until `now`, `numAcked` bytes have been acknowledged in all. `isIdle`: too few bytes were in
+  /// flight to measure a rate.
   void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
   /// Forgets the rate if it is old. `numAckedOfAll`: bytes that all connections of the rail have carried so far.
-  /// `rateOfAll`: their bytes per second; 0: not known. The rate is old when all connections have carried the bytes of
-  /// half a second since it was measured. A connection that seems slow gets no frames, so without this its rate would
-  /// never be measured again.
+  /// `rateOfAll`: their bytes per second together; 0: not known. The rate is old if all connections together have
+  /// carried `rateOfAll` times half a second since it was measured. A connection that seems slow gets no frames. If its
+  /// rate were not forgotten, it would never be measured again.
   void age(uint64_t numAckedOfAll, double rateOfAll);
 
-  /// The recent rate; 0 until measured.
+  /// Returns the recent rate; 0: not measured.
   double bytesPerSecond() const { return bytesPerSecond_; }
-  /// Recent peak rate over windows of 100 ms, in which bursts weigh little. Rises quickly, falls slowly; 0 until
-  /// measured.
+  /// Returns the recent peak rate; 0: not measured. It is measured over windows of 100 ms, in which bursts weigh
+  /// little. It rises quickly and falls slowly.
   double bestBytesPerSecond() const { return bestBytesPerSecond_; }
 
  private:
+  /// Adds a measured span to the current window of the peak rate, and updates the peak rate at the window's end.
   void lookForBest(double seconds, double numBytes);
 
   Clock::time_point since_;
   uint64_t ackedBefore_ = 0;
   double bytesPerSecond_ = 0;
-  bool isNew_ = false;          ///< measured since the last age()
+  bool isNew_ = false;          ///< the rate was measured since the last age()
   uint64_t measuredAfter_ = 0;  ///< numAckedOfAll at the last measurement
   double seconds_ = 0;          ///< length of the current window of the peak rate
-  double numBytes_ = 0;         ///< acknowledged in that window
+  double numBytes_ = 0;         ///< bytes acknowledged in that window
   double bestBytesPerSecond_ = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Receiver: the connection that brings one peer's frames over one rail. Payloads go from the kernel straight into the
-// sink's memory; only bytes that were read together with a header are copied. A frame with a wrong seal ends the
+// sink's memory; only bytes that were read together with a header are copied. A frame with a wrong seal closes the
 // connection, because the boundaries of later frames cannot be trusted. Owned by the rail; one thread.
 #pragma once
 
@@ -19,7 +19,8 @@ class Receiver final : public Poller::Handler {
  public:
   class Owner {
    public:
-    /// The receiver is closed. The owner deletes it after the receiver's function has returned.
+    /// Reports that the receiver has closed its connection. The owner deletes the receiver later, after the receiver's
+    /// function has returned.
     virtual void receiverLost(int peer, LossCause cause) = 0;
 
    protected:
@@ -30,23 +31,27 @@ class Receiver final : public Poller::Handler {
   Receiver(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner);
   ~Receiver();
 
+  /// Stops writing to `bytes`: a payload that is arriving there is received into other memory and discarded.
   void cancelReceive(ByteView bytes);
   void ready(uint32_t events) override;
 
  private:
-  /// Staging memory for small frames. A read that ends a payload uses only kFollowingBytes of it: enough for the next
-  /// header, but little of the next large payload, because staged bytes are copied.
+  /// Staging memory for small frames. A read that ends a payload uses only kFollowingBytes of it. That is enough for
+  /// the next header, but takes little of the next large payload, because staged bytes are copied.
   static constexpr size_t kStagingBytes = 16 * 1024, kFollowingBytes = 4 * 1024;
   /// The receiver reads at most this much per turn, so that one peer does not delay the others.
   static constexpr size_t kTurnBytes = 1024 * 1024;
-  /// Limits of the receive low-water mark. The last kMinAwaited bytes of a payload arrive almost together anyway;
-  /// kMaxAwaited bytes are enough work for one wake-up.
+  /// Limits of the receive low-water mark. If less than kMinAwaited bytes of a payload are missing, every arriving byte
+  /// wakes the receiver, because the missing bytes arrive almost together anyway. kMaxAwaited bytes are enough work for
+  /// one wake-up.
   static constexpr size_t kMinAwaited = 8 * 1024, kMaxAwaited = 64 * 1024;
 
+  /// Reads once from the socket into the payload's memory and the staging memory. `numAsked`: the bytes that had room.
   Moved readOnce(size_t& numAsked);
   /// Sets the receive low-water mark after each turn. The kernel then wakes this process when the payload is complete
   /// or much of it has arrived, not for every few packets.
   void awaitRemaining();
+  /// Handles all complete headers and payloads in the staging memory. Returns false if a frame is corrupted.
   bool consume();
   bool consumeHeader();
   bool consumePayload();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// SendBufferLimit: how many bytes of a connection the kernel may hold, sent or not.
+// SendBufferLimit: computes how many bytes of a connection the kernel may hold, sent or not.
 //
-// Bytes beyond bandwidth times delay wait in queues: of the path, of the host's shaper and of the receiver. Later
+// Bytes beyond the bandwidth-delay product wait in queues of the path, of the host's shaper and of the receiver. Later
 // frames wait behind them, and queues that overflow drop packets. So the limit is rate * (4 round trips + 3 ms), at
-// least 32 KiB. The measured rate may itself be limited by the limit; with 4 round trips the limit can still grow, even
-// after the kernel's bookkeeping has taken its part. Above 512 KiB there is no limit, because the kernel chooses better
-// on such paths. Not thread-safe; no clock of its own.
+// least 32 KiB. The limit itself may reduce the measured rate. With 4 round trips it can still grow, although the
+// kernel's bookkeeping takes a part of it. Above 512 KiB there is no limit, because the kernel chooses better on such
+// paths. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,9 @@ class SendBufferLimit {
  public:
   static constexpr double kMinBytes = 32 * 1024, kMaxBytes = 512 * 1024;
 
-  /// The limit; 0: none.
+  /// Returns the limit; 0: no limit.
   int bytes() const { return bytes_; }
-  /// Adapts the limit to the connection's rate; a rate of 0 means not known. Returns: whether the limit has changed.
+  /// Adapts the limit to the connection's rate; a rate of 0 means not known. Returns true if the limit has changed.
   bool follow(double bytesPerSecond, double roundTripSeconds) {
     if (bytesPerSecond == 0) return false;
     const double wanted = std::max(kMinBytes, bytesPerSecond * (kRoundTrips * roundTripSeconds + kSeconds));

@@ -14,15 +14,15 @@ namespace {
 
 constexpr std::chrono::milliseconds kConnectTimeout{1000};
 /// A peer that has not answered the handshake after this time is reported as silent; it may be busy.
-constexpr std::chrono::milliseconds kHandshakePatience{300};
+constexpr std::chrono::milliseconds kHandshakeWarningTime{300};
 /// A little less than the acceptor's deadline (3 s), so that this end closes first and can log the reason.
 constexpr std::chrono::milliseconds kHandshakeTimeout{2700};
-/// The connection stalls if bytes are in flight and the peer's kernel gives no sign for this time and for
-/// kStallRoundTrips. The path may be cut, or it has become so slow that the bytes in the kernels take long.
+/// The connection is stalled if bytes are in flight and the peer's kernel has not acknowledged any for kStallTimeout
+/// and for kStallRoundTrips. The path may be cut, or it has become so slow that the bytes in the kernels take long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
 constexpr double kStallRoundTrips = 6;
-/// A stalled connection counts as cut after this further time.
-constexpr std::chrono::milliseconds kStallPatience{1000};
+/// A stalled connection is closed after this further time.
+constexpr std::chrono::milliseconds kStallGracePeriod{1000};
 
 /// Limits of the unsent bytes in the kernel (not-sent low-water mark): enough that a rail does not run dry between two
 /// turns of the event loop, few enough that a slow rail does not take bytes that a fast one could send sooner. If the
@@ -34,8 +34,8 @@ constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< applied by each check, every 10 ms
 
-/// Limits of the bytes that are queued here, so that they leave with the next write. A fast path may have as many bytes
-/// queued as it carries in kQueuedSeconds, every path kMinQueuedBytes.
+/// Limits of the bytes that are queued in this class, so that they leave with the next write. A fast path may have as
+/// many bytes queued as it carries in kQueuedSeconds, every path kMinQueuedBytes.
 constexpr size_t kMinQueuedBytes = 4 * 1024;
 constexpr double kWorthQueuing = 64 * 1024, kMaxQueuedBytes = 512 * 1024;
 constexpr double kQueuedSeconds = 0.5e-3;
@@ -116,7 +116,7 @@ void Sender::finishHandshake() {
   replySize_ += moved.numBytes;
   if (replySize_ < reply_.size()) return;
   const std::optional<ConfirmBytes> confirm = initiator_.confirm(reply_);
-  if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove who it is");
+  if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove its identity");
   if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the handshake");
   sealer_.emplace(protection_, initiator_.frameKey(reply_));
   tcpInfo_ = socket_.tcpInfo();
@@ -242,16 +242,15 @@ bool Sender::check(Clock::time_point now) {
   return true;
 }
 
-/// The peer's kernel has acknowledged the request, but its process, which may be stopped, has not replied.
+/// Called while the peer's kernel has acknowledged the request, and its process, which may be stopped, has not replied.
 void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not answer the handshake";
   if (waited_ > kHandshakeTimeout) return close(LossCause::kSilent, why);
-  if (waited_ > kHandshakePatience && !std::exchange(isSilent_, true)) {
+  if (waited_ > kHandshakeWarningTime && !std::exchange(isSilent_, true)) {
     owner_.senderStalled(peer_, LossCause::kSilent, why);
   }
 }
 
-/// The peer's kernel has given a sign. `now`: the current time if bytes are still in flight, else zero.
 void Sender::acknowledged(Clock::time_point now) {
   progressAt_ = now;
   if (!isStalled_) return;
@@ -266,7 +265,7 @@ void Sender::checkStall(Clock::time_point now) {
   const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, tcpInfo_.sinceLastAck);
   if (silence <= limit) return;
   const std::string why = formatText("no acknowledgement for {} ms", tcpInfo_.sinceLastAck.count());
-  if (state_ == State::kHandshaking || silence > limit + kStallPatience) return close(LossCause::kUnreachable, why);
+  if (state_ == State::kHandshaking || silence > limit + kStallGracePeriod) return close(LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;
   owner_.senderStalled(peer_, LossCause::kStalled, why);
@@ -284,7 +283,6 @@ void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
   rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.minRoundTripSeconds);
 }
 
-/// The kernel has room again after it was full. If it has run out of unsent bytes meanwhile, raises the mark.
 void Sender::keepFilled() {
   const Clock::time_point now = Clock::now();
   if (now - askedAt_ < kLookInterval) return;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sender: the connection that carries this rank's frames to one peer over one rail. It connects, does the handshake,
-// and then writes frames. Frames that the kernel does not accept at once are queued here; on fast paths frames also
-// wait here so that they leave together. Only the handshake comes back on this connection: acknowledgements travel in
-// the frames that the peer sends on its own connection. Owned by the rail; one thread at a time.
+// and then writes frames. Frames that the kernel does not accept at once are queued here. Frames that
+// may wait (OutgoingFrame::mayWait) are queued, too, so that one system call writes several of them. The peer sends
+// only its part of the handshake on this connection; its acknowledgements are in frames on its own connection. Owned by
+// the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -25,18 +26,20 @@ class Sender final : public Poller::Handler {
  public:
   class Owner {
    public:
+    /// Reports that canSend() has become true.
     virtual void senderWritable(int peer) = 0;
-    /// The peer's kernel acknowledges nothing (kStalled), or the peer has not answered the handshake yet (kSilent).
-    /// senderWritable or senderLost follows.
+    /// Reports that the peer's kernel acknowledges nothing (kStalled), or that the peer has not answered the handshake
+    /// yet (kSilent). A call of senderWritable or senderLost follows.
     virtual void senderStalled(int peer, LossCause cause, const std::string& why) = 0;
-    /// The sender is closed. The owner deletes it after the sender's function has returned.
+    /// Reports that the sender has closed its connection. The owner deletes the sender later, after the sender's
+    /// function has returned.
     virtual void senderLost(int peer, LossCause cause, const std::string& why) = 0;
 
    protected:
     ~Owner() = default;
   };
 
-  /// `socket` is already connecting.
+  /// Takes over `socket`, which is already connecting.
   Sender(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
   ~Sender();
 
@@ -45,33 +48,36 @@ class Sender final : public Poller::Handler {
   bool canSend() const { return isUp() && !isFull_ && hasRoom(); }
   /// Whether the kernel has accepted all frames.
   bool isEmpty() const { return numQueued_ == 0; }
-  /// A stalled connection counts as flushed, because its frames are retransmitted on other rails.
+  /// Whether no frame is left to write. A stalled connection has none, because its frames are retransmitted on other
+  /// rails.
   bool isFlushed() const { return isStalled_ || isEmpty(); }
+  /// Queues a frame. Writes the queue unless the frame may wait. Requires: canSend().
   void send(const OutgoingFrame& frame);
   /// Writes the frames that wait for others (OutgoingFrame::mayWait).
   void flush();
-  /// From now on `bytes` are not read: a queued frame continues with a copy of its payload.
+  /// Stops reading `bytes`: a queued frame with these bytes continues with a copy of its payload.
   void cancelSend(ByteView bytes);
-  /// Checks for acknowledgements and stalls. Returns: whether it must be called again within a few ms. If not, the next
-  /// call may follow the next send().
+  /// Checks for acknowledgements, stalls and timeouts. Returns true if it must be called again within a few ms. If not,
+  /// the next call may follow the next send().
   bool check(Clock::time_point now);
-  /// Whether large frames (longer than kSmallPacketPayload) were sent and no byte from the first of them on was
-  /// acknowledged.
+  /// Takes a sample. Returns true if large frames (longer than kSmallPacketPayload) were sent, and the peer's kernel
+  /// has acknowledged no byte from the first of them on.
   bool hasLostAllLarge();
   /// Whether bytes of a large frame had been acknowledged at the last sample.
   bool hasCarriedLarge() const { return numAcked_ > firstLarge_; }
-  /// Closes the connection because the route is known to be cut or is not wanted any more.
+  /// Closes the connection for a reason that the owner has found, such as a lost carrier, and reports the loss to the
+  /// owner as kUnreachable. `why` is the reason, for the log.
   void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
-  /// Estimated seconds until the path has carried the bytes in flight and then `numBytes` more.
+  /// Estimates in how many seconds the path will have carried the bytes in flight and then `numBytes` more.
   double carrySeconds(size_t numBytes);
   /// See RateEstimator::age().
   void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
-  /// Bytes given to the kernel since the handshake.
+  /// Returns the number of bytes written to the kernel since the handshake.
   uint64_t numBytes() const { return numBytes_; }
-  /// The part of numBytes() that the peer's kernel has not acknowledged. Takes a sample.
+  /// Takes a sample, and returns the part of numBytes() that the peer's kernel has not acknowledged.
   uint64_t numUnderWay();
-  /// The shortest round trip so far; 0 before the first sample.
+  /// Returns the shortest round trip so far; 0 before the first sample.
   double minRoundTripSeconds() const { return tcpInfo_.minRoundTripSeconds; }
 
   void ready(uint32_t events) override;
@@ -85,12 +91,20 @@ class Sender final : public Poller::Handler {
   void write();
   void close(LossCause cause, const std::string& why);
   bool writeSmall(ByteView bytes);
+  /// Reports a peer that takes long to answer the handshake, and closes the connection at the timeout.
   void awaitHandshake();
+  /// Records that the peer's kernel has answered. A stalled connection recovers. `now`: the current time if bytes are
+  /// still in flight, else zero.
   void acknowledged(Clock::time_point now);
+  /// Marks the connection stalled if the peer's kernel has acknowledged nothing for long, and closes it later.
   void checkStall(Clock::time_point now);
+  /// These two take a sample of the acknowledged bytes for the rate.
   void look(Clock::time_point now);
   void look(Clock::time_point now, uint64_t numUnacknowledged);
+  /// Raises the not-sent low-water mark if the kernel has run out of unsent bytes. Called when a full socket has room
+  /// again.
   void keepFilled();
+  /// Sets the not-sent low-water mark to the bytes of unsentSeconds_, if it would change by a factor of two.
   void setNotSentLowat();
 
   Poller& poller_;
@@ -114,18 +128,20 @@ class Sender final : public Poller::Handler {
     size_t numBytes = 0;           ///< header, payload and tags
   };
   static constexpr size_t kMaxQueued = 16;
-  /// The next frames to write, first to last.
+  /// Returns the i-th of the frames to write.
   Queued& queued(size_t i) { return queue_[(firstQueued_ + i) % kMaxQueued]; }
   /// Whether another frame may be queued. A sample of the rate does not change the result, so a caller may take one
   /// between canSend() and send().
   bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes_); }
+  /// Returns how many bytes may be queued here at the current rate.
   size_t maxQueuedBytes() const;
   void seal(const OutgoingFrame& frame, Queued& queued);
-  /// Takes the buffer of a payload that was written. Keeps the largest buffer as spare_ and frees other large ones.
+  /// Takes the buffer of a payload that was written. Keeps the largest buffer as spare_ and frees other large buffers.
   void keepSpare(std::vector<std::byte>& owned);
 
   std::array<Queued, kMaxQueued> queue_;
-  std::vector<std::byte> spare_;  ///< one unused buffer, not one per frame: ranks have hundreds of connections
+  std::vector<std::byte>
+      spare_;  ///< the largest unused payload buffer. Only one is kept, because a rank has hundreds of senders
   size_t firstQueued_ = 0, numQueued_ = 0;
   size_t queuedBytes_ = 0;     ///< bytes left to write
   size_t maxQueuedBytes_ = 0;  ///< the limit that was computed for the first waiting frame or at the last write
@@ -135,18 +151,18 @@ class Sender final : public Poller::Handler {
   // Watching.
   ActiveTimer active_;
   Clock::duration waited_{};      ///< time spent connecting, then time spent in the handshake
-  bool isSilent_ = false;         ///< the handshake takes long; reported once
+  bool isSilent_ = false;         ///< it was reported that the handshake takes long
   bool isQuiet_ = false;          ///< a sample found all bytes acknowledged, and none was written since
   Clock::time_point progressAt_;  ///< last sign of the peer's kernel; zero while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< the not-sent low-water mark
-  double unsentSeconds_;  ///< how long that many unsent bytes should last
+  double unsentSeconds_;  ///< how long the unsent bytes in the kernel should last
   SendBufferLimit held_;  ///< limit of unsent and in-flight bytes together
   TcpInfo tcpInfo_;
   RateEstimator rate_;
   uint64_t numBytes_ = 0;
-  uint64_t numAcked_ = 0;  ///< acknowledged part of numBytes_ at the last sample
+  uint64_t numAcked_ = 0;  ///< the part of numBytes_ that was acknowledged at the last sample
   Clock::time_point lookedAt_;
   Clock::time_point askedAt_;                                   ///< last query whether the kernel has unsent bytes
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< position in numBytes_ of the first large frame

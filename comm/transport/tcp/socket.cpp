@@ -133,17 +133,18 @@ int Socket::connectError() const {
 
 void Socket::prepare() const {
   setOption(descriptor_, IPPROTO_TCP, TCP_NODELAY, 1);
-  // An idle connection to a host that vanished ends after a few seconds.
+  // Keepalive closes an idle connection after a few seconds if the other host has vanished.
   setOption(descriptor_, SOL_SOCKET, SO_KEEPALIVE, 1);
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPIDLE, 2);
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-/// BBR mistakes the rate of small frames that wait behind other connections for the rate of the path, and then paces
-/// large frames at that rate; measured: 30 KB, then a pause of 60 ms, on a link of 1 Gbit/s. The change must precede
-/// connecting: the kernel continues to pace a connection that began with BBR. It paces by the first round trip, which
-/// may have waited a second for the peer's link address; measured: stalls of 600 to 1000 ms when a rail came back.
+/// BBR is avoided because it mistakes the rate of small frames that wait behind other connections for the rate of the
+/// path, and then paces large frames at that rate; measured: 30 KB, then a pause of 60 ms, on a link of 1 Gbit/s. The
+/// change must precede connecting: the kernel continues to pace a connection that began with BBR. It paces by the first
+/// round trip, which may have waited a second for the peer's link address; measured: stalls of 600 to 1000 ms when a
+/// rail came back.
 void Socket::avoidBbr() const {
   std::array<char, 16> name = {};
   socklen_t size = name.size() - 1;

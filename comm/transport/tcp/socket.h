@@ -29,8 +29,8 @@ struct TcpInfo {
   uint64_t bytesAcked = 0;
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
-  double roundTripSeconds = 0;     ///< with the path's queues
-  double minRoundTripSeconds = 0;  ///< nearly without queues
+  double roundTripSeconds = 0;     ///< smoothed round trip, including the path's queues
+  double minRoundTripSeconds = 0;  ///< shortest round trip, nearly without queues
 };
 
 class Socket {
@@ -44,7 +44,8 @@ class Socket {
     return *this;
   }
 
-  /// Listens on this address only; port 0 lets the kernel choose. Fills in the port.
+  /// Makes a socket that listens on this address only. If the port is 0, the kernel chooses one, and the function fills
+  /// it in.
   static StatusOr<Socket> listen(RailAddress& address);
   /// Payload bytes per packet of a connection with small packets. Every path carries such packets (IPv6 requires 1,280
   /// bytes).
@@ -56,30 +57,32 @@ class Socket {
   bool isOpen() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }
   void close();
-  /// Resets the connection: written bytes that have not arrived are dropped.
+  /// Closes the socket by a reset, which drops written bytes that have not arrived.
   void reset();
 
-  /// The next connection waiting at a listener.
+  /// Accepts the next connection that waits at this listener. Returns nullopt if this fails; errno has the reason.
   std::optional<Socket> accept() const;
-  /// 0 when a connection attempt has succeeded, else its errno.
+  /// Returns 0 if the connection attempt has succeeded, else its errno.
   int connectError() const;
-  /// Sets up a connected socket for frames.
+  /// Sets the options of a connected socket that carries frames: no delay and keepalive.
   void prepare() const;
   /// Selects cubic or reno if the system's congestion control is BBR. Call before connecting.
   void avoidBbr() const;
-  /// Limits the unsent bytes in the kernel; with more the socket counts as full.
+  /// Sets the not-sent low-water mark: the socket is not writable while the kernel holds more unsent bytes.
   void setNotSentLowat(int numBytes) const;
-  /// Limits the bytes in the kernel, sent or not, that are not acknowledged; 0: the kernel decides. Does nothing if the
-  /// kernel could not remove the limit again (before Linux 5.15).
+  /// Limits the unacknowledged bytes in the kernel, sent or not; 0 removes the limit, and the kernel decides. Does
+  /// nothing on kernels that cannot remove such a limit (before Linux 5.15).
   void setSendBuffer(int numBytes) const;
 
+  /// These two read and write as many bytes as possible without blocking.
   Moved read(std::span<const iovec> parts) const;
   Moved write(std::span<const iovec> parts) const;
-  /// The poller reports the socket readable only when this many bytes, or the end, have arrived.
+  /// Sets the receive low-water mark: the poller reports the socket readable only when this many bytes, or the end of
+  /// the connection, have arrived.
   void setReceiveLowat(int numBytes) const;
-  /// Bytes written that the peer's kernel has not acknowledged.
+  /// Returns how many written bytes the peer's kernel has not acknowledged.
   size_t unacknowledgedBytes() const;
-  /// The part of them that the kernel has not sent yet.
+  /// Returns the part of unacknowledgedBytes() that the kernel has not sent yet.
   size_t unsentBytes() const;
   TcpInfo tcpInfo() const;
 

@@ -13,7 +13,7 @@ using std::chrono::milliseconds;
 
 constexpr Clock::duration kFirstPause = milliseconds(5);
 constexpr Clock::duration kLongestPause = milliseconds(500);
-/// A connection that lasted this long was not part of a flap.
+/// A connection that lasted this long resets the pause before the next attempt.
 constexpr Clock::duration kLastingTime = milliseconds(1000);
 constexpr Clock::duration kBusyTick = milliseconds(10);
 constexpr Clock::duration kConnectingTick = milliseconds(40);
@@ -23,14 +23,15 @@ constexpr Clock::duration kLookInterval = milliseconds(1);
 /// A connection whose peer acknowledges nothing for this time is left out of the load, so that frames to other peers do
 /// not wait for its bytes.
 constexpr Clock::duration kStuckAfter = milliseconds(100);
-/// At most this many connections are being made at a time: with hundreds of peers, more would time out waiting for each
-/// other.
+/// The rail makes at most this many connections at a time. With hundreds of peers, a larger number of attempts would
+/// delay each other until they time out.
 constexpr int kMaxConnecting = 8;
 /// Wake-ups are coalesced for this share of the time in which the rail carries its bytes in flight, but no longer than
 /// the connection takes to carry kMaxCoalescedBytes. The limit exists because about as many bytes arrive as leave, and
 /// a kernel acknowledges few of the bytes that its process has not read (tcp_ack_snd_check).
 constexpr double kCoalesceShare = 0.5, kMaxCoalescedBytes = 16 * 1024;
-/// Fewer bytes in flight wait for a delayed acknowledgement, not for the path.
+/// The rate is not measured while fewer bytes are in flight, because these bytes wait for a delayed acknowledgement,
+/// not for the path.
 constexpr uint64_t kMinBusyBytes = 8 * 1024;
 
 }  // namespace
@@ -144,8 +145,8 @@ double TcpRail::coalesceSeconds(int peer) const {
   Sender& sender = *found->second.sender;
   const double alone = sender.bytesPerSecond();
   if (alone == 0) return 0;
-  // The bytes in flight of all connections count, because they share the path. The last round trip does not count,
-  // because it only brings acknowledgements.
+  // Use the bytes in flight of all connections, because they use the same path. Subtract the last round trip, because
+  // it only brings acknowledgements.
   return std::clamp(kCoalesceShare * (carrySeconds(0) - sender.minRoundTripSeconds()), 0.0, kMaxCoalescedBytes / alone);
 }
 
@@ -207,7 +208,7 @@ Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnectin
 
 void TcpRail::attempt(int peer, PeerConnections& connections, Clock::time_point now) {
   const StatusOr<const Peer*> found = directory_.find(peer, now);
-  if (!found) {
+  if (!found.hasValue()) {
     connections.isWanted = false;
     return sink_->lost(peer, LossCause::kIncompatible, found.status());
   }
@@ -230,7 +231,7 @@ void TcpRail::attempt(int peer, PeerConnections& connections, Clock::time_point 
   connections.peerAddress = toString(address.address);
   StatusOr<Socket> socket =
       Socket::connect(options_.address.address, options_.device, address, connections.hasSmallPackets);
-  if (!socket)
+  if (!socket.hasValue())
     return failAttempt(peer, connections, LossCause::kUnreachable, describe(peer, socket.status().message()));
   const DirectoryOptions& self = directory_.options();
   const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
@@ -255,6 +256,7 @@ void TcpRail::warnOfSmallPackets(int peer, PeerConnections& connections, Clock::
   const bool hasWorked = connections.sender->isUp() && now - connections.upSince > kLastingTime;
   if (!connections.hasSmallPackets || connections.isWarned || !hasWorked) return;
   connections.isWarned = true;
+  if (!directory_.names().areLogged()) return;
   const std::string payload = std::to_string(Socket::kSmallPacketPayload);
   AG_LOG(kWarn, describe(peer, "large packets seem to be lost on the way, small ones of " + payload +
                                    " bytes are used instead; make the MTU of the interface that of the path")
@@ -291,7 +293,8 @@ void TcpRail::receiverLost(int peer, LossCause) { closedReceivers_.push_back(std
 
 void TcpRail::accepted(int peer, Socket socket, Opener opener) {
   PeerConnections& connections = peers_[peer];
-  // This ends the old connection before the new one places a payload, so that late bytes of the old one do no harm.
+  // The assignment closes the old connection before the new one places a payload, so that late bytes of the old one do
+  // no harm.
   connections.receiver = std::make_unique<Receiver>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
 }
 
@@ -329,9 +332,10 @@ void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool isUp) {
 
 Status TcpRail::describe(int peer, const std::string& what) const {
   const std::string& peerAddress = peers_.at(peer).peerAddress;
-  return unavailable("rank {}: rail {} ({}) to rank {}{}: {}", directory_.options().rank, options_.index,
-                     toString(options_.address.address), peer, peerAddress.empty() ? "" : " (" + peerAddress + ")",
-                     what);
+  const RankNames& names = directory_.names();
+  return unavailable("{}: rail {} ({}) to {}{}: {}", names.of(directory_.options().rank), options_.index,
+                     toString(options_.address.address), names.of(peer),
+                     peerAddress.empty() ? "" : " (" + peerAddress + ")", what);
 }
 
 }  // namespace agspeed::comm::tcp

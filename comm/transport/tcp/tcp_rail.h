@@ -23,7 +23,7 @@ namespace agspeed::comm::tcp {
 
 class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner, public Acceptor::Owner {
  public:
-  /// The rail listens when this returns; info() has the port.
+  /// Makes a rail that listens. Its info() has the port.
   static StatusOr<std::unique_ptr<Rail>> create(RailOptions options, Poller& poller, Directory& directory);
 
   const Capabilities& capabilities(int peer) const override;
@@ -57,24 +57,24 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
  private:
   /// The two connections with a peer.
   struct PeerConnections {
-    bool isWanted = false;
-    int peerRail = -1;  ///< index, among the peer's rails, of the rail that the sender connects to
+    bool isWanted = false;  ///< the rail connects to the peer, again after each loss
+    int peerRail = -1;      ///< index, among the peer's rails, of the rail that the sender connects to
     std::string peerAddress;
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
     Clock::time_point upSince{};
-    bool hasSmallPackets = false;  ///< of the next attempt, because the path may drop large packets
-    bool hasLostAllLarge = false;  ///< of the last connection on which large frames were sent
+    bool hasSmallPackets = false;  ///< the next connection gets small packets, because the path may drop large ones
+    bool hasLostAllLarge = false;  ///< no large frame arrived on the last connection on which large frames were sent
     bool isWarned = false;         ///< a warning that large packets are dropped was logged
     bool isBusy = false;           ///< the sender may have bytes in flight
     uint64_t numAcked = 0;         ///< acknowledged bytes of the sender at the last sample of the load
     Clock::time_point ackedAt{};   ///< the last sample that saw progress, or when the sender became busy
     Clock::time_point nextAttempt{};
-    Clock::duration pause{};
+    Clock::duration pause{};  ///< before the next attempt after a failure
   };
 
-  /// The load of all connections of the rail together. A single connection sees only its share, which grows while
-  /// others are idle, and does not see the bytes that others have in flight.
+  /// The load of all connections of the rail together. The rate of a single connection does not show the rate of the
+  /// rail: it grows while other connections are idle. And the bytes in flight of other connections also delay a frame.
   struct Load {
     Clock::time_point lookedAt{};
     double numUnderWay = 0;  ///< bytes in flight at lookedAt, plus bytes given to connections since
@@ -83,16 +83,20 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   };
 
   TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
-  /// Estimated seconds until the rail has carried the bytes in flight of all connections and then `numBytes` more; 0:
-  /// the rate is not known.
+  /// Estimates in how many seconds the rail will have carried the bytes in flight of all connections and then
+  /// `numBytes` more; 0: the rate is not known.
   double carrySeconds(size_t numBytes) const;
-  /// Samples all connections that may have bytes in flight.
+  /// Takes a sample of all connections that may have bytes in flight, and updates the load.
   void sampleLoad(Clock::time_point now);
-  /// Connects to the peers that are wanted. Returns: the latest time for the next call.
+  /// Starts to connect to wanted peers without a connection. Returns the latest time for the next call.
   Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
+  /// Starts to connect to the peer if the directory knows it.
   void attempt(int peer, PeerConnections& connections, Clock::time_point now);
+  /// Logs once that large packets are lost, after a connection with small packets has worked for a while.
   void warnOfSmallPackets(int peer, PeerConnections& connections, Clock::time_point now);
+  /// Sets the time of the next attempt, and reports the loss of the connection.
   void failAttempt(int peer, PeerConnections& connections, LossCause cause, const Status& status);
+  /// Returns an error about the connection to the peer, which names both ends.
   Status describe(int peer, const std::string& what) const;
 
   RailOptions options_;
@@ -102,7 +106,7 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   Sink* sink_ = nullptr;
   bool isLinkUp_ = true;
   std::map<int, PeerConnections> peers_;
-  int triedLast_;  ///< the peer that it last tried to connect to; initially this rank
+  int triedLast_;  ///< the peer to which the rail last tried to connect; initially this rank
   Load load_;
   // Closed connections whose functions may still be on the stack.
   std::vector<std::unique_ptr<Sender>> closedSenders_;

@@ -81,10 +81,10 @@ TEST(NamedOperationsInC, EveryKindRunsBetweenProcessesThatMeetAtRankZero) {
   unsetenv("AGSPEED_JOB_KEY");
 }
 
-TEST(NamedOperationsInC, WhereRanksMeetAndWhoTheyAreIsChecked) {
+TEST(NamedOperationsInC, TheRendezvousAndTheRanksAreChecked) {
   AgGroup* group = nullptr;
   EXPECT_EQ(ag_group_create("/tmp", 0, 1, nullptr, &group), AG_INVALID_ARGUMENT);
-  EXPECT_THAT(ag_last_error(), HasSubstr("cannot meet at '/tmp': write file:FOLDER or tcp:HOST:PORT"));
+  EXPECT_THAT(ag_last_error(), HasSubstr("'/tmp'"));
   EXPECT_EQ(ag_group_create("tcp:127.0.0.1:0", 0, 1, nullptr, &group), AG_INVALID_ARGUMENT);
   EXPECT_THAT(ag_last_error(), HasSubstr("needs a job key"));
   EXPECT_EQ(ag_group_create("file:/tmp", 2, 2, nullptr, &group), AG_INVALID_ARGUMENT);

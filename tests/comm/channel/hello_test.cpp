@@ -45,7 +45,7 @@ TEST(Hello, NamesThatWouldBreakALogLineAreChanged) {
   EXPECT_EQ(decodeHello(encodeHello(hello, kSecret, {}), kSecret, {})->from.host, "a?b?c");
 }
 
-TEST(Hello, IsToldFromNoiseByItsFirstBytes) {
+TEST(Hello, IsDistinguishedFromNoiseByItsFirstBytes) {
   const std::vector<std::byte> hello = encodeHello(sampleHello(), kSecret, kKey);
   for (size_t size = 0; size <= kHelloMagicBytes; ++size) EXPECT_TRUE(mayBeHello(ByteView(hello).first(size)));
   EXPECT_FALSE(mayBeHello(bytesOf("GET / HTTP/1.1")));

@@ -35,7 +35,7 @@ TEST(Ticket, ReadsBackWithAndWithoutAJobKey) {
   const Ticket ticket = sample({addressOf("10.0.0.5", 1), addressOf("fe80::1", 65535), addressOf("10.1.0.5", 3)});
   for (const JobKey& key : {JobKey(), kKey}) {
     const StatusOr<Ticket> read = Ticket::decode(encoded(ticket, key), key);
-    ASSERT_TRUE(read) << read.status().toString();
+    ASSERT_TRUE(read.hasValue()) << read.status().toString();
     EXPECT_EQ(read.value(), ticket);
   }
 }
@@ -54,7 +54,7 @@ TEST(Ticket, OfAnotherJobKeyOrNoneIsRefused) {
   const Bytes bytes = encoded(sample({addressOf("10.0.0.5", 1)}), kKey);
   for (const JobKey& key : {JobKey(), kOtherKey}) {
     const StatusOr<Ticket> read = Ticket::decode(bytes, key);
-    ASSERT_FALSE(read);
+    ASSERT_FALSE(read.hasValue());
     EXPECT_NE(read.status().message().find("AGSPEED_JOB_KEY"), std::string::npos) << read.status().toString();
   }
 }
@@ -64,7 +64,7 @@ TEST(Ticket, WithAnyByteChangedIsRefused) {
   for (size_t at = 0; at < 118; ++at) {
     Bytes bad = good;
     bad[at] ^= std::byte{0x10};
-    EXPECT_FALSE(Ticket::decode(bad, {})) << "byte " << at;
+    EXPECT_FALSE(Ticket::decode(bad, {}).hasValue()) << "byte " << at;
   }
 }
 
@@ -84,7 +84,7 @@ TEST(Ticket, RandomBytesAreRefused) {
   for (int i = 0; i < 10000; ++i) {
     Bytes bytes;
     for (std::byte& each : bytes) each = static_cast<std::byte>(random());
-    EXPECT_FALSE(Ticket::decode(bytes, {}));
+    EXPECT_FALSE(Ticket::decode(bytes, {}).hasValue());
   }
 }
 

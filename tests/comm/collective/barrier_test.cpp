@@ -34,9 +34,9 @@ TEST(Barrier, EndsAfterWhatWasCalledBeforeIt) {
       std::vector<float> values(kElements, 1.0f);
       const OperationHandle sum =
           group.start(sumOf(values), {.readiness = rank == lateRank ? readyAfter(100) : nullptr});
-      numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+      numWrong += !group.start({.collective = Collective::kBarrier})->wait().isOk();
       numWrong += !sum->isDone();
-      numWrong += !sum->wait() || values != std::vector<float>(kElements, 3.0f);
+      numWrong += !sum->wait().isOk() || values != std::vector<float>(kElements, 3.0f);
     });
     EXPECT_EQ(numWrong, 0) << "rank " << lateRank << " is late";
   }
@@ -56,8 +56,8 @@ TEST(Barrier, EndsAfterOperationsThatWaitForCreditOrHaveALaterPriority) {
       barriers.push_back(group.start({.collective = Collective::kBarrier}, {.priority = static_cast<int>(i % 3) - 4}));
     }
     for (size_t i = 0; i < buffers.size(); ++i) {
-      numWrong += !barriers[i]->wait() || !sums[i]->isDone();
-      numWrong += !sums[i]->wait() || buffers[i] != std::vector<float>(kElements, 4.0f);
+      numWrong += !barriers[i]->wait().isOk() || !sums[i]->isDone();
+      numWrong += !sums[i]->wait().isOk() || buffers[i] != std::vector<float>(kElements, 4.0f);
     }
   });
   EXPECT_EQ(numWrong, 0);
@@ -72,11 +72,11 @@ TEST(Barrier, LetsLaterOperationsPassWhileItWaits) {
     const Readiness readiness = [&isThere] { return StatusOr<bool>(isThere.load()); };
     const OperationHandle first = group.start(sumOf(late), {.readiness = readiness});
     const OperationHandle barrier = group.start({.collective = Collective::kBarrier});
-    numWrong += !group.start(sumOf(prompt))->wait();
+    numWrong += !group.start(sumOf(prompt))->wait().isOk();
     numPassed += rank == 1 && !first->isDone() && !barrier->isDone();
     isThere = true;
-    numWrong += !barrier->wait() || !first->isDone();
-    numWrong += !first->wait();
+    numWrong += !barrier->wait().isOk() || !first->isDone();
+    numWrong += !first->wait().isOk();
   });
   EXPECT_EQ(numWrong, 0);
   EXPECT_EQ(numPassed, 1);
@@ -88,8 +88,8 @@ TEST(Barrier, DoesNotWaitForMessages) {
   ranks.run([&](int rank, Communicator& group) {
     std::vector<float> values(kElements);
     const OperationHandle received = rank == 0 ? group.receive(1, 7, bytesOf(values)) : nullptr;
-    numWrong += !group.start({.collective = Collective::kBarrier})->wait();
-    numWrong += rank == 0 ? !received->wait() : !group.send(0, 7, bytesOf(values))->wait();
+    numWrong += !group.start({.collective = Collective::kBarrier})->wait().isOk();
+    numWrong += rank == 0 ? !received->wait().isOk() : !group.send(0, 7, bytesOf(values))->wait().isOk();
   });
   EXPECT_EQ(numWrong, 0);
 }
@@ -102,8 +102,8 @@ TEST(Barrier, OfOneGroupDoesNotWaitForAnother) {
     const auto other = Communicator::create(engine, {.id = 1, .name = "other"}).value();
     std::vector<float> values(kElements, 1.0f);
     const OperationHandle early = rank == 0 ? other->start(sumOf(values)) : nullptr;
-    numWrong += !world.start({.collective = Collective::kBarrier})->wait();
-    numWrong += rank == 0 ? !early->wait() : !other->start(sumOf(values))->wait();
+    numWrong += !world.start({.collective = Collective::kBarrier})->wait().isOk();
+    numWrong += rank == 0 ? !early->wait().isOk() : !other->start(sumOf(values))->wait().isOk();
   });
   EXPECT_EQ(numWrong, 0);
 }
@@ -128,7 +128,7 @@ TEST(Barrier, WithOperationsOfManyGroupsInRandomOrderEnds) {
                                  .readiness = isBarrier ? nullptr : readyAfter(static_cast<int>(own() % 20))};
       handles.push_back(group.start(isBarrier ? CollectiveCall{} : sumOf(buffer), how));
     }
-    for (const auto& handle : handles) numWrong += !handle->wait();
+    for (const auto& handle : handles) numWrong += !handle->wait().isOk();
   });
   EXPECT_EQ(numWrong, 0);
 }

@@ -40,7 +40,7 @@ TEST(CallHistory, TheFirstCallThatDiffersIsNamed) {
                                HasSubstr("rank 0 called broadcast(2 x"), HasSubstr("rank 5 called broadcast(20 x")));
 }
 
-TEST(CallHistory, CallsThatDifferInTheirPlanAloneAreToldApart) {
+TEST(CallHistory, CallsThatDifferInTheirPlanAloneAreDistinguished) {
   CallSignature planned = broadcastOf(8);
   planned.planVersion = 7;
   CallHistory own = historyOf(0, {8}), other("pipeline", 1);
@@ -84,7 +84,7 @@ TEST(CallHistory, WhatIsNotKeptAnyMoreIsNotSent) {
   EXPECT_EQ(calls[3].sequence, 0u);
 }
 
-TEST(CallHistory, SignaturesThatNobodyWroteAreCompared) {
+TEST(CallHistory, InvalidSignaturesAreCompared) {
   RecentCalls garbage = {};
   garbage[0] = {1, 77, {}};
   garbage[0].signature.collective = 0xff;

@@ -157,7 +157,7 @@ void applyHostStats(Communicator& group) {
   const Status status =
       group.start({.collective = Collective::kAllGather, .input = {own}, .output = splitEvenly(all, group.size())})
           ->wait();
-  ASSERT_TRUE(status) << status.toString();
+  ASSERT_TRUE(status.isOk()) << status.toString();
 }
 
 void runCase(const Case& test) {
@@ -186,7 +186,7 @@ void runCase(const Case& test) {
                                         .isContiguous = test.algorithm->memory == Memory::kContiguous})
                                 ->wait();
       auto& problem = problems[static_cast<size_t>(rank)];
-      if (!status) problem = status.toString();
+      if (!status.isOk()) problem = status.toString();
       if (output.bytes != Buffer(expected.output).bytes) problem += " wrong result";
     }
   });
@@ -280,7 +280,7 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
                                         .input = buffer.chunks,
                                         .output = buffer.chunks})
                                 ->wait();
-      numWrong += !status || buffer.bytes != expected.output[0];
+      numWrong += !status.isOk() || buffer.bytes != expected.output[0];
     });
     EXPECT_EQ(numWrong, 0) << shares[0] << " " << shares[1];
   }
@@ -305,7 +305,7 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
     const auto finishOldest = [&] {
       const auto [call, handle] = under.front();
       under.pop_front();
-      numWrong += !handle->wait();
+      numWrong += !handle->wait().isOk();
       const auto& buffer = buffers[call % kNumBuffers];
       for (size_t i = 0; i < kNumElements; i += 61) {
         float sum = 0;
@@ -350,8 +350,8 @@ TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
       const auto [call, handle] = under.front();
       under.pop_front();
       const Status status = handle->wait();
-      numWrong += !status;
-      EXPECT_TRUE(status) << status.toString();
+      numWrong += !status.isOk();
+      EXPECT_TRUE(status.isOk()) << status.toString();
       const auto& buffer = buffers[call % kNumBuffers];
       const float expected = 4 * static_cast<float>(call) + 6;
       numWrong += !std::all_of(buffer.begin(), buffer.end(), [&](float value) { return value == expected; });
@@ -381,7 +381,7 @@ void allReduceInPlace(Communicator& group, std::vector<float>& buffer) {
                                     .input = {bytesOf(buffer)},
                                     .output = {bytesOf(buffer)}})
                             ->wait();
-  EXPECT_TRUE(status) << status.toString();
+  EXPECT_TRUE(status.isOk()) << status.toString();
 }
 
 TEST(Collectives, RanksFarFromEachOtherSendMoreInFewerRounds) {
@@ -456,7 +456,7 @@ TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
         handles.push_back(group.start(std::move(request)));
       }
       for (size_t call = 0; call < whole.size(); ++call) {
-        numWrong += !handles[call]->wait();
+        numWrong += !handles[call]->wait().isOk();
         const bool isScattered = collective == Collective::kReduceScatter;
         const std::vector<float>& result = isScattered ? part[call] : whole[call];
         for (size_t i = 0; i < result.size(); ++i) {
@@ -499,7 +499,7 @@ TEST(Collectives, APremultipliedSumTakesEachRanksOwnFactor) {
                            .output = {bytesOf(part)},
                            .op = ReduceOp::kPremultipliedSum,
                            .factor = factor};
-    numWrong += !group.start(call)->wait() || !group.start(scatter)->wait();
+    numWrong += !group.start(call)->wait().isOk() || !group.start(scatter)->wait().isOk();
     const auto expected = [](size_t i) { return static_cast<float>(6 * (i % 100) + 0 + 2 + 6); };
     for (size_t i = 0; i < values.size(); ++i) numWrong += values[i] != expected(i);
     for (size_t i = 0; i < part.size(); ++i) numWrong += part[i] != expected(i + 333 * static_cast<size_t>(rank));
@@ -528,7 +528,7 @@ TEST(Collectives, TheMultipliedCopyOfAnInputIsGoneWhenItsSumEnds) {
   }
 }
 
-TEST(Collectives, ABarrierHoldsEverybodyUntilTheLastOneCame) {
+TEST(Collectives, ABarrierHoldsAllRanksUntilTheLastOneCame) {
   Ranks ranks(5);
   std::atomic<int> numEntered = 0;
   std::atomic<int> numWrong = 0;
@@ -536,9 +536,9 @@ TEST(Collectives, ABarrierHoldsEverybodyUntilTheLastOneCame) {
     for (int round = 1; round <= 20; ++round) {
       if (rank == round % 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ++numEntered;
-      numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+      numWrong += !group.start({.collective = Collective::kBarrier})->wait().isOk();
       numWrong += numEntered < 5 * round;
-      numWrong += !group.start({.collective = Collective::kBarrier})->wait();
+      numWrong += !group.start({.collective = Collective::kBarrier})->wait().isOk();
     }
   });
   EXPECT_EQ(numWrong, 0);

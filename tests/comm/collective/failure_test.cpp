@@ -11,7 +11,6 @@ namespace agspeed::comm {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 /// Returns every rank's status of one operation.
 std::vector<Status> statusesOf(Ranks& ranks, const std::function<OperationHandle(int, Communicator&)>& start) {
@@ -35,11 +34,9 @@ void expectMismatch(const std::function<CollectiveCall(int rank, std::span<std::
                     const std::vector<std::string>& words) {
   Ranks ranks(3);
   std::vector<std::vector<double>> buffers(3, std::vector<double>(600));
-  const auto start = Clock::now();
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
     return group.start(callOf(rank, bytesOf(buffers[static_cast<size_t>(rank)])));
   });
-  EXPECT_LT(Clock::now() - start, seconds(10));
   for (const Status& status : statuses) {
     auto expected = words;
     expected.push_back("rank 1");
@@ -80,7 +77,7 @@ TEST(Failure, RanksWithAnotherRootAreNamed) {
                                      .input = {bytes},
                                      .output = {bytes},
                                      .root = rank == 1 ? 2 : 0});
-    return reduce->wait() ? group.start({.collective = Collective::kBarrier}) : reduce;
+    return reduce->wait().isOk() ? group.start({.collective = Collective::kBarrier}) : reduce;
   });
   for (const Status& status : statuses) {
     expectSentence(status, StatusCode::kInvalidArgument, {"as operation 1", "rank 1", "root 0", "root 2"});
@@ -96,7 +93,7 @@ TEST(Failure, RanksWithAnotherCollectiveAreNamed) {
       {"all_reduce", "barrier()"});
 }
 
-TEST(Failure, AMismatchThatNobodyWaitsForIsFoundAtTheNextOperation) {
+TEST(Failure, AMismatchWithoutAMessageIsFoundAtTheNextOperation) {
   // With two ranks that both believe they are the root, a broadcast waits for no message.
   Ranks ranks(2);
   std::vector<std::vector<float>> buffers(2, std::vector<float>(4));
@@ -112,7 +109,7 @@ TEST(Failure, AMismatchThatNobodyWaitsForIsFoundAtTheNextOperation) {
   }
 }
 
-TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
+TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesTheMissingRank) {
   GroupOptions options;
   options.name = "data parallel";
   Ranks ranks(3, options);
@@ -129,7 +126,7 @@ TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesWhoIsMissing) {
                  {"rank 0 gave up", "timed out: its timeout of 0.40 s passed", "waiting for rank 2"});
 }
 
-TEST(Failure, WhoIsMissingOrCallsSomethingElseIsNamedWhileHostStatisticsAreExchanged) {
+TEST(Failure, AMissingOrMismatchedRankIsNamedWhileHostStatisticsAreExchanged) {
   constexpr size_t kLarge = size_t{16} << 20;  // elements
   for (const bool isAbsent : {true, false}) {
     Ranks ranks(3);
@@ -174,7 +171,7 @@ TEST(Failure, AKilledRankIsNamedByAllOthersAndLaterOperationsFailAtOnce) {
   }
 }
 
-TEST(Failure, ALostRankIsNamedFirstToThoseWhoOnlyWaitForOthers) {
+TEST(Failure, ALostRankIsNamedFirstAtRanksThatOnlyWaitForOthers) {
   Ranks ranks(4);
   std::vector<std::vector<std::byte>> inboxes(4, std::vector<std::byte>(100));
   std::thread killer([&] {
@@ -211,7 +208,7 @@ TEST(Failure, ALostRankOfAPartIsNamedByBothItsNumbers) {
   expectSentence(receive->wait(), StatusCode::kUnavailable, {"rank 1 (rank 3 of the job) is lost"});
 }
 
-TEST(Failure, WhatNobodyReceivedIsForgottenWithItsGroup) {
+TEST(Failure, MessagesWithoutAReceiveAreDroppedWithTheirGroup) {
   LoopbackGroup network(2);
   Engine engines[2] = {Engine(network.messenger(0)), Engine(network.messenger(1))};
   std::unique_ptr<Communicator> groups[2];
@@ -222,7 +219,7 @@ TEST(Failure, WhatNobodyReceivedIsForgottenWithItsGroup) {
     return answer;
   };
   const std::vector<std::byte> bytes(10);
-  ASSERT_TRUE(groups[0]->send(1, 7, bytes)->wait());
+  ASSERT_TRUE(groups[0]->send(1, 7, bytes)->wait().isOk());
   EXPECT_TRUE(probe());
   groups[1].reset();
   EXPECT_FALSE(probe());
@@ -275,7 +272,7 @@ TEST(Failure, ACallThatIsWrongByItselfLeavesTheGroupUsable) {
   EXPECT_EQ(buffers[0], std::vector<float>(10, 2.0f));
 }
 
-TEST(Failure, ARankThatLeavesDoesNotDisturbThoseWhoDoNotNeedIt) {
+TEST(Failure, ARankThatLeavesDoesNotDisturbRanksThatDoNotNeedIt) {
   Ranks ranks(3);
   const auto barrier = statusesOf(ranks, [](int, Communicator& group) { return group.start({}); });
   for (const Status& status : barrier) EXPECT_TRUE(status.isOk()) << status.toString();

@@ -87,7 +87,7 @@ class Messages : public testing::Test {
   }
   std::shared_ptr<MessageOperation> started(bool isSend, int rank, uint32_t tag = 5) {
     auto operation = add(isSend, rank, tag);
-    EXPECT_TRUE(start(*operation));
+    EXPECT_TRUE(start(*operation).isOk());
     return operation;
   }
   void end(Operation& operation) {
@@ -117,7 +117,7 @@ TEST_F(Messages, AreCountedPerRankTagAndDirection) {
 TEST_F(Messages, EndWithTheirTransfer) {
   const auto send = started(true, 1);
   onDriver([&] { messenger.started[0]->finished({}); });
-  EXPECT_TRUE(send->isDone() && send->status());
+  EXPECT_TRUE(send->isDone() && send->status().isOk());
   EXPECT_TRUE(messages.underWay().empty());
 }
 
@@ -126,7 +126,7 @@ TEST_F(Messages, AReceiveFromAnyRankTakesItsPlaceAmongThoseOfTheRankItFinds) {
   const auto any = started(false, kAnyRank);
   EXPECT_EQ(any->rank, kAnyRank);
   messenger.offered = {{1, 1}, {1, 2}};  // member 2 offers its first two messages
-  onDriver([&] { EXPECT_TRUE(messages.startWaiting()); });
+  onDriver([&] { EXPECT_TRUE(messages.startWaiting().isOk()); });
   EXPECT_EQ(any->rank, 2);
   EXPECT_EQ(any->id.sequence, 2u);
 }
@@ -142,12 +142,12 @@ TEST_F(Messages, ASendStartsWhenItsBytesAreThereAndKeepsItsSequence) {
   const auto late = add(true, 1);
   bool isThere = false;
   late->readiness = [&] { return StatusOr<bool>(isThere); };
-  EXPECT_TRUE(start(*late));
+  EXPECT_TRUE(start(*late).isOk());
   const auto quick = started(true, 1);
   ASSERT_EQ(messenger.started.size(), 1u);
   EXPECT_EQ(quick->id.sequence, 2u);
   isThere = true;
-  onDriver([&] { EXPECT_TRUE(messages.startWaiting()); });
+  onDriver([&] { EXPECT_TRUE(messages.startWaiting().isOk()); });
   ASSERT_EQ(messenger.started.size(), 2u);
   EXPECT_EQ(messenger.started[1]->id.sequence, 1u);
 }
@@ -158,7 +158,7 @@ TEST_F(Messages, BytesThatCannotBeHadFailTheStart) {
   EXPECT_EQ(start(*broken).message(), "the device is gone");
 }
 
-TEST_F(Messages, TheFirstFailedTransferIsToldOfOnceAndNotFromTheMessenger) {
+TEST_F(Messages, TheFirstFailedTransferIsReportedOnceAndNotFromTheMessenger) {
   const auto one = started(true, 1), other = started(true, 2);
   onDriver([&] {
     messenger.started[0]->finished(unavailable("no way"));

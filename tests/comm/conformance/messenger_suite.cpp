@@ -239,12 +239,12 @@ TEST_P(MessengerConformance, ACancelledSendTakesNoOtherOfTheSameBytesWithIt) {
     auto group = GetParam().make(2);
     Messenger &sender = group->messenger(0), &receiver = group->messenger(1);
     Parcel cancelled(1, {1, 1, 1}, size), send(1, {1, 1, 2}, size), handshake(1, {1, 1, 3}, 8);
-    Parcel missed(0, cancelled.id, size), receive(0, send.id, size), greeted(0, handshake.id, 8);
+    Parcel missed(0, cancelled.id, size), receive(0, send.id, size), handshakeReceived(0, handshake.id, 8);
     fill(send, 0, 1);
     cancelled.bytes = send.bytes;
-    for (Parcel* each : {&missed, &receive, &greeted}) receiver.receive(*each);
+    for (Parcel* each : {&missed, &receive, &handshakeReceived}) receiver.receive(*each);
     sender.send(handshake);
-    ASSERT_TRUE(drive(*group, 2, [&] { return greeted.numFinished > 0; })) << "they are connected";
+    ASSERT_TRUE(drive(*group, 2, [&] { return handshakeReceived.numFinished > 0; })) << "they are connected";
     sender.send(cancelled);
     sender.send(send);
     if (cancelled.numFinished == 0) sender.cancel(cancelled, unavailable("not wanted any more"));
@@ -308,7 +308,8 @@ TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
       messenger.send(send);
       const auto limit = Clock::now() + seconds(20);
       while (!(send.numFinished && receive.numFinished) && Clock::now() < limit) messenger.progress(limit);
-      numWrong[static_cast<size_t>(rank)] += receive.storage != expected.storage || !receive.status || !send.status;
+      numWrong[static_cast<size_t>(rank)] +=
+          receive.storage != expected.storage || !receive.status.isOk() || !send.status.isOk();
     }
     // A messenger may still have to acknowledge the last message.
     for (int i = 0; i < 50; ++i) messenger.progress(Clock::now() + milliseconds(1));

@@ -57,7 +57,7 @@ TEST_P(RailConformance, SaysWhereItListens) {
 TEST_P(RailConformance, ConnectsWhenThatIsWanted) {
   RailGroup group(2, GetParam().make);
   for (int i = 0; i < 20; ++i) group.step();
-  EXPECT_FALSE(group[0].canSend(1)) << "nobody wanted it";
+  EXPECT_FALSE(group[0].canSend(1)) << "no connection was requested";
   EXPECT_EQ(group[0].describeRoute(1), "");
   EXPECT_FALSE(group[1].mayStillReceive(0));
   ASSERT_TRUE(group.connect(0, 1));
@@ -83,7 +83,7 @@ TEST_P(RailConformance, FramesArriveUnchanged) {
   EXPECT_THAT(numbers, ElementsAre(0, 1, 2, 3, 4, 5, 6)) << "in order, once";
 }
 
-TEST_P(RailConformance, WhatNobodyWantsIsThrownAwayAndTheRestStillCounts) {
+TEST_P(RailConformance, UnwantedFramesAreDiscardedAndTheRestStillCounts) {
   RailGroup group(2, GetParam().make);
   ASSERT_TRUE(group.connect(0, 1));
   group.end(1).isWanted = [](uint64_t number) { return number == Exchange::kLast; };
@@ -173,7 +173,7 @@ TEST_P(RailConformance, ALinkThatThePeerHasLostEndsTheConnectionsToIt) {
   EXPECT_TRUE(group.drive([&] { return group[0].canSend(1); }));
 }
 
-TEST_P(RailConformance, APeerThatEndsIsLostAndNobodyListensThereAnyMore) {
+TEST_P(RailConformance, APeerThatEndsIsLostAndRefusesConnections) {
   RailGroup group(2, GetParam().make);
   ASSERT_TRUE(group.connect(0, 1));
   ASSERT_TRUE(group.connect(1, 0));

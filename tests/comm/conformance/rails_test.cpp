@@ -8,7 +8,7 @@ namespace agspeed::comm {
 namespace {
 
 std::unique_ptr<Rail> published(std::unique_ptr<Rail> rail, Directory& directory) {
-  EXPECT_TRUE(directory.publish({rail->info().address}));
+  EXPECT_TRUE(directory.publish({rail->info().address}).isOk());
   return rail;
 }
 

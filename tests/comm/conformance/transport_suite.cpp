@@ -73,7 +73,7 @@ TEST_P(TransportConformance, SaysWhatItCanDo) {
 TEST_P(TransportConformance, ConnectsWhenThatIsWanted) {
   TransportGroup group(2, GetParam().make);
   for (int i = 0; i < 20; ++i) group.step();
-  EXPECT_FALSE(group[0].canSend(1)) << "nobody wanted it";
+  EXPECT_FALSE(group[0].canSend(1)) << "no connection was requested";
   EXPECT_EQ(group[0].describeRoute(1), "");
   ASSERT_TRUE(group.connect(0, 1));
   EXPECT_GT(group.heard(0, 1).numWritable, 0);
@@ -112,7 +112,7 @@ TEST_P(TransportConformance, RanksTalkToAllOthersAtOnce) {
   }
 }
 
-TEST_P(TransportConformance, WhatNobodyWantsIsThrownAwayAndAcknowledged) {
+TEST_P(TransportConformance, UnwantedFramesAreDiscardedAndAcknowledged) {
   TransportGroup group(2, GetParam().make);
   ASSERT_TRUE(group.connect(0, 1));
   group.end(1).isWanted = [](uint64_t number) { return number % 2 == 0; };
@@ -124,7 +124,7 @@ TEST_P(TransportConformance, WhatNobodyWantsIsThrownAwayAndAcknowledged) {
   }
 }
 
-TEST_P(TransportConformance, WhoIsFullSaysWhenThereIsRoomAgain) {
+TEST_P(TransportConformance, AFullTransportReportsWhenThereIsRoomAgain) {
   TransportGroup group(2, GetParam().make);
   ASSERT_TRUE(group.connect(0, 1));
   const std::vector<std::byte> payload = payloadOf(1, group[0].capabilities(1).segmentBytes);

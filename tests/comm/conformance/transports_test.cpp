@@ -23,10 +23,10 @@ TransportGroup::Make multirail(int numRails, const Decorate& decorate) {
       rails.push_back(decorate(tcp::TcpRail::create(options, poller, directory).value()));
       addresses.push_back(rails.back()->info().address);
     }
-    EXPECT_TRUE(directory.publish(addresses));
+    EXPECT_TRUE(directory.publish(addresses).isOk());
     MultirailOptions options;
     options.rank = directory.options().rank;
-    return std::make_unique<MultirailTransport>(std::move(rails), options);
+    return std::make_unique<MultirailTransport>(std::move(rails), directory.names(), options);
   };
 }
 
@@ -40,7 +40,7 @@ std::unique_ptr<Rail> faulty(std::unique_ptr<Rail> rail) {
 std::unique_ptr<Transport> sharedMemory(Poller& poller, Directory& directory) {
   const RailAddress nowhere = {*parseIpAddress("127.0.0.1"), 8, 1};
   auto made = shm::ShmTransport::create(poller, directory, std::chrono::seconds(10)).value();
-  EXPECT_TRUE(directory.publish({nowhere}));
+  EXPECT_TRUE(directory.publish({nowhere}).isOk());
   return made;
 }
 

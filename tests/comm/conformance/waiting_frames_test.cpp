@@ -21,7 +21,7 @@ class WaitingFrames : public testing::Test {
     RailOptions options;
     options.address = {*parseIpAddress("127.0.0.1"), 8, 0};
     auto rail = tcp::TcpRail::create(options, poller, directory).value();
-    EXPECT_TRUE(directory.publish({rail->info().address}));
+    EXPECT_TRUE(directory.publish({rail->info().address}).isOk());
     return rail;
   }
   /// Requires: the payload lives until it is acknowledged.
@@ -72,7 +72,7 @@ TEST_F(WaitingFrames, AreNotReadAnyMoreWhenCancelled) {
   EXPECT_EQ(heard(2), other);
 }
 
-TEST_F(WaitingFrames, ThatNobodyFlushesStillLeaveWhenMuchWaits) {
+TEST_F(WaitingFrames, WithoutAFlushStillLeaveWhenMuchWaits) {
   constexpr size_t kCount = 3000;
   const std::vector<std::byte> payload = payloadOf(1, 2000);
   for (uint64_t number = 1; number <= kCount; ++number) {
@@ -87,7 +87,7 @@ TEST_F(WaitingFrames, ThatNobodyFlushesStillLeaveWhenMuchWaits) {
   EXPECT_TRUE(group_.drive([&] { return group_[0].isFlushed(); }));
 }
 
-TEST_F(WaitingFrames, AFlushOfNobodysConnectionDoesNothing) {
+TEST_F(WaitingFrames, AFlushWithoutAConnectionDoesNothing) {
   group_[0].flush(0);
   group_[1].flush(0);
   EXPECT_FALSE(group_[1].isReading(0));

@@ -88,7 +88,7 @@ TEST(Engine, IsDrivenInTheBackgroundAfterALongWait) {
   EXPECT_FALSE(messenger.hasUnsent());
 }
 
-TEST(Engine, AnActionThatMayWaitRunsByItsTimeThoughNobodyComes) {
+TEST(Engine, AnActionThatMayWaitRunsByItsTimeWithoutOtherCalls) {
   Unflushed messenger;
   Engine engine(messenger);
   std::atomic<bool> hasRun = false;
@@ -98,7 +98,7 @@ TEST(Engine, AnActionThatMayWaitRunsByItsTimeThoughNobodyComes) {
   EXPECT_TRUE(hasRun);
 }
 
-TEST(Engine, AnActionThatMayWaitDoesSoUntilSomebodyComes) {
+TEST(Engine, AnActionThatMayWaitDoesSoUntilAnotherCall) {
   using std::chrono::hours;
   Unflushed messenger;
   Engine engine(messenger);

@@ -43,7 +43,7 @@ TEST_F(PausableListenerTest, IsLeftAloneWhileDescriptorsAreShort) {
   }
 }
 
-TEST_F(PausableListenerTest, GoesOnWhereNobodyIsLeftToAccept) {
+TEST_F(PausableListenerTest, GoesOnWithoutAConnectionToAccept) {
   listener_.failed(EAGAIN);
   EXPECT_TRUE(isCalled());
   listener_.resume();

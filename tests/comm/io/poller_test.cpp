@@ -131,7 +131,7 @@ TEST(Poller, IsWokenWhileItCoalesces) {
   EXPECT_LT(Clock::now(), end);
 }
 
-TEST(Poller, CoalescesNothingWhenNobodyWantsToWait) {
+TEST(Poller, CoalescesNothingWithoutATimeToWait) {
   Poller poller;
   ReadyDescriptor descriptor(poller);
   const Clock::time_point coalesceUntil = Clock::now() + seconds(60);

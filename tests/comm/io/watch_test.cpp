@@ -41,7 +41,7 @@ TEST(Watch, MayBeStoppedByItsOwnFunction) {
   EXPECT_EQ(numCalls, 1);
 }
 
-TEST(Watch, LeavesADescriptorOfSomebodyElseOpen) {
+TEST(Watch, LeavesADescriptorThatItDoesNotOwnOpen) {
   Poller poller;
   const FileDescriptor descriptor = alwaysReady();
   {

@@ -54,13 +54,13 @@ TEST(LivenessMonitor, AnAnswerAfterAWarningIsReported) {
   EXPECT_EQ(watched.check(milliseconds(200)), std::vector{Verdict::kProbe});
 }
 
-TEST(LivenessMonitor, NobodyIsProbedWhoIsNotWaitedFor) {
+TEST(LivenessMonitor, APeerIsProbedOnlyIfThisRankWaitsForIt) {
   Watched watched;
   EXPECT_EQ(watched.check(milliseconds(5000), false), std::vector<Verdict>{});
   EXPECT_EQ(watched.check(milliseconds(200)), std::vector<Verdict>{}) << "the silence before does not count";
 }
 
-TEST(LivenessMonitor, TimeInWhichNobodyCheckedDoesNotCount) {
+TEST(LivenessMonitor, TimeWithoutChecksDoesNotCount) {
   Watched watched;
   watched.check(milliseconds(600));
   watched.now += std::chrono::hours(1);  // this process was stopped

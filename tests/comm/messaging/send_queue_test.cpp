@@ -32,7 +32,8 @@ class SendQueueTest : public testing::Test {
   FakeTransport transport_;
   CompletionQueue completions_;
   Communicators dropped_;
-  EndpointContext context_{0, 1, transport_, completions_, dropped_};
+  RankNames names_;
+  EndpointContext context_{0, 1, names_, transport_, completions_, dropped_};
   Credits credits_;
   SendQueue queue_{context_, credits_};
 };

@@ -46,7 +46,7 @@ class TransportMessengerTest : public testing::Test {
   TransportMessengerTest() {
     auto owned = std::make_unique<ScriptedTransport>();
     transport = owned.get();
-    messenger = std::make_unique<TransportMessenger>(0, 2, std::move(owned), poller);
+    messenger = std::make_unique<TransportMessenger>(0, 2, names, std::move(owned), poller);
   }
 
   std::vector<FrameKind> sentKinds() const {
@@ -83,6 +83,7 @@ class TransportMessengerTest : public testing::Test {
     return transport->sent.back().header.consumed;
   }
 
+  RankNames names;
   Poller poller;
   ScriptedTransport* transport = nullptr;
   std::unique_ptr<TransportMessenger> messenger;
@@ -303,7 +304,7 @@ TEST_F(TransportMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
   EXPECT_GT(numNamed, 1u << 20);
   EXPECT_EQ(awaited.status.message(),
             "receiving from rank 1 failed after 0 of 10 bytes: rank 1 is lost to rank 0: the two have named more than "
-            "1048576 messages that nobody has started, as no intact job does");
+            "1048576 messages without starting them, as no intact job does");
 }
 
 TEST_F(TransportMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLikes) {
@@ -379,7 +380,7 @@ TEST_F(TransportMessengerTest, CreditComesBackForWhatIsDropped) {
   EXPECT_TRUE(messenger->probe(kPeer, other));
 }
 
-TEST_F(TransportMessengerTest, AMessageThatComesWhileTheMessengerEndsHarmsNobody) {
+TEST_F(TransportMessengerTest, AMessageThatComesWhileTheMessengerEndsDoesNoHarm) {
   Parcel receive(kPeer, {1, 2, 3}, 10);
   messenger->receive(receive);
   transport->tickActions.push_back([&] { arrive(part(receive.id, 10, 0, 10), std::byte{1}); });

@@ -63,7 +63,7 @@ TEST(NamedGroup, ANameThatIsUnderWayIsRefused) {
   NamedRanks ranks(2);
   auto first = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
   const auto second = start(*ranks.groups[0], requestFor("a"), {{1, 2, 3, 4}});
-  ASSERT_FALSE(second->handle.isOk());
+  ASSERT_FALSE(second->handle.hasValue());
   EXPECT_THAT(second->handle.status().message(), HasSubstr("same name as another tensor"));
   auto other = start(*ranks.groups[1], requestFor("a"), {{1, 2, 3, 4}});
   EXPECT_TRUE(first->wait().isOk());
@@ -174,7 +174,9 @@ TEST(NamedGroup, AGroupThatIsDestroyedEndsWhatIsUnderWay) {
     for (const auto& each : staying) std::ignore = each->wait();
     destroying.join();
     for (const auto& each : leaving) {
-      if (each->wait()) EXPECT_EQ(each->outputs[0].back(), 2) << "round " << round;
+      if (each->wait().isOk()) {
+        EXPECT_EQ(each->outputs[0].back(), 2) << "round " << round;
+      }
     }
   }
 }
@@ -223,7 +225,7 @@ TEST(NamedGroup, InputsMayComeAfterTheCallAndTheirFailureEndsAll) {
         };
       }
       const auto handle = group.start(std::move(call));
-      ASSERT_TRUE(handle.isOk());
+      ASSERT_TRUE(handle.hasValue());
       const Status status = (*handle)->wait();
       EXPECT_EQ(status.isOk(), comes);
       EXPECT_THAT(status.message(), HasSubstr(comes ? "" : "the device has failed"));
@@ -413,7 +415,7 @@ TEST(NamedGroup, ABurstWhoseEndDoesNotComeAgainEndsByItself) {
   });
 }
 
-TEST(NamedGroup, OperationsThatNobodyWaitsForEndByThemselves) {
+TEST(NamedGroup, OperationsWithoutAWaitEndByThemselves) {
   NamedRanks ranks(2);
   std::vector<std::unique_ptr<Started>> started;
   for (int rank = 0; rank < 2; ++rank) {

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <random>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/comm/named/requests.h"
 
@@ -33,7 +37,7 @@ Bytes exampleMessage() {
 
 TEST(RequestCodec, WhatIsEncodedIsDecoded) {
   const auto notes = decode(exampleMessage());
-  ASSERT_TRUE(notes.isOk()) << notes.status().toString();
+  ASSERT_TRUE(notes.hasValue()) << notes.status().toString();
   ASSERT_EQ(notes->size(), 5u);
   const auto& request = std::get<Request>((*notes)[0]);
   EXPECT_EQ(request.name, "layer.weight");
@@ -44,13 +48,39 @@ TEST(RequestCodec, WhatIsEncodedIsDecoded) {
   const auto& response = std::get<Response>((*notes)[2]);
   EXPECT_EQ(response.items[0].agreement->request, request);
   EXPECT_EQ(response.items[0].agreement->rows, (std::vector<Dimensions>{{1, 2}, {3}}));
-  EXPECT_EQ(response.items[0].cacheId, 7u);
+  EXPECT_EQ(response.items[0].id, 7u);
   EXPECT_FALSE(response.items[1].isFull);
-  EXPECT_EQ(response.items[1].cacheId, 8u);
+  EXPECT_EQ(response.items[1].id, 8u);
   EXPECT_EQ(response.evicted, (std::vector<uint32_t>{4, 5}));
   EXPECT_TRUE(response.areKindsDifferent);
   EXPECT_EQ(std::get<Farewell>((*notes)[3]).reason, "rank 1 is lost");
   EXPECT_EQ(std::get<Forgotten>((*notes)[4]).ids, (std::vector<uint32_t>{4, 5}));
+}
+
+/// Returns the bytes of the worked example of message_format.md.
+Bytes workedExample() {
+  std::ifstream file(AG_MESSAGE_FORMAT_MD);
+  std::string line;
+  while (std::getline(file, line) && line != "## Worked example") continue;
+  while (std::getline(file, line) && line != "```") continue;
+  Bytes bytes;
+  while (std::getline(file, line) && line != "```") {
+    std::istringstream words(line.substr(0, line.find("  ")));
+    for (std::string word; words >> word;) bytes.push_back(std::byte(std::stoi(word, nullptr, 16)));
+  }
+  return bytes;
+}
+
+TEST(RequestCodec, TheWorkedExampleIsEncodedAndDecodedAsDescribed) {
+  const Request request = requestFor("w", {2});
+  Bytes message;
+  encode(request, message);
+  encode(CachedRequests{{1, 2, 5}}, message);
+  EXPECT_EQ(message, workedExample());
+  const auto notes = decode(workedExample());
+  ASSERT_TRUE(notes.hasValue()) << notes.status().toString();
+  EXPECT_EQ(std::get<Request>(notes->at(0)), request);
+  EXPECT_EQ(std::get<CachedRequests>(notes->at(1)).ids, (std::vector<uint32_t>{1, 2, 5}));
 }
 
 TEST(RequestCodec, IdsThatFollowEachOtherTakeAByteEach) {
@@ -68,7 +98,7 @@ TEST(RequestCodec, CutMessagesAreDataLoss) {
   size_t numGood = 0;
   for (size_t size = 1; size < message.size(); ++size) {
     const auto notes = decode(std::span(message).first(size));
-    if (notes.isOk()) {
+    if (notes.hasValue()) {
       ++numGood;  // the text ends where a note ends
     } else {
       EXPECT_EQ(notes.status().code(), StatusCode::kDataLoss);
@@ -85,7 +115,7 @@ TEST(RequestCodec, NoBytesMakeItReadOrAllocateBeyondThem) {
     Bytes changed = message;
     for (int i = 0; i < 4; ++i) changed[random() % changed.size()] = static_cast<std::byte>(random());
     const auto notes = decode(changed);
-    if (notes.isOk()) continue;
+    if (notes.hasValue()) continue;
     EXPECT_EQ(notes.status().code(), StatusCode::kDataLoss) << "seed " << kSeed << " round " << round;
   }
 }

@@ -55,7 +55,7 @@ struct Started {
   std::vector<std::vector<float>> inputs, outputs;
   StatusOr<NamedHandle> handle = internalError("not started");
 
-  Status wait() { return handle ? (*handle)->wait() : handle.status(); }
+  Status wait() { return handle.hasValue() ? (*handle)->wait() : handle.status(); }
 };
 
 /// Starts the operation with these inputs. Its outputs are new buffers.

@@ -34,7 +34,7 @@ TEST(Timeline, ATraceHasTheNegotiationAndTheActivitiesOfEveryName) {
   {
     NamedRanks ranks(2);
     auto timeline = Timeline::open(path, true);
-    ASSERT_TRUE(timeline.isOk());
+    ASSERT_TRUE(timeline.hasValue());
     ranks.groups[0]->setTimeline(*timeline);
     ranks.run([](int, NamedGroup& group) {
       for (int step = 0; step < 3; ++step) {
@@ -76,7 +76,7 @@ TEST(Timeline, ALinkInItsPlaceIsNotFollowed) {
 
 TEST(Timeline, AFileThatCannotBeWrittenSaysSo) {
   const auto timeline = Timeline::open("/no such folder/timeline.json", false);
-  ASSERT_FALSE(timeline.isOk());
+  ASSERT_FALSE(timeline.hasValue());
   EXPECT_THAT(timeline.status().message(), HasSubstr("cannot be written"));
 }
 

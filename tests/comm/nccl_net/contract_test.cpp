@@ -71,13 +71,13 @@ TEST_P(NetContract, CarriesMessagesOfAllSizes) {
       [&](Side& side) {
         void* comm = side.openSend();
         for (const size_t size : kSizes) sendOne(side, comm, size, size);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [&](Side& side) {
         void* comm = side.openReceive();
         for (const size_t size : kSizes) receiveOne(side, comm, size, size, size);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
       });
 }
@@ -90,13 +90,13 @@ TEST_P(NetContract, AReceiveMayBeLargerThanItsMessage) {
       [&](Side& side) {
         void* comm = side.openSend();
         for (const auto& [size, capacity] : kSizes) sendOne(side, comm, size, size);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [&](Side& side) {
         void* comm = side.openReceive();
         for (const auto& [size, capacity] : kSizes) receiveOne(side, comm, size, size, capacity);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
       });
 }
@@ -106,13 +106,13 @@ TEST_P(NetContract, ARequestReplacesTheHintOfEarlyCompletion) {
       [](Side& side) {
         void* comm = side.openSend();
         sendOne(side, comm, 5, 1000);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [](Side& side) {
         void* comm = side.openReceive();
         receiveOne(side, comm, 5, 1000, 2000, kOptionalCompletion);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
       });
 }
@@ -124,12 +124,12 @@ TEST_P(NetContract, EitherEndMayBeginASetUp) {
           Handle handle;
           side.hear(handle);
           void* comm = nullptr;
-          if (acceptsFirst) side.meet();
+          if (acceptsFirst) side.barrier();
           requireOk(side.table().connect(0, handle, comm), "the first connect");
-          if (!acceptsFirst) side.meet();
+          if (!acceptsFirst) side.barrier();
           while (comm == nullptr) requireOk(side.table().connect(0, handle, comm), "connect");
           sendOne(side, comm, 3, 1000);
-          side.meet();
+          side.barrier();
           requireOk(side.table().closeSend(comm), "closeSend");
         },
         [&](Side& side) {
@@ -138,13 +138,13 @@ TEST_P(NetContract, EitherEndMayBeginASetUp) {
           side.tell(handle);
           void* comm = nullptr;
           if (acceptsFirst) {
-            requireOk(side.table().accept(listener, comm), "accept before anybody connects");
-            require(comm == nullptr, "accept gave a connection that nobody made");
+            requireOk(side.table().accept(listener, comm), "accept before a connect");
+            require(comm == nullptr, "accept gave a connection without a connect");
           }
-          side.meet();
+          side.barrier();
           comm = side.accept(listener);
           receiveOne(side, comm, 3, 1000, 1000);
-          side.meet();
+          side.barrier();
           requireOk(side.table().closeReceive(comm), "closeRecv");
           requireOk(side.table().closeListen(listener), "closeListen");
         });
@@ -161,7 +161,7 @@ TEST_P(NetContract, ThirtyTwoRequestsAreUnderWay) {
         for (int i = 0; i < kMaxRequests; ++i) bytes.push_back(patternOf(static_cast<uint64_t>(i), kBytes));
         for (Bytes& each : bytes) pending.push_back(side.send(comm, each));
         side.wait(pending);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [](Side& side) {
@@ -174,7 +174,7 @@ TEST_P(NetContract, ThirtyTwoRequestsAreUnderWay) {
           require(bytes[static_cast<size_t>(i)] == patternOf(static_cast<uint64_t>(i), kBytes),
                   "message " + std::to_string(i) + " has wrong bytes");
         }
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
       });
 }
@@ -190,7 +190,7 @@ TEST_P(NetContract, SeveralConnectionsComeFromOneListener) {
           comms.push_back(side.connect(handle));
           sendOne(side, comms.back(), i, 50000);  // the seed shows that accepts follow the order of the connects
         }
-        side.meet();
+        side.barrier();
         for (void* comm : comms) requireOk(side.table().closeSend(comm), "closeSend");
       },
       [](Side& side) {
@@ -202,7 +202,7 @@ TEST_P(NetContract, SeveralConnectionsComeFromOneListener) {
           comms.push_back(side.accept(listener));
           receiveOne(side, comms.back(), i, 50000, 60000);
         }
-        side.meet();
+        side.barrier();
         for (void* comm : comms) requireOk(side.table().closeReceive(comm), "closeRecv");
         requireOk(side.table().closeListen(listener), "closeListen");
       });
@@ -220,7 +220,7 @@ TEST_P(NetContract, BothSidesSendAndReceiveAtOnce) {
       require(in == patternOf(round + (isFirst ? 200 : 100), in.size()),
               "wrong bytes in round " + std::to_string(round));
     }
-    side.meet();
+    side.barrier();
     requireOk(side.table().closeSend(send), "closeSend");
     requireOk(side.table().closeReceive(receive), "closeRecv");
   };
@@ -234,7 +234,7 @@ TEST_P(NetContract, PeersComeAndGo) {
         for (uint64_t round = 0; round < kRounds; ++round) {
           void* comm = side.openSend();
           sendOne(side, comm, round, 100000);
-          side.meet();
+          side.barrier();
           requireOk(side.table().closeSend(comm), "closeSend");
         }
       },
@@ -242,7 +242,7 @@ TEST_P(NetContract, PeersComeAndGo) {
         for (uint64_t round = 0; round < kRounds; ++round) {
           void* comm = side.openReceive();
           receiveOne(side, comm, round, 100000, 100000);
-          side.meet();
+          side.barrier();
           requireOk(side.table().closeReceive(comm), "closeRecv");
         }
       });
@@ -255,7 +255,7 @@ TEST_P(NetContract, ALongerSendFailsItsReceive) {
         Bytes bytes(300000);
         Pending pending = side.send(comm, bytes);
         (void)side.testFor(pending, milliseconds(300));
-        side.meet();
+        side.barrier();
         (void)side.table().closeSend(comm);
       },
       [](Side& side) {
@@ -263,7 +263,7 @@ TEST_P(NetContract, ALongerSendFailsItsReceive) {
         Bytes bytes(200000);
         Pending pending = side.receive(comm, {bytes});
         side.waitForFailure(pending);
-        side.meet();
+        side.barrier();
         (void)side.table().closeReceive(comm);
       });
 }
@@ -273,7 +273,7 @@ TEST_P(NetContract, AKilledPeerEndsInAnError) {
       [](Side& side) {
         void* comm = side.openSend();
         sendOne(side, comm, 1, 1000);
-        side.meet();
+        side.barrier();
         raise(SIGKILL);
         (void)comm;
       },
@@ -282,7 +282,7 @@ TEST_P(NetContract, AKilledPeerEndsInAnError) {
         receiveOne(side, comm, 1, 1000, 1000);
         Bytes bytes(1000000);
         Pending pending = side.receive(comm, {bytes});
-        side.meet();
+        side.barrier();
         side.waitForFailure(pending);
         (void)side.table().closeReceive(comm);
       });
@@ -294,19 +294,19 @@ TEST_P(NetContract, ConnectionsCloseWithWorkInFlight) {
         void* comm = side.openSend();
         Bytes bytes = patternOf(1, 8000000);
         Pending pending = side.send(comm, bytes);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeSend(comm), "closeSend");
-        side.meet();
+        side.barrier();
       },
       [](Side& side) {
         void* comm = side.openReceive();
         Bytes bytes(8000000);
         Pending pending = side.receive(comm, {bytes});
         (void)side.testFor(pending, milliseconds(1));
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
         const Bytes before = bytes;
-        side.meet();
+        side.barrier();
         require(bytes == before, "bytes were written after closeRecv");
       });
 }
@@ -317,12 +317,12 @@ TEST_P(NetContract, WhatWasSentBeforeACloseStillArrives) {
         void* comm = side.openSend();
         for (uint64_t i = 0; i < 10; ++i) sendOne(side, comm, i, 60000);
         requireOk(side.table().closeSend(comm), "closeSend");
-        side.meet();
+        side.barrier();
       },
       [](Side& side) {
         void* comm = side.openReceive();
         for (uint64_t i = 0; i < 10; ++i) receiveOne(side, comm, i, 60000, 70000);
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
       });
 }
@@ -358,7 +358,7 @@ TEST_P(NetContract, RandomProgramsAgreeWithAModel) {
           side.wait(pending);
           next += count;
         }
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeSend(comm), "closeSend");
       },
       [&](Side& side) {
@@ -379,7 +379,7 @@ TEST_P(NetContract, RandomProgramsAgreeWithAModel) {
           }
           next += count;
         }
-        side.meet();
+        side.barrier();
         requireOk(side.table().closeReceive(comm), "closeRecv");
       });
 }

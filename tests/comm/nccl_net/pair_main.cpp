@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One of two processes that pass operations through a network table, for benchmarks and fault tests.
 //
-// Each process runs on a host of its own; they meet at a socket in the file system. An operation is a number of
-// messages, which the connections take in turn. It ends when the receiver has confirmed it over a connection back.
+// Each process runs on a host of its own; they find each other by a socket in the file system. An operation is a number
+// of messages, which the connections take in turn. It ends when the receiver has confirmed it over a connection back.
 // Prints "ready" when the two are connected, and one line of JSON at the end.
 //
 //   comm_nccl_net_pair ROLE MEET LIBRARY TABLE CONNECTIONS BYTES MESSAGES SECONDS OPERATIONS CHECK
@@ -29,7 +29,7 @@ using Bytes = std::vector<std::byte>;
 
 struct Task {
   bool isSender = false;
-  std::string meet;
+  std::string rendezvous;
   TableSource source;
   size_t numConnections = 1;
   size_t numBytes = 0;
@@ -42,7 +42,7 @@ struct Task {
 Task readTask(char** words) {
   Task task;
   task.isSender = std::string(words[1]) == "send";
-  task.meet = words[2];
+  task.rendezvous = words[2];
   task.source = {"", words[3], std::atoi(words[4])};
   task.numConnections = std::strtoull(words[5], nullptr, 10);
   task.numBytes = std::strtoull(words[6], nullptr, 10);
@@ -85,7 +85,7 @@ class Runner {
     }
     processorSeconds_ = processorSeconds() - before;
     if (!task_.isSender && !task_.checksAll) check();
-    side_.meet();
+    side_.barrier();
     close();
     return seconds;
   }
@@ -146,7 +146,7 @@ int runTask(const Task& task) {
   const LoadedTable loaded = loadTable(task.source);
   require(loaded.table != nullptr, loaded.whyNot);
   requireOk(loaded.table->init(), "init");
-  Runner runner(task, *loaded.table, meetAt(task.meet, task.isSender ? 1 : 0, 2)[task.isSender ? 0 : 1]);
+  Runner runner(task, *loaded.table, connectAll(task.rendezvous, task.isSender ? 1 : 0, 2)[task.isSender ? 0 : 1]);
   std::puts("ready");
   (void)std::fflush(stdout);
   const std::vector<double> seconds = runner.run();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/comm/nccl_net/process_pair.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,12 +18,12 @@ namespace agspeed::comm::nccl {
 namespace {
 
 using Time = std::chrono::steady_clock;
-constexpr std::chrono::seconds kPatience{40};
+constexpr std::chrono::seconds kTimeout{40};
 constexpr unsigned kProcessSeconds = 90;
 
 /// Calls `attempt` until it is true.
 void retry(const std::string& what, const std::function<bool()>& attempt) {
-  const Time::time_point limit = Time::now() + kPatience;
+  const Time::time_point limit = Time::now() + kTimeout;
   while (!attempt()) {
     require(Time::now() < limit, what + " had no end in 40 s");
     sched_yield();
@@ -80,7 +81,15 @@ Child startChild(const TableSource& source, const std::vector<int>& otherEnds,
 std::string endOf(const Child& child) {
   std::string text;
   std::array<char, 4096> part;
-  for (ssize_t size = 0; (size = read(child.report, part.data(), part.size())) > 0;) {
+  pollfd report = {.fd = child.report, .events = POLLIN, .revents = 0};
+  while (true) {
+    // A process that was stopped (SIGSTOP) does not end by its alarm.
+    if (poll(&report, 1, 1000 * (kProcessSeconds + 10)) == 0) {
+      kill(child.process, SIGKILL);
+      text += "its process had no end";
+    }
+    const ssize_t size = read(child.report, part.data(), part.size());
+    if (size <= 0) break;
     text.append(part.data(), static_cast<size_t>(size));
   }
   close(child.report);
@@ -130,7 +139,7 @@ void Side::hear(std::span<std::byte> bytes) const {
   }
 }
 
-void Side::meet() const {
+void Side::barrier() const {
   std::array<std::byte, 1> one{};
   tell(one);
   hear(one);
@@ -246,7 +255,7 @@ Result Side::testFor(Pending& pending, std::chrono::milliseconds time) {
 }
 
 Result Side::waitForFailure(Pending& pending) {
-  const Result result = testFor(pending, kPatience);
+  const Result result = testFor(pending, kTimeout);
   require(!pending.isDone, "what cannot be done is done");
   require(result != Result::kOk, "nothing had failed after 40 s");
   return result;
@@ -278,9 +287,9 @@ Group::Group(NetTable& table, size_t rank, const std::vector<int>& sockets) : ra
   for (const int each : sockets) sides_.emplace_back(table, each);
 }
 
-void Group::meet() {
+void Group::barrier() {
   for (size_t peer = 0; peer < size(); ++peer) {
-    if (peer != rank_) sides_[peer].meet();
+    if (peer != rank_) sides_[peer].barrier();
   }
 }
 

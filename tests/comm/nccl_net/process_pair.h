@@ -43,7 +43,7 @@ class Side {
   void tell(std::span<const std::byte> bytes) const;
   void hear(std::span<std::byte> bytes) const;
   /// Waits until the other side has called it as often.
-  void meet() const;
+  void barrier() const;
   /// Returns the other side's name, "process 1234 on host". Both sides must call it.
   std::string exchangeNames() const;
 
@@ -93,7 +93,7 @@ class Group {
   /// Requires: another rank.
   Side& side(size_t peer) { return sides_[peer]; }
   /// Waits until all processes have called it as often.
-  void meet();
+  void barrier();
 
  private:
   size_t rank_;

@@ -16,7 +16,7 @@ namespace agspeed::comm::nccl {
 namespace {
 
 using Time = std::chrono::steady_clock;
-constexpr int kPatienceMs = 20000;
+constexpr int kTimeoutMs = 20000;
 
 sockaddr_un addressOf(const std::string& path, size_t rank) {
   const std::string text = path + "." + std::to_string(rank);
@@ -30,9 +30,9 @@ sockaddr_un addressOf(const std::string& path, size_t rank) {
 int comeTo(const std::string& path, size_t host, size_t rank) {
   const sockaddr_un address = addressOf(path, host);
   const int end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const Time::time_point limit = Time::now() + std::chrono::milliseconds(kPatienceMs);
+  const Time::time_point limit = Time::now() + std::chrono::milliseconds(kTimeoutMs);
   while (connect(end, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
-    require(Time::now() < limit, "nobody listens at " + std::string(address.sun_path));
+    require(Time::now() < limit, "no process listens at " + std::string(address.sun_path));
     usleep(1000);
   }
   require(write(end, &rank, sizeof(rank)) == sizeof(rank), "the other side is gone");
@@ -41,7 +41,7 @@ int comeTo(const std::string& path, size_t host, size_t rank) {
 
 }  // namespace
 
-std::vector<int> meetAt(const std::string& path, size_t rank, size_t size) {
+std::vector<int> connectAll(const std::string& path, size_t rank, size_t size) {
   const sockaddr_un own = addressOf(path, rank);
   const int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   require(bind(listener, reinterpret_cast<const sockaddr*>(&own), sizeof(own)) == 0 &&
@@ -51,7 +51,7 @@ std::vector<int> meetAt(const std::string& path, size_t rank, size_t size) {
   for (size_t peer = 0; peer < rank; ++peer) sockets[peer] = comeTo(path, peer, rank);
   for (size_t i = rank + 1; i < size; ++i) {
     pollfd waiting = {listener, POLLIN, 0};
-    require(poll(&waiting, 1, kPatienceMs) == 1, "not all have come to " + std::string(own.sun_path));
+    require(poll(&waiting, 1, kTimeoutMs) == 1, "not all have come to " + std::string(own.sun_path));
     const int end = accept(listener, nullptr, nullptr);
     size_t peer = 0;
     require(read(end, &peer, sizeof(peer)) == sizeof(peer) && peer > rank && peer < size, "a peer without a rank");

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Common parts of programs that run on hosts of their own: sockets in the file system to meet at, and processor time.
+// Common parts of programs that run on hosts of their own: connections through sockets in the file system, and
+// processor time.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@ namespace agspeed::comm::nccl {
 
 /// Returns a socket to each other process, by rank, and -1 for this one. Each process listens at `path` followed by its
 /// rank for processes of higher ranks. Throws if a process does not come within 20 s.
-std::vector<int> meetAt(const std::string& path, size_t rank, size_t size);
+std::vector<int> connectAll(const std::string& path, size_t rank, size_t size);
 
 /// Returns the processor time of this process until now.
 double processorSeconds();

@@ -24,7 +24,7 @@ using Random = std::mt19937_64;
 using Time = std::chrono::steady_clock;
 
 constexpr uint64_t kUsualCount = 140, kProgramsPerProcess = 20;
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kTimeout{30};
 constexpr std::byte kUntouched{0xEE};
 
 /// How a connection ends: after all messages, or early because one end closes.
@@ -182,7 +182,7 @@ class LineEnd {
         return close();
       }
       if (each.isDone && !isSender_ && !isBeyondEnd_) check(i);
-      require(!each.isDone || isSender_ || !isBeyondEnd_, "a message came that nobody sent");
+      require(!each.isDone || isSender_ || !isBeyondEnd_, "a message arrived that was not sent");
     }
     if (std::all_of(pending_.begin(), pending_.end(), [](const Pending& each) { return each.isDone; }))
       pending_.clear();
@@ -226,14 +226,14 @@ void runProgram(Side& side, bool isFirst, uint64_t seed) {
   Random random(seed + (isFirst ? 1 : 2));
   std::deque<LineEnd> ends;
   for (const Line& line : lines) ends.emplace_back(side, line, line.isFromFirst == isFirst);
-  const Time::time_point limit = Time::now() + kPatience;
+  const Time::time_point limit = Time::now() + kTimeout;
   while (!std::all_of(ends.begin(), ends.end(), [](const LineEnd& each) { return each.isDone(); })) {
     require(Time::now() < limit, "the program had no end in 30 s");
     ends[random() % ends.size()].advance(random);
   }
-  side.meet();
+  side.barrier();
   for (LineEnd& each : ends) each.finish();
-  side.meet();
+  side.barrier();
 }
 
 uint64_t fromEnvironment(const char* name, uint64_t otherwise) {

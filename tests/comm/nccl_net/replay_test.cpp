@@ -45,7 +45,7 @@ TEST_P(Replay, RingsReduceScatterAndGather) {
         ring.allReduce();
         require(ring.values() == sum, "the all-reduced buffer is wrong in round " + std::to_string(round));
       }
-      group.meet();
+      group.barrier();
       ring.close();
     });
     expectAll(size, [](Group& group) {
@@ -53,7 +53,7 @@ TEST_P(Replay, RingsReduceScatterAndGather) {
       Ring ring(group, kCount, {.numFloats = 30000, .mostUnderWay = 3, .numConnections = 3});
       ring.allReduce();
       require(ring.values() == sumOfInputs(group.size(), kCount), "the buffer that three connections reduced is wrong");
-      group.meet();
+      group.barrier();
       ring.close();
     });
   }
@@ -90,7 +90,7 @@ TEST_P(Replay, AllExchangeWithAll) {
       if (peer == group.rank()) continue;
       require(in[peer] == inputOf(peer * 10 + group.rank(), kCount), "wrong values of rank " + std::to_string(peer));
     }
-    group.meet();
+    group.barrier();
     for (size_t peer = 0; peer < group.size(); ++peer) {
       if (peer == group.rank()) continue;
       requireOk(group.side(peer).table().closeSend(sends[peer]), "closeSend");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One rank of a ring that all-reduces through a network table, for benchmarks.
 //
-// Each rank runs on a host of its own; they meet at sockets in the file system. Slices are as NCCL's: up to 1 MiB, with
-// a few in flight. An operation ends when all ranks are done. Prints one line of JSON.
+// Each rank runs on a host of its own; they find each other by sockets in the file system. Slices are as NCCL's: up to
+// 1 MiB, with a few in flight. An operation ends when all ranks are done. Prints one line of JSON.
 //
 //   comm_nccl_net_ring RANK RANKS MEET LIBRARY TABLE CONNECTIONS BYTES SLICES SECONDS OPERATIONS
 //
@@ -30,7 +30,7 @@ constexpr size_t kLongestSlice = (size_t{1} << 20) / sizeof(float);
 struct Task {
   size_t rank = 0;
   size_t size = 0;
-  std::string meet;
+  std::string rendezvous;
   TableSource source;
   size_t numFloats = 0;
   Slicing slicing;
@@ -42,7 +42,7 @@ Task readTask(char** words) {
   Task task;
   task.rank = std::strtoull(words[1], nullptr, 10);
   task.size = std::strtoull(words[2], nullptr, 10);
-  task.meet = words[3];
+  task.rendezvous = words[3];
   task.source = {"", words[4], std::atoi(words[5])};
   task.slicing.numConnections = std::strtoull(words[6], nullptr, 10);
   task.numFloats = std::strtoull(words[7], nullptr, 10) / sizeof(float);
@@ -69,7 +69,7 @@ int runTask(const Task& task) {
   const LoadedTable loaded = loadTable(task.source);
   require(loaded.table != nullptr, loaded.whyNot);
   requireOk(loaded.table->init(), "init");
-  Group group(*loaded.table, task.rank, meetAt(task.meet, task.rank, task.size));
+  Group group(*loaded.table, task.rank, connectAll(task.rendezvous, task.rank, task.size));
   Ring ring(group, task.numFloats, task.slicing);
   std::vector<double> seconds;
   const double before = processorSeconds();
@@ -77,17 +77,17 @@ int runTask(const Task& task) {
       Time::now() + std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(task.seconds));
   do {
     ring.reset();
-    group.meet();
+    group.barrier();
     const Time::time_point begin = Time::now();
     ring.allReduce();
-    group.meet();
+    group.barrier();
     seconds.push_back(std::chrono::duration<double>(Time::now() - begin).count());
   } while (isOneMore(group, Time::now() < limit || seconds.size() < task.leastOperations));
   const double used = processorSeconds() - before;
   const Floats sum = sumOfInputs(task.size, task.numFloats);
   size_t numWrong = 0;
   for (size_t i = 0; i < sum.size(); ++i) numWrong += ring.values()[i] != sum[i] ? 1 : 0;
-  group.meet();
+  group.barrier();
   ring.close();
   requireOk(loaded.table->finalize(), "finalize");
   std::printf("{\"operations\": %zu, \"wrong_values\": %zu, \"cpu_seconds\": %.6f, \"seconds\": [", seconds.size(),

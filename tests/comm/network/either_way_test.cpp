@@ -32,7 +32,7 @@ TEST_P(EitherWay, ARankThatEndsIsNamedAtOnce) {
   group.destroy(2);
   ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0 && send.numFinished > 0; }));
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(receive.status.message(), HasSubstr("rank 2 is lost to rank 0: its process has ended"));
+  EXPECT_THAT(receive.status.message(), testing::AllOf(HasSubstr("rank 2"), HasSubstr("has ended")));
   EXPECT_EQ(other.numFinished, 0);
   Parcel later(2, {5, 5, 7}, 4);
   group[0].send(later);

@@ -26,7 +26,7 @@ int countWaits(Poller& poller) {
 /// A peer connects while there are no descriptors. Expects at most one attempt per tick, one line of log, and no
 /// accepted connection.
 template <typename Expire>
-void expectPatience(Poller& poller, const Expire& expire) {
+void expectFewAttempts(Poller& poller, const Expire& expire) {
   testing::internal::CaptureStderr();
   {
     const LimitedDescriptors limited(nextDescriptor());
@@ -61,7 +61,7 @@ TEST_F(WithoutDescriptors, AnAcceptorWaits) {
   EXPECT_EQ(acceptor.expire(Clock::now()), Clock::time_point::max());
   checkCalls(acceptor);
   const tcp::Socket peer = tcp::Socket::connect(address.address, "", address).value();
-  expectPatience(poller_, [&] { acceptor.expire(Clock::now()); });
+  expectFewAttempts(poller_, [&] { acceptor.expire(Clock::now()); });
   EXPECT_LT(acceptor.expire(Clock::now()), Clock::time_point::max()) << "it shakes hands with the peer";
 }
 
@@ -71,7 +71,7 @@ TEST_F(WithoutDescriptors, AnAcceptorOfSharedMemoryWaits) {
   shm::Acceptor acceptor(poller_, shm::listenAt(name).value(), directory_, bell, *this);
   checkCalls(acceptor);
   const FileDescriptor peer = shm::connectTo(name).value();
-  expectPatience(poller_, [&] { acceptor.expire(Clock::now()); });
+  expectFewAttempts(poller_, [&] { acceptor.expire(Clock::now()); });
   EXPECT_EQ(acceptor.numPending(), 1u);
 }
 

@@ -102,11 +102,12 @@ TEST_F(Liveness, APeerThatWakesInTimeLosesNothing) {
   group_->drive([] { return false; }, milliseconds(300));
   const std::string log = testing::internal::GetCapturedStderr();
   ASSERT_TRUE(isDone);
-  EXPECT_TRUE(receive.status && other.status && send.status && answer.status) << receive.status.toString();
+  EXPECT_TRUE(receive.status.isOk() && other.status.isOk() && send.status.isOk() && answer.status.isOk())
+      << receive.status.toString();
   EXPECT_THAT(log, HasSubstr("rank 1 answers again"));
 }
 
-TEST_F(Liveness, APeerThatWakesTooLateIsTold) {
+TEST_F(Liveness, APeerThatWakesTooLateGetsAReset) {
   start(milliseconds(600));
   NamedParcel first(1, {5, 5, 5}, 100), second(0, {5, 5, 6}, 100);
   (*group_)[0].receive(first);
@@ -116,7 +117,7 @@ TEST_F(Liveness, APeerThatWakesTooLateIsTold) {
   EXPECT_THAT(second.status.message(), HasSubstr("rank 0 is lost to rank 1: it has given this rank up"));
 }
 
-TEST_F(Liveness, APeerThatIsStoppedBeforeItGreetsIsGivenUp) {
+TEST_F(Liveness, APeerThatIsStoppedBeforeItsHandshakeIsGivenUp) {
   group_ =
       std::make_unique<NetworkGroup>(2, 1, [](NetworkOptions& options) { options.peerTimeout = milliseconds(500); });
   NamedParcel receive(1, {5, 5, 5}, 100);
@@ -127,7 +128,7 @@ TEST_F(Liveness, APeerThatIsStoppedBeforeItGreetsIsGivenUp) {
   EXPECT_THAT(receive.status.message(), HasSubstr("its process does not answer the handshake"));
 }
 
-TEST_F(Liveness, NobodyIsAskedForAPatientTransfer) {
+TEST_F(Liveness, ABackgroundTransferSendsNoProbe) {
   start(milliseconds(500));
   NamedParcel receive(1, {5, 5, 5}, 100);
   receive.isBackground = true;

@@ -25,7 +25,7 @@ uint64_t numNetworkFrames(NetworkGroup& group, int rank) {
   return sum;
 }
 
-TEST(SharingMemory, NothingTakesTheNetworkAndNobodyAwakeIsWoken) {
+TEST(SharingMemory, NothingTakesTheNetworkAndNoAwakeRankIsWoken) {
   const uint64_t seed = freshSeed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   NetworkGroup group(4, 2, shareMemory);
@@ -64,11 +64,11 @@ TEST(SharingMemory, ARankThatIsStoppedBeforeTheHandshakeIsGivenUp) {
   const Clock::time_point end = Clock::now() + std::chrono::seconds(20);
   while (receive.numFinished == 0 && Clock::now() < end) group[0].progress(Clock::now() + milliseconds(20));
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(receive.status.message(), HasSubstr("rank 1 is lost to rank 0"));
-  EXPECT_THAT(receive.status.message(), HasSubstr("does not answer the handshake"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("rank 1"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("handshake"));
 }
 
-TEST(SharingMemory, WhoWasStoppedDuringTheHandshakeGoesOn) {
+TEST(SharingMemory, ARankStoppedDuringTheHandshakeGoesOn) {
   NetworkGroup group(2, 1, [](NetworkOptions& options) {
     options.sharesMemory = true;
     options.peerTimeout = milliseconds(1000);
@@ -100,19 +100,19 @@ TEST(SharingMemory, ARankThatIsStoppedLaterIsGivenUpThoughMessagesAreSentToIt) {
     group[0].progress(Clock::now() + milliseconds(50));
   }
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
-  EXPECT_THAT(receive.status.message(), HasSubstr("has not answered over shared memory"));
+  EXPECT_THAT(receive.status.message(), HasSubstr("shared memory"));
 }
 
-TEST(LocalSocket, ANameThatNobodyListensAtIsOfAnotherHost) {
+TEST(LocalSocket, ANameWithoutAListenerIsOfAnotherHost) {
   KeyPair::PublicKey key{};
   const std::string name = shm::localName(key);
   EXPECT_EQ(shm::connectTo(name).status().code(), StatusCode::kUnsupported);
   const auto listener = shm::listenAt(name);
-  ASSERT_TRUE(listener);
+  ASSERT_TRUE(listener.hasValue());
   const auto client = shm::connectTo(name);
-  ASSERT_TRUE(client);
+  ASSERT_TRUE(client.hasValue());
   EXPECT_TRUE(shm::trustedProcessAt(*client));
-  EXPECT_FALSE(shm::listenAt(name)) << "a name belongs to one";
+  EXPECT_FALSE(shm::listenAt(name).hasValue()) << "a name belongs to one";
   key[0] = std::byte{1};
   EXPECT_NE(shm::localName(key), name);
 }

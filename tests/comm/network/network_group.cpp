@@ -80,7 +80,7 @@ std::string NetworkGroup::exchange(int numMessages, size_t maxBytes, uint64_t se
                              std::to_string(sends[i]->peer) + ": ";
     for (const Parcel* parcel : {sends[i].get(), receives[i].get()}) {
       if (parcel->numFinished != 1) wrong += name + "finished " + std::to_string(parcel->numFinished) + " times\n";
-      if (!parcel->status) wrong += name + parcel->status.toString() + "\n";
+      if (!parcel->status.isOk()) wrong += name + parcel->status.toString() + "\n";
     }
     if (sends[i]->storage != receives[i]->storage) wrong += name + "other bytes\n";
   }

@@ -196,7 +196,7 @@ TEST_P(EndingRanks, AreHeardToTheEnd) {
   const auto isDone = [](const auto& parcel) { return parcel->numFinished > 0; };
   ASSERT_TRUE(group.drive([&] { return std::all_of(receives.begin(), receives.end(), isDone); }));
   for (uint32_t i = 0; i < kMessages; ++i) {
-    ASSERT_TRUE(receives[i]->status) << "message " << i << ": " << receives[i]->status.toString();
+    ASSERT_TRUE(receives[i]->status.isOk()) << "message " << i << ": " << receives[i]->status.toString();
     EXPECT_EQ(receives[i]->storage, sends[i]->storage) << "message " << i;
   }
   Parcel never(1, {8, 8, 8}, 100);

@@ -142,8 +142,7 @@ TEST(Rails, APeerThatNoRailLeadsToIsGivenUpAfterItsTimeout) {
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0; }));
   EXPECT_EQ(send.status.code(), StatusCode::kUnavailable);
-  EXPECT_NE(send.status.message().find("rank 1 is lost to rank 0: no rail has led to it"), std::string::npos)
-      << send.status.toString();
+  EXPECT_NE(send.status.message().find("no rail"), std::string::npos) << send.status.toString();
 }
 
 }  // namespace

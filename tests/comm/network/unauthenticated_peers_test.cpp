@@ -66,7 +66,7 @@ class UnauthenticatedPeers : public testing::Test {
   NetworkGroup group_{2, 1};
 };
 
-TEST_F(UnauthenticatedPeers, WhoSpeakAnotherProtocolAreRefusedAtOnce) {
+TEST_F(UnauthenticatedPeers, ThatSpeakAnotherProtocolAreRefusedAtOnce) {
   using namespace std::string_view_literals;
   for (const std::string_view text :
        {"GET / HTTP/1.1\r\n\r\n"sv, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv, "SSH-2.0-probe\r\n"sv}) {
@@ -77,12 +77,12 @@ TEST_F(UnauthenticatedPeers, WhoSpeakAnotherProtocolAreRefusedAtOnce) {
   EXPECT_EQ(group_.exchange(10, 100000, 2), "");
 }
 
-TEST_F(UnauthenticatedPeers, WhoSayNothingAreRefusedAfterAWhile) {
+TEST_F(UnauthenticatedPeers, ThatSendNothingAreRefusedAfterAWhile) {
   const UnauthenticatedPeer peer(target());
   EXPECT_TRUE(isRefused(peer));
 }
 
-TEST_F(UnauthenticatedPeers, WhoClaimToBePeersWithoutTheSecretAreRefused) {
+TEST_F(UnauthenticatedPeers, ThatClaimToBePeersWithoutTheSecretAreRefused) {
   const Digest guess = {};
   for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
     const UnauthenticatedPeer peer(target());
@@ -180,7 +180,7 @@ TEST_F(CrowdOfPeersThatDoNotAnswer, IsConnectedToAFewAtATime) {
   EXPECT_EQ(numConnected, kAtATime);
 }
 
-TEST_F(CrowdOfPeersThatDoNotAnswer, KeepsNobodyFromBeingConnectedTo) {
+TEST_F(CrowdOfPeersThatDoNotAnswer, DelaysNoOtherConnection) {
   constexpr int kRounds = 4;  // the first peers are retried before the last ones get their first attempt
   RailAddress addressOfLast = {address_.address, 8, 0};
   const tcp::Socket listenerOfLast = tcp::Socket::listen(addressOfLast).value();

@@ -79,7 +79,7 @@ TEST_F(StoppedServer, IsNotWaitedFor) {
   const Clock::time_point start = Clock::now();
   for (int i = 0; i < 10; ++i) {
     const StatusOr<const Peer*> peer = self.find(1, start);
-    ASSERT_TRUE(peer.isOk()) << peer.status().toString();
+    ASSERT_TRUE(peer.hasValue()) << peer.status().toString();
     EXPECT_EQ(*peer, nullptr);
   }
   server_->setStopped(false);
@@ -92,9 +92,9 @@ TEST_F(StoppedServer, IsGivenUpAfterAWhileAndNamed) {
   Directory self(store_, optionsOf(0));
   server_->setStopped(true);
   const Clock::time_point start = Clock::now();
-  ASSERT_TRUE(self.find(1, start).isOk());
+  ASSERT_TRUE(self.find(1, start).hasValue());
   testing::internal::CaptureStderr();
-  ASSERT_TRUE(self.find(1, start + milliseconds(5000)).isOk());
+  ASSERT_TRUE(self.find(1, start + milliseconds(5000)).hasValue());
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("asked the store for rank 1 5000 ms ago"));
   const Status status = self.find(1, start + milliseconds(10001)).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -138,7 +138,7 @@ TEST(AsyncLookup, EveryKeyIsFoundOrNot) {
     std::optional<AsyncLookup::Result> result;
     const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
     while (!(result = lookup.find(key)) && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
-    ASSERT_TRUE(result && result->isOk()) << key;
+    ASSERT_TRUE(result && result->hasValue()) << key;
     EXPECT_EQ(**result, key == "there" ? std::optional<std::string>("value") : std::nullopt);
   }
 }

@@ -24,7 +24,7 @@ DirectoryOptions optionsOf(int rank) {
 StatusOr<const Peer*> findSoon(Directory& directory, int rank, Directory::TimePoint now = {}) {
   const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   StatusOr<const Peer*> found = directory.find(rank, now);
-  while (found.isOk() && *found == nullptr && std::chrono::steady_clock::now() < limit) {
+  while (found.hasValue() && *found == nullptr && std::chrono::steady_clock::now() < limit) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     found = directory.find(rank, now);
   }
@@ -79,7 +79,7 @@ TEST(Directory, AnAbsentPeerIsLookedForAgainAfterAWhile) {
   EXPECT_LE(store.numReads, 1);
   ASSERT_TRUE(second.publish({{*parseIpAddress("10.0.0.1"), 24, 4711}}).isOk());
   const StatusOr<const Peer*> peer = findSoon(first, 1, start + std::chrono::milliseconds(10));
-  ASSERT_TRUE(peer.isOk() && *peer != nullptr);
+  ASSERT_TRUE(peer.hasValue() && *peer != nullptr);
   EXPECT_EQ((*peer)->record.rails.front().port, 4711);
 }
 
@@ -114,6 +114,30 @@ TEST(Directory, APeerThatHasNotJoinedIsMissedOnce) {
   EXPECT_THAT(logUntil(10'000),
               testing::ContainsRegex("rank 0 has waited for rank [12] for [5-9] s: that rank has not"));
   EXPECT_THAT(logUntil(20'000), testing::Not(testing::HasSubstr("has not joined")));
+}
+
+TEST(Directory, PeersThatAreIntroducedNeedNoStore) {
+  Directory first(optionsOf(0)), second(optionsOf(1));
+  ASSERT_TRUE(first.publish({}).isOk());
+  ASSERT_TRUE(second.publish({{*parseIpAddress("10.0.0.1"), 24, 4711}}).isOk());
+  EXPECT_EQ(*first.find(1, {}), nullptr);
+  EXPECT_GT(first.askAgainAt(1), Directory::TimePoint());
+  first.introduce(1, "process 42 on node1", second.record());
+  second.introduce(0, "process 41 on node0", first.record());
+  const Peer* peer = *first.find(1, {});
+  ASSERT_NE(peer, nullptr);
+  EXPECT_EQ(peer->record.rails.front().port, 4711);
+  EXPECT_EQ(peer->secret, (*second.find(0, {}))->secret);
+  first.introduce(1, "process 43 on node1", "not a record");
+  EXPECT_EQ(*first.find(1, {}), peer) << "a peer does not change";
+}
+
+TEST(Directory, AnIntroducedPeerIsNamedInErrors) {
+  DirectoryOptions options = optionsOf(0);
+  options.names.set(0, "this process");
+  Directory self(options);
+  self.introduce(1, "process 42 on node1", "not a record");
+  EXPECT_THAT(self.find(1, {}).status().message(), HasSubstr("this process cannot use process 42 on node1: "));
 }
 
 TEST(Directory, ARankStartedTwiceIsRefused) {

@@ -64,7 +64,7 @@ TEST_P(Stores, CountAcrossThreads) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&] {
-      for (int k = 0; k < 25; ++k) EXPECT_TRUE(store_->add("count", 2).isOk());
+      for (int k = 0; k < 25; ++k) EXPECT_TRUE(store_->add("count", 2).hasValue());
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -75,7 +75,7 @@ TEST_P(Stores, KeepTheFirstOfValuesThatAreSetOnce) {
   EXPECT_EQ(*store_->setOnce("outcome", "first"), "first");
   EXPECT_EQ(*store_->setOnce("outcome", "second"), "first");
   EXPECT_EQ(*store_->tryGet("outcome"), "first");
-  ASSERT_TRUE(store_->set("value", "set"));
+  ASSERT_TRUE(store_->set("value", "set").isOk());
   EXPECT_EQ(*store_->setOnce("value", "later"), "set");
 }
 
@@ -91,7 +91,7 @@ TEST_P(Stores, GiveOneOfValuesThatAreSetOnceToAllThreads) {
 
 TEST_P(Stores, WaitForAValueUntilTheDeadline) {
   EXPECT_EQ(*store_->getUntil("late", std::chrono::steady_clock::now() + std::chrono::milliseconds(5)), std::nullopt);
-  std::thread setter([&] { EXPECT_TRUE(store_->set("late", "here")); });
+  std::thread setter([&] { EXPECT_TRUE(store_->set("late", "here").isOk()); });
   EXPECT_EQ(*store_->getUntil("late", std::chrono::steady_clock::now() + std::chrono::minutes(1)), "here");
   setter.join();
 }
@@ -99,7 +99,7 @@ TEST_P(Stores, WaitForAValueUntilTheDeadline) {
 TEST_P(Stores, ArePartedByPrefixes) {
   const std::shared_ptr<Store> whole = GetParam().make(folder_);
   PrefixStore one(whole, "one/"), other(whole, "other/");
-  ASSERT_TRUE(one.set("key", "1"));
+  ASSERT_TRUE(one.set("key", "1").isOk());
   EXPECT_EQ(*other.setOnce("key", "2"), "2");
   EXPECT_EQ(*one.add("count", 5), 5);
   EXPECT_EQ(*other.add("count", 1), 1);

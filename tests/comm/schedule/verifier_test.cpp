@@ -22,7 +22,7 @@ std::vector<Schedule> good(const char* name = "direct", int numRanks = 4) {
 /// Expects an error that contains `words`.
 void expectWrong(const std::vector<Schedule>& schedules, const std::string& words, Order order = Order::kCanonical) {
   const auto counts = verify(Collective::kAllReduce, order, 0, schedules);
-  ASSERT_FALSE(counts.isOk()) << "expected: " << words;
+  ASSERT_FALSE(counts.hasValue()) << "expected: " << words;
   EXPECT_NE(counts.status().message().find(words), std::string::npos) << counts.status().toString();
 }
 
@@ -31,7 +31,9 @@ Step& firstOf(Schedule& schedule, StepKind kind) {
                        [&](const Step& step) { return step.kind == kind; });
 }
 
-TEST(Verifier, AcceptsWhatIsRight) { EXPECT_TRUE(verify(Collective::kAllReduce, Order::kCanonical, 0, good()).isOk()); }
+TEST(Verifier, AcceptsWhatIsRight) {
+  EXPECT_TRUE(verify(Collective::kAllReduce, Order::kCanonical, 0, good()).hasValue());
+}
 
 TEST(Verifier, FindsAContributionThatIsMissingOrTwiceThere) {
   auto schedules = good();
@@ -44,7 +46,7 @@ TEST(Verifier, FindsAnotherOrder) {
   auto schedules = good();
   std::swap(firstOf(schedules[1], StepKind::kReduce).sources[1], firstOf(schedules[1], StepKind::kReduce).sources[2]);
   expectWrong(schedules, "instead of result(");
-  EXPECT_TRUE(verify(Collective::kAllReduce, Order::kAnyOrder, 0, schedules).isOk());
+  EXPECT_TRUE(verify(Collective::kAllReduce, Order::kAnyOrder, 0, schedules).hasValue());
   expectWrong(good("ring"), "instead of result(");
 }
 
@@ -69,7 +71,7 @@ TEST(Verifier, FindsWhatWaitsForever) {
 TEST(Verifier, FindsMessagesWithoutPartnerOrOfAnotherSize) {
   auto schedules = good();
   firstOf(schedules[3], StepKind::kSend).tag = 7;
-  expectWrong(schedules, "sends what nobody receives");
+  expectWrong(schedules, "sends a message that no rank receives");
   schedules = good();
   firstOf(schedules[3], StepKind::kSend).range.count = 0;
   expectWrong(schedules, "sends another size");
@@ -92,7 +94,7 @@ TEST(Verifier, FindsABarrierThatLetsARankThroughTooEarly) {
     schedules.push_back(std::move(builder).build());
   }
   const auto counts = verify(Collective::kBarrier, Order::kCanonical, 0, schedules);
-  ASSERT_FALSE(counts.isOk());
+  ASSERT_FALSE(counts.hasValue());
   EXPECT_NE(counts.status().message().find("rank 0 may leave before rank 1 has entered"), std::string::npos)
       << counts.status().toString();
 }

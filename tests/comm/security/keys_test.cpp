@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "comm/security/job_key.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::comm {
 namespace {
@@ -85,7 +86,7 @@ class JobKeyFile : public testing::Test {
 TEST_F(JobKeyFile, IsReadWithoutItsLineEnd) {
   write("0123456789abcdef0123\n", 0600);
   const StatusOr<JobKey> key = loadJobKey("", path_);
-  ASSERT_TRUE(key.isOk()) << key.status().toString();
+  ASSERT_TRUE(key.hasValue()) << key.status().toString();
   EXPECT_EQ(*key, copyOf(bytesOf("0123456789abcdef0123")));
 }
 
@@ -103,7 +104,7 @@ TEST_F(JobKeyFile, OfAnotherUserIsRefused) {
 }
 
 TEST_F(JobKeyFile, ThatIsLongIsRefusedAndNotCut) {
-  write(std::string(4096, 'k') + "\n", 0600);
+  write(formatText("{}\n", std::string(4096, 'k')), 0600);
   EXPECT_EQ(loadJobKey("", path_).value().size(), 4096u);
   for (const size_t size : {4097, 4160, 100000}) {
     write(std::string(size, 'k'), 0600);

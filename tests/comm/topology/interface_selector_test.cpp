@@ -22,9 +22,9 @@ const std::vector<Interface> kHost = {interface("lo", "127.0.0.1", 8),        in
 /// Returns the selected names, or the error's sentence.
 std::vector<std::string> selected(std::string_view text, const std::vector<Interface>& all = kHost) {
   const StatusOr<InterfaceSelector> selector = InterfaceSelector::parse(text);
-  if (!selector) return {selector.status().message()};
+  if (!selector.hasValue()) return {selector.status().message()};
   const auto chosen = selector->select(all);
-  if (!chosen) return {chosen.status().message()};
+  if (!chosen.hasValue()) return {chosen.status().message()};
   std::vector<std::string> names;
   for (const Interface& item : *chosen) names.push_back(item.name);
   return names;

@@ -101,7 +101,7 @@ class HandshakeServerTest : public testing::Test {
   MemoryStore store_;
   Directory self_{store_, optionsOf(0)};
   Directory other_{store_, optionsOf(1)};
-  HandshakeServer::Limits limits_ = HandshakeServer::networkLimits(1, 2);
+  PendingLimits limits_ = HandshakeServer::networkLimits(1, 2);
   HandshakeServer server_{limits_, self_, "a connection"};
   const Clock::time_point start_ = Clock::now();
   Clock::time_point now_ = start_;
@@ -135,7 +135,7 @@ TEST_F(HandshakeServerTest, AnotherProtocolIsRefusedAtItsFirstBytes) {
   EXPECT_EQ(server_.numRefused(), 1u);
 }
 
-TEST_F(HandshakeServerTest, WhoDoesNotKnowTheSecretIsRefused) {
+TEST_F(HandshakeServerTest, APeerWithoutTheSecretIsRefused) {
   (void)join();
   for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
     FakeWire& wire = wires_.emplace_back();
@@ -211,14 +211,14 @@ TEST_F(HandshakeServerTest, WhatCannotBeHandedOnCountsAsRefused) {
 }
 
 TEST_F(HandshakeServerTest, AFloodFindsNoMoreThanItsPlaces) {
-  for (size_t i = 0; i < 3 * limits_.numPlaces; ++i) {
+  for (size_t i = 0; i < 3 * limits_.numConnections; ++i) {
     connect(wires_.emplace_back());
-    ASSERT_LE(server_.numPending(), limits_.numPlaces);
+    ASSERT_LE(server_.numPending(), limits_.numConnections);
   }
   const auto numGone = std::count_if(wires_.begin(), wires_.end(), [](const FakeWire& wire) { return wire.isGone; });
-  EXPECT_EQ(static_cast<size_t>(numGone), 2 * limits_.numPlaces);
+  EXPECT_EQ(static_cast<size_t>(numGone), 2 * limits_.numConnections);
   EXPECT_TRUE(wires_.front().isGone && !wires_.back().isGone) << "the oldest make room";
-  EXPECT_EQ(server_.numRefused(), 2 * limits_.numPlaces);
+  EXPECT_EQ(server_.numRefused(), 2 * limits_.numConnections);
 }
 
 TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) {
@@ -234,7 +234,7 @@ TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) 
   EXPECT_FALSE(silent.isGone || slow.isGone) << "half of their time has passed";
   spend(limits_.deadline);
   EXPECT_TRUE(silent.isGone && slow.isGone);
-  EXPECT_EQ(server_.expire(now_), Clock::time_point::max()) << "nobody is pending";
+  EXPECT_EQ(server_.expire(now_), Clock::time_point::max()) << "no handshake is pending";
 }
 
 TEST_F(HandshakeServerTest, TimeInWhichThisProcessDidNotLookDoesNotCount) {
@@ -249,11 +249,11 @@ TEST_F(HandshakeServerTest, TimeInWhichThisProcessDidNotLookDoesNotCount) {
 }
 
 TEST(HandshakeLimits, GiveEachRankAPlaceAndOthersAFew) {
-  EXPECT_EQ(HandshakeServer::networkLimits(1, 2).numPlaces, 64u);
-  EXPECT_EQ(HandshakeServer::networkLimits(16, 2).numPlaces, 4u) << "64 on all rails together";
-  EXPECT_EQ(HandshakeServer::networkLimits(64, 2).numPlaces, 4u);
-  EXPECT_EQ(HandshakeServer::networkLimits(2, 100).numPlaces, 100u);
-  EXPECT_EQ(HandshakeServer::localLimits(8).numPlaces, 72u);
+  EXPECT_EQ(HandshakeServer::networkLimits(1, 2).numConnections, 64u);
+  EXPECT_EQ(HandshakeServer::networkLimits(16, 2).numConnections, 4u) << "64 on all rails together";
+  EXPECT_EQ(HandshakeServer::networkLimits(64, 2).numConnections, 4u);
+  EXPECT_EQ(HandshakeServer::networkLimits(2, 100).numConnections, 100u);
+  EXPECT_EQ(HandshakeServer::localLimits(8).numConnections, 72u);
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST(Handshake, EveryConnectionHasAKeyOfItsOwn) {
             Responder::answer(initiator.request(), kSecret)->frameKey());
 }
 
-TEST(Handshake, WhoDoesNotKnowTheSecretIsRefused) {
+TEST(Handshake, APeerWithoutTheSecretIsRefused) {
   EXPECT_FALSE(Responder::answer(Initiator(kClaim, kOtherSecret).request(), kSecret).has_value());
   const Initiator initiator(kClaim, kSecret);
   RequestBytes forged = initiator.request();

@@ -24,12 +24,12 @@ constexpr int kSize = 3;
 constexpr seconds kLong{60};
 
 /// Returns the results of agreeOnEpoch() of the ranks, each in a thread of its own.
-std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& ranks, milliseconds patience = kLong,
+std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& ranks, milliseconds timeout = kLong,
                                       int size = kSize) {
   std::vector<StatusOr<uint32_t>> agreed(ranks.size(), 0u);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    threads.emplace_back([&, i] { agreed[i] = agreeOnEpoch(store, ranks[i], size, steady_clock::now() + patience); });
+    threads.emplace_back([&, i] { agreed[i] = agreeOnEpoch(store, ranks[i], size, steady_clock::now() + timeout); });
   }
   for (auto& thread : threads) thread.join();
   return agreed;
@@ -41,8 +41,8 @@ uint32_t epochOfAll(Store& store, int size = kSize) {
   for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
   std::set<uint32_t> epochs;
   for (const StatusOr<uint32_t>& each : agree(store, ranks, kLong, size)) {
-    EXPECT_TRUE(each.isOk()) << each.status().toString();
-    if (each.isOk()) epochs.insert(*each);
+    EXPECT_TRUE(each.hasValue()) << each.status().toString();
+    if (each.hasValue()) epochs.insert(*each);
   }
   EXPECT_EQ(epochs.size(), 1u);
   return epochs.empty() ? 0 : *epochs.begin();
@@ -77,8 +77,8 @@ INSTANTIATE_TEST_SUITE_P(AgreeOnEpoch, AgreeAfterAnAttemptOf,
 TEST(AgreeOnEpoch, ARankWithoutTheAnswerMeetsTheOthersAgain) {
   MemoryStore store;
   // Rank 0 declares an epoch complete. Another rank ends before it has read that.
-  std::thread leader([&] { EXPECT_TRUE(agreeOnEpoch(store, 0, 2, steady_clock::now() + kLong).isOk()); });
-  ASSERT_TRUE(store.set("agspeed/2/1/joined/1", "yes"));
+  std::thread leader([&] { EXPECT_TRUE(agreeOnEpoch(store, 0, 2, steady_clock::now() + kLong).hasValue()); });
+  ASSERT_TRUE(store.set("agspeed/2/1/joined/1", "yes").isOk());
   leader.join();
   EXPECT_EQ(epochOfAll(store, 2), 2u);
 }
@@ -94,7 +94,7 @@ TEST(AgreeOnEpoch, NamesTheRankThatIsMissing) {
 
 TEST(AgreeOnEpoch, RefusesAnOfferThatIsNoNumber) {
   MemoryStore store;
-  ASSERT_TRUE(store.set("agspeed/3/offer", "1/../2"));
+  ASSERT_TRUE(store.set("agspeed/3/offer", "1/../2").isOk());
   const auto agreed = agree(store, {1});
   EXPECT_EQ(agreed[0].status().code(), StatusCode::kDataLoss);
   EXPECT_THAT(agreed[0].status().message(), HasSubstr("'1/../2'"));

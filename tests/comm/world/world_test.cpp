@@ -36,7 +36,7 @@ void inWorlds(const std::shared_ptr<Store>& store, const Body& body, int size = 
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       const StatusOr<std::shared_ptr<World>> world = World::create(store, rank, size);
-      ASSERT_TRUE(world.isOk()) << world.status().toString();
+      ASSERT_TRUE(world.hasValue()) << world.status().toString();
       body(*world);
     });
   }
@@ -91,7 +91,7 @@ TEST(World, MembersAgreeOnANumberPerGroup) {
     for (size_t group = 0; group < ids.size(); ++group) {
       const auto id = world->agreeOnId(world->store(), "group/" + std::to_string(group),
                                        {.name = "part", .rank = world->rank(), .timeout = kLong});
-      ASSERT_TRUE(id.isOk()) << id.status().toString();
+      ASSERT_TRUE(id.hasValue()) << id.status().toString();
       ids[group][static_cast<size_t>(world->rank())] = *id;
     }
   });
@@ -115,7 +115,7 @@ TEST_F(AloneInAWorld, AGroupThatRankZeroDoesNotMakeIsNamed) {
 }
 
 TEST_F(AloneInAWorld, ANumberThatIsNoneIsRefused) {
-  ASSERT_TRUE(world_->store().set("key", "12x"));
+  ASSERT_TRUE(world_->store().set("key", "12x").isOk());
   const auto id = world_->agreeOnId(world_->store(), "key", {.name = "a", .rank = 1, .timeout = kLong});
   EXPECT_EQ(id.status().code(), StatusCode::kDataLoss);
   EXPECT_THAT(id.status().message(), HasSubstr("'12x'"));
@@ -123,7 +123,7 @@ TEST_F(AloneInAWorld, ANumberThatIsNoneIsRefused) {
 
 TEST_F(AloneInAWorld, KeysOfAnotherStoreAreItsOwn) {
   const auto other = std::make_shared<MemoryStore>();
-  ASSERT_TRUE(world_->within(other).set("key", "value"));
+  ASSERT_TRUE(world_->within(other).set("key", "value").isOk());
   EXPECT_EQ(*other->tryGet("agspeed/1/1/key"), "value");
 }
 
@@ -167,7 +167,7 @@ TEST_F(AloneInAWorld, TheDefaultGroupsWorldIsFoundWhileItLives) {
 
 TEST(World, SaysSoWhereThereIsNoDescriptor) {
   // Libraries and files that are loaded once are loaded by now.
-  ASSERT_TRUE(World::create(std::make_shared<MemoryStore>(), 0, 1).isOk());
+  ASSERT_TRUE(World::create(std::make_shared<MemoryStore>(), 0, 1).hasValue());
   int numRefused = 0;
   for (rlim_t numFree = 0;; ++numFree) {
     StatusOr<std::shared_ptr<World>> made = unavailable("not made");
@@ -175,7 +175,7 @@ TEST(World, SaysSoWhereThereIsNoDescriptor) {
       const LimitedDescriptors limited(nextDescriptor() + numFree);
       made = World::create(std::make_shared<MemoryStore>(), 0, 1);
     }
-    if (made.isOk()) break;
+    if (made.hasValue()) break;
     ++numRefused;
     ASSERT_THAT(made.status().message(), AllOf(HasSubstr("Too many open files"), HasSubstr("ulimit -n"))) << numFree;
   }

@@ -39,10 +39,10 @@ class AckTrackerTest : public testing::Test {
 TEST_F(AckTrackerTest, FramesInAnyOrderAreAcknowledgedUpToTheFirstGap) {
   tracker_.add(frame(2));
   EXPECT_EQ(tracker_.next(), 1u);
-  EXPECT_FALSE(tracker_.hasNews());
+  EXPECT_FALSE(tracker_.hasUnsentAck());
   tracker_.add(frame(1));
   EXPECT_EQ(tracker_.next(), 3u);
-  EXPECT_TRUE(tracker_.hasNews());
+  EXPECT_TRUE(tracker_.hasUnsentAck());
   EXPECT_FALSE(tracker_.isWanted(2));
   EXPECT_TRUE(tracker_.isWanted(3));
 }
@@ -53,9 +53,9 @@ TEST_F(AckTrackerTest, AFewBytesAreNotDueAndManyAre) {
   EXPECT_FALSE(tracker_.isDue()) << "262,100 bytes";
   tracker_.add(frame(++number));
   EXPECT_TRUE(tracker_.isDue());
-  tracker_.told();
+  tracker_.ackSent();
   EXPECT_FALSE(tracker_.isDue());
-  EXPECT_FALSE(tracker_.hasNews());
+  EXPECT_FALSE(tracker_.hasUnsentAck());
 }
 
 TEST_F(AckTrackerTest, TheEndOfALargeMessageIsDueOnceAllBeforeItIsThere) {
@@ -63,29 +63,29 @@ TEST_F(AckTrackerTest, TheEndOfALargeMessageIsDueOnceAllBeforeItIsThere) {
   EXPECT_FALSE(tracker_.isDue());
   tracker_.add(frame(1));
   EXPECT_TRUE(tracker_.isDue());
-  tracker_.told();
+  tracker_.ackSent();
   EXPECT_FALSE(tracker_.isDue());
 }
 
-TEST_F(AckTrackerTest, AnEndBehindWhatWasToldStaysDue) {
+TEST_F(AckTrackerTest, AnEndBehindTheLastAckStaysDue) {
   tracker_.add(endOfLarge(1));
   tracker_.add(endOfLarge(3));
-  tracker_.told();
+  tracker_.ackSent();
   EXPECT_FALSE(tracker_.isDue());
   tracker_.add(frame(2));
   EXPECT_TRUE(tracker_.isDue());
 }
 
-TEST_F(AckTrackerTest, WhatMayHaveBeenLostWithItsRailIsDueAgain) {
+TEST_F(AckTrackerTest, AnAckThatMayBeLostIsDueAgain) {
   tracker_.add(endOfLarge(1));
-  tracker_.told();
-  tracker_.untold();
+  tracker_.ackSent();
+  tracker_.ackMayBeLost();
   EXPECT_TRUE(tracker_.isDue());
 }
 
-TEST_F(AckTrackerTest, WhoSendsAgainIsToBeTold) {
+TEST_F(AckTrackerTest, ADuplicateIsAcknowledgedAgain) {
   tracker_.add(frame(1));
-  tracker_.askedAgain();
+  tracker_.duplicateSeen();
   EXPECT_TRUE(tracker_.isDue());
 }
 

@@ -39,7 +39,7 @@ class MultirailTransportTest : public testing::Test {
       rail = static_cast<FakeRail*>(owned.back().get());
       rail->can.maxPayloadBytes = kLongest;
     }
-    multirail_ = std::make_unique<MultirailTransport>(std::move(owned), MultirailOptions{});
+    multirail_ = std::make_unique<MultirailTransport>(std::move(owned), names_, MultirailOptions{});
     multirail_->attach(sink_);
     multirail_->connect(kPeer);
     for (FakeRail* rail : rails_) rail->sink->writable(kPeer);
@@ -72,6 +72,7 @@ class MultirailTransportTest : public testing::Test {
   std::vector<std::byte> payload_ = std::vector<std::byte>(1 << 16);
   FakeRail* rails_[2] = {};
   Observer sink_;
+  RankNames names_;
   std::unique_ptr<MultirailTransport> multirail_;
 };
 
@@ -139,7 +140,7 @@ TEST_F(MultirailTransportTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   EXPECT_EQ(longest(1e-6, 2e-8), kLongest) << "the slow one is gone";
 }
 
-TEST_F(MultirailTransportTest, WhoWaitsForAFullRailGoesOnWhenItIsLost) {
+TEST_F(MultirailTransportTest, FramesThatWaitForAFullRailGoOnWhenItIsLost) {
   rails_[0]->secondsPerByte = 1e-7;
   rails_[0]->room = 0;
   rails_[1]->secondsPerByte = 3e-6;
@@ -201,7 +202,7 @@ TEST_F(MultirailTransportTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
   EXPECT_EQ(multirail_->counters().numResent, 1u);
 }
 
-TEST_F(MultirailTransportTest, APeerIsToldOfALinkOverAnotherRail) {
+TEST_F(MultirailTransportTest, ALinkStateIsSentOverAnotherRail) {
   rails_[1]->room = 0;
   lose(0, LossCause::kUnreachable);
   multirail_->linkChanged(0, false);
@@ -218,13 +219,13 @@ TEST_F(MultirailTransportTest, APeerIsToldOfALinkOverAnotherRail) {
   EXPECT_THAT(std::pair(rails_[1]->sent.back().header.offset, rails_[1]->sent.back().header.total), Pair(0u, 1u));
 }
 
-TEST_F(MultirailTransportTest, RailsHearOfThePeersLinks) {
+TEST_F(MultirailTransportTest, RailsLearnThePeersLinkStates) {
   FrameHeader header;
   header.kind = FrameKind::kLinkState;
   header.offset = 1;
   rails_[0]->sink->arrived(kPeer, header);
   for (const FakeRail* rail : rails_) EXPECT_THAT(rail->peerLinks, ElementsAre(Pair(1u, false)));
-  EXPECT_THAT(sink_.numbers, ElementsAre()) << "nobody else hears of it";
+  EXPECT_THAT(sink_.numbers, ElementsAre()) << "the sink does not receive it";
 }
 
 TEST_F(MultirailTransportTest, AFrameArrivesOnce) {
@@ -298,7 +299,7 @@ TEST_F(MultirailTransportTest, ACancelledFrameIsSentAgainWithoutItsPayloadAndOth
   EXPECT_EQ(other.payload.size(), 10000u);
 }
 
-TEST_F(MultirailTransportTest, APeerThatNobodyListensForIsGivenUp) {
+TEST_F(MultirailTransportTest, APeerThatRefusesConnectionsIsGivenUp) {
   lose(0, LossCause::kRefused);
   EXPECT_EQ(sink_.failure, "");
   lose(1, LossCause::kClosed);
@@ -327,7 +328,7 @@ TEST_F(MultirailTransportTest, RailsSeekNoPeerThatIsGivenUp) {
   for (const FakeRail* rail : rails_) EXPECT_THAT(rail->unwanted, ElementsAre(kPeer));
 }
 
-TEST_F(MultirailTransportTest, APeerThatNobodyListensForIsHeardToItsEnd) {
+TEST_F(MultirailTransportTest, APeerThatRefusesConnectionsIsReadToItsEnd) {
   rails_[1]->isHeard = true;
   lose(0, LossCause::kRefused);
   lose(1, LossCause::kRefused);
@@ -338,7 +339,7 @@ TEST_F(MultirailTransportTest, APeerThatNobodyListensForIsHeardToItsEnd) {
   EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
-TEST_F(MultirailTransportTest, AnAddressWhereNobodyIsIsKnownSoon) {
+TEST_F(MultirailTransportTest, AnAddressWithoutAPeerIsKnownSoon) {
   constexpr int kNew = 2;
   multirail_->connect(kNew);
   for (FakeRail* rail : rails_) rail->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));

@@ -8,7 +8,7 @@
 namespace agspeed::comm {
 namespace {
 
-struct NobodyListens final : Transport::Sink {
+struct IgnoringSink final : Transport::Sink {
   std::span<std::byte> place(int, const FrameHeader&) override { return {}; }
   void arrived(int, const FrameHeader&) override {}
   void acknowledged(int, uint64_t) override {}
@@ -28,7 +28,7 @@ class PayloadLength : public testing::TestWithParam<int> {
       rails_.push_back(rail.get());
       owned.push_back(std::move(rail));
     }
-    multirail_ = std::make_unique<MultirailTransport>(std::move(owned), MultirailOptions{});
+    multirail_ = std::make_unique<MultirailTransport>(std::move(owned), names_, MultirailOptions{});
     multirail_->attach(sink_);
     multirail_->connect(kPeer);
     for (FakeRail* rail : rails_) rail->sink->writable(kPeer);
@@ -44,8 +44,9 @@ class PayloadLength : public testing::TestWithParam<int> {
     return multirail_->capabilities(kPeer).maxPayloadBytes;
   }
 
-  NobodyListens sink_;
+  IgnoringSink sink_;
   std::vector<FakeRail*> rails_;
+  RankNames names_;
   std::unique_ptr<MultirailTransport> multirail_;
 };
 

@@ -45,7 +45,7 @@ TEST_F(ReachabilityTest, ALostRailSaysWhetherItWasUp) {
   EXPECT_EQ(peer_.lastFailure(), "refused");
 }
 
-TEST_F(ReachabilityTest, NobodyJudgesAPeerBeforeARailHasFailedOrWhileOneLeadsToIt) {
+TEST_F(ReachabilityTest, NoPeerIsJudgedBeforeARailHasFailedOrWhileOneLeadsToIt) {
   EXPECT_EQ(checkAfter(milliseconds(100'000)), Verdict::kFine);
   peer_.railUp(0);
   peer_.railDown(1, LossCause::kUnreachable, "cut", start_);
@@ -73,7 +73,7 @@ TEST_F(ReachabilityTest, ARailThatIsBackStartsTheClockAnew) {
   EXPECT_EQ(checkAfter(milliseconds(19'001)), Verdict::kUnreachable);
 }
 
-TEST_F(ReachabilityTest, APeerThatNobodyListensForHasEndedAfterThreeQuietTicks) {
+TEST_F(ReachabilityTest, APeerThatRefusesConnectionsHasEndedAfterThreeQuietTicks) {
   peer_.railUp(0);
   lose(LossCause::kRefused, LossCause::kRefused);
   tick(2);
@@ -86,18 +86,18 @@ TEST_F(ReachabilityTest, APeerThatNobodyListensForHasEndedAfterThreeQuietTicks) 
   EXPECT_EQ(checkAfter({}), Verdict::kEnded);
 }
 
-TEST_F(ReachabilityTest, APeerThatNobodyListensForOnOneRailMayBeThere) {
+TEST_F(ReachabilityTest, APeerThatRefusesConnectionsOnOneRailMayBeThere) {
   lose(LossCause::kRefused, LossCause::kClosed);
   tick(10);
   EXPECT_EQ(checkAfter({}), Verdict::kFine);
 }
 
-TEST_F(ReachabilityTest, AnAddressWhereNobodyEverWasIsKnownToBeWrongSooner) {
+TEST_F(ReachabilityTest, AnAddressThatNeverAnsweredIsKnownToBeWrongSooner) {
   lose(LossCause::kUnreachable, LossCause::kUnreachable);
   EXPECT_EQ(checkAfter(milliseconds(1001)), Verdict::kUnreachable);
 }
 
-TEST_F(ReachabilityTest, SomebodyWhoWasFoundMayBeBusy) {
+TEST_F(ReachabilityTest, APeerThatWasFoundMayBeBusy) {
   for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
     peer_ = Reachability(2);
     peer_.railDown(0, cause, "no handshake", start_);
@@ -116,7 +116,7 @@ TEST_F(ReachabilityTest, ARailWithoutPartnerSaysNothingOfThePeer) {
   EXPECT_EQ(checkAfter({}), Verdict::kEnded) << "the other one alone counts";
 }
 
-TEST_F(ReachabilityTest, WhoIsLostStaysSo) {
+TEST_F(ReachabilityTest, ALostPeerStaysLost) {
   peer_.railUp(0);
   peer_.markLost();
   EXPECT_TRUE(peer_.isLost());

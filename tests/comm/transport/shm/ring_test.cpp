@@ -155,16 +155,16 @@ TEST(Ring, WhatNoWriterWritesIsNotARecord) {
 
 TEST(SharedMemory, OnlySealedMemoryOfTheRightSizeIsOpened) {
   const SharedMemory memory = SharedMemory::create(8192).value();
-  EXPECT_TRUE(SharedMemory::open(memory.descriptor(), 8192));
-  EXPECT_FALSE(SharedMemory::open(memory.descriptor(), 4096));
+  EXPECT_TRUE(SharedMemory::open(memory.descriptor(), 8192).hasValue());
+  EXPECT_FALSE(SharedMemory::open(memory.descriptor(), 4096).hasValue());
   EXPECT_NE(ftruncate(memory.descriptor().get(), 100), 0);
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
   const FileDescriptor in(pipes[0]), out(pipes[1]);
-  EXPECT_FALSE(SharedMemory::open(in, 0));
+  EXPECT_FALSE(SharedMemory::open(in, 0).hasValue());
   const FileDescriptor file(open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   ASSERT_EQ(ftruncate(file.get(), 8192), 0);
-  EXPECT_FALSE(SharedMemory::open(file, 8192)) << "its owner may cut it at any time";
+  EXPECT_FALSE(SharedMemory::open(file, 8192).hasValue()) << "its owner may cut it at any time";
 }
 
 }  // namespace

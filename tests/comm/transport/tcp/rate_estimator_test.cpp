@@ -76,7 +76,7 @@ TEST_F(RateEstimatorTest, ARateIsForgottenWhenAllHaveCarriedHalfASecondsBytesSin
   meter_.age(13'400'000, 2.5e7);
   EXPECT_GT(meter_.bytesPerSecond(), 0) << "less than half a second's";
   meter_.age(99'000'000, 0);
-  EXPECT_GT(meter_.bytesPerSecond(), 0) << "nobody knows what half a second's are";
+  EXPECT_GT(meter_.bytesPerSecond(), 0) << "the rate over half a second is unknown";
   meter_.age(13'600'000, 2.5e7);
   EXPECT_EQ(meter_.bytesPerSecond(), 0);
 }

@@ -29,9 +29,9 @@ TEST(Socket, AConnectionDoesNotBeginWithBbr) {
   RailAddress address;
   address.address = parseIpAddress("127.0.0.1").value();
   const StatusOr<Socket> listener = Socket::listen(address);
-  ASSERT_TRUE(listener.isOk()) << listener.status().toString();
+  ASSERT_TRUE(listener.hasValue()) << listener.status().toString();
   const StatusOr<Socket> connecting = Socket::connect(address.address, "", address);
-  ASSERT_TRUE(connecting.isOk()) << connecting.status().toString();
+  ASSERT_TRUE(connecting.hasValue()) << connecting.status().toString();
   EXPECT_NE(congestionControlOf(*connecting), "bbr");
 }
 

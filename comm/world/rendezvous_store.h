@@ -14,9 +14,9 @@ namespace agspeed::comm {
 ///   "file:FOLDER"    a folder that exists, that all ranks can write to, and that belongs to this job alone
 ///   "tcp:HOST:PORT"  an address of rank 0's host. Rank 0 serves the store there as long as its Store object lives;
 ///                    this needs a job key
-/// The other ranks wait for rank 0 until `deadline`. Invalid argument: the text has neither form, or the job key is
-/// missing or differs from rank 0's.
-StatusOr<std::shared_ptr<Store>> meetAt(const std::string& where, int rank, int size,
-                                        std::chrono::steady_clock::time_point deadline);
+/// The other ranks wait for rank 0 until `deadline`. Fails as invalid argument if the text has neither form, or if the
+/// job key is missing or differs from rank 0's.
+StatusOr<std::shared_ptr<Store>> openRendezvousStore(const std::string& where, int rank, int size,
+                                                     std::chrono::steady_clock::time_point deadline);
 
 }  // namespace agspeed::comm

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks that ranks agree before an operation runs. Errors begin as Horovod's do, so that users can search for them.
+// Errors begin with Horovod's words, so that users can search for them.
+#include "comm/named/coordinator/agreement.h"
+
 #include <algorithm>
 
-#include "comm/named/coordinator.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::comm {
 namespace {
-
-using Requests = std::vector<std::shared_ptr<const Request>>;
 
 /// Two ranks and their requests.
 struct Two {
@@ -26,7 +25,9 @@ std::string factors(const Request& request) { return formatText("({}, {})", requ
 
 std::string device(const Request& request) { return request.isOnDevice ? "GPU" : "CPU"; }
 
-bool mayDifferInRows(NamedKind kind) { return kind == NamedKind::kAllGather || kind == NamedKind::kAllToAll; }
+bool mayDifferInRows(NamedKind kind) {
+  return rowsOf(kind) == NamedRows::kGathered || rowsOf(kind) == NamedRows::kExchanged;
+}
 
 bool areShapesAlike(NamedKind kind, const Dimensions& left, const Dimensions& right) {
   if (!mayDifferInRows(kind)) return left == right;
@@ -70,18 +71,18 @@ std::optional<std::string> difference(const Two& two) {
   return shapesDiffer(two);
 }
 
-/// An error of one request that does not depend on the other ranks' requests.
+/// Returns an error of one request that does not depend on the other ranks' requests, if there is one.
 std::optional<std::string> fault(int rank, const Request& request, size_t numRanks) {
   const auto who = [&] {
     return formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
   };
-  if (mayDifferInRows(request.kind) || request.kind == NamedKind::kReduceScatter) {
+  if (mayDifferInRows(request.kind) || rowsOf(request.kind) == NamedRows::kScattered) {
     for (const Dimensions& shape : request.shapes) {
       if (shape.empty())
         return who() + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
     }
   }
-  if (request.kind != NamedKind::kAllToAll) return std::nullopt;
+  if (rowsOf(request.kind) != NamedRows::kExchanged) return std::nullopt;
   if (request.shapes.size() != 1) return who() + formatText("{} tensors; it takes one", request.shapes.size());
   int64_t sum = 0;
   for (const int64_t each : request.splits) sum += each;
@@ -92,6 +93,10 @@ std::optional<std::string> fault(int rank, const Request& request, size_t numRan
 }
 
 }  // namespace
+
+const Request& firstOf(const Requests& requests) {
+  return **std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
+}
 
 std::optional<std::string> findMismatch(const Requests& requests) {
   const auto isThere = [](const auto& each) { return each != nullptr; };
@@ -114,17 +119,16 @@ std::optional<std::string> findMismatch(const Requests& requests) {
       std::find_if_not(requests.begin(), requests.end(), isThere) - requests.begin());
 }
 
-AgreementHandle agreementOf(const std::vector<std::shared_ptr<const Request>>& requests) {
-  const auto first = std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
-  auto made = std::make_shared<Agreement>(Agreement{**first, {}});
+AgreementHandle agreementOf(const Requests& requests) {
+  auto made = std::make_shared<Agreement>(Agreement{firstOf(requests), {}});
   Agreement& agreement = *made;
   Request& request = agreement.request;
-  if (request.kind == NamedKind::kAllGather) {
+  if (rowsOf(request.kind) == NamedRows::kGathered) {
     agreement.rows.resize(request.shapes.size());
     for (size_t i = 0; i < request.shapes.size(); ++i) {
       for (const auto& each : requests) agreement.rows[i].push_back(each->shapes[i][0]);
     }
-  } else if (request.kind == NamedKind::kAllToAll) {
+  } else if (rowsOf(request.kind) == NamedRows::kExchanged) {
     for (const auto& each : requests) agreement.rows.push_back(each->splits);
   }
   request.splits.clear();

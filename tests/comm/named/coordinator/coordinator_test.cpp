@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/named/coordinator.h"
+#include "comm/named/coordinator/coordinator.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,11 +23,11 @@ TEST(Coordinator, AnOperationIsReadyWhenTheLastRankHasIt) {
   Coordinator coordinator(3, 10);
   coordinator.add(2, requestFor("a"), {});
   coordinator.add(0, requestFor("a"), {});
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
   coordinator.add(1, requestFor("a"), {});
-  EXPECT_EQ(coordinator.readyBytes(), 16u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 16u);
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a"));
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
 }
 
 TEST(Coordinator, OrderIsThatInWhichOperationsBecomeReady) {
@@ -55,12 +55,12 @@ TEST(Coordinator, AlikeOperationsAreFusedUpToTheLimit) {
 TEST(Coordinator, ByPriorityTheHighestRunsFirst) {
   Coordinator coordinator(1, 10, {.fusionBytes = 0, .order = FusionOrder::kPriority});
   for (const int priority : {1, 3, 2, 3}) {
-    Request request = requestFor("p" + std::to_string(priority) + "." + std::to_string(coordinator.readyBytes()));
+    Request request = requestFor("p" + std::to_string(priority) + "." + std::to_string(coordinator.ready().numBytes()));
     request.priority = priority;
     coordinator.add(0, request, {});
   }
   std::vector<std::string> names;
-  while (coordinator.readyBytes() > 0) names.push_back(namesOf(coordinator.next())[0]);
+  while (coordinator.ready().numBytes() > 0) names.push_back(namesOf(coordinator.next())[0]);
   EXPECT_THAT(names, ElementsAre("p3.16", "p3.48", "p2.32", "p1.0"));
 }
 
@@ -82,7 +82,7 @@ TEST(Coordinator, APlanThatChangesHoldsForWhatIsReadyToo) {
     coordinator.add(0, request, {});
   }
   coordinator.setPlan({.fusionBytes = 0, .order = FusionOrder::kPriority, .version = 7});
-  EXPECT_EQ(coordinator.plan().version, 7u);
+  EXPECT_EQ(coordinator.ready().plan().version, 7u);
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("p2"));
   coordinator.add(0, requestFor("later"), {});
   coordinator.setPlan({});
@@ -98,7 +98,7 @@ TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTi
   add("b", 0);
   add("a", 1);
   EXPECT_FALSE(coordinator.isResponseDue({}, start));
-  EXPECT_TRUE(coordinator.isResponseDue({}, coordinator.heldUntil()));
+  EXPECT_TRUE(coordinator.isResponseDue({}, coordinator.ready().heldUntil()));
   EXPECT_FALSE(coordinator.isResponseDue({}, start));
   add("b", 1);
   EXPECT_TRUE(coordinator.isResponseDue({}, start));
@@ -115,7 +115,7 @@ TEST(Coordinator, LargeTensorsRunAloneAndSeveralAtOnce) {
   for (const char* name : {"small 1", "large 1", "small 2", "large 2"}) {
     coordinator.add(0, requestFor(name, {name[0] == 'l' ? kLarge : 4}), {});
   }
-  Coordinator::Running running{.numOther = 2};
+  RunningResponses running{.numOther = 2};
   for (int i = 0; i < 4; ++i) running.began(requestFor("large", {kLarge}));
   EXPECT_FALSE(coordinator.isResponseDue(running, {}));  // small tensors wait for other small ones, to be fused
   EXPECT_TRUE(coordinator.isResponseDue({.numLarge = 4, .largeBytes = 2 << 20}, {}));
@@ -144,28 +144,28 @@ TEST(Coordinator, ACachedNameTravelsAsANumber) {
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
   const Response first = coordinator.next();
   ASSERT_TRUE(first.items[0].isFull);
-  const uint32_t id = first.items[0].cacheId;
+  const uint32_t id = first.items[0].id;
   ASSERT_GT(id, 0u);
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(coordinator.addCached(rank, id, {}).isOk());
   const Response again = coordinator.next();
   EXPECT_FALSE(again.items[0].isFull);
-  EXPECT_EQ(again.items[0].cacheId, id);
+  EXPECT_EQ(again.items[0].id, id);
 }
 
-TEST(Coordinator, AChangedRequestIsToldInFullUnderItsNumber) {
+TEST(Coordinator, AChangedRequestIsSentInFullUnderItsNumber) {
   Coordinator coordinator(2, 10);
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
-  const uint32_t id = coordinator.next().items[0].cacheId;
+  const uint32_t id = coordinator.next().items[0].id;
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a", {7}), {});
   const Response changed = coordinator.next();
   EXPECT_TRUE(changed.items[0].isFull);
-  EXPECT_EQ(changed.items[0].cacheId, id);
+  EXPECT_EQ(changed.items[0].id, id);
 }
 
 TEST(Coordinator, OneRankThatChangesItsRequestIsAMismatch) {
   Coordinator coordinator(2, 10);
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
-  const uint32_t id = coordinator.next().items[0].cacheId;
+  const uint32_t id = coordinator.next().items[0].id;
   ASSERT_TRUE(coordinator.addCached(0, id, {}).isOk());
   coordinator.add(1, requestFor("a", {7}), {});
   EXPECT_THAT(coordinator.next().error, HasSubstr("rank 0 has [4], but rank 1 has [7]"));
@@ -176,8 +176,8 @@ TEST(Coordinator, BeyondItsCapacityNamesHaveNoNumber) {
   coordinator.add(0, requestFor("a"), {});
   coordinator.add(0, requestFor("b"), {});
   const Response both = coordinator.next();
-  EXPECT_EQ(both.items[0].cacheId, 1u);
-  EXPECT_EQ(both.items[1].cacheId, 0u);
+  EXPECT_EQ(both.items[0].id, 1u);
+  EXPECT_EQ(both.items[1].id, 0u);
 }
 
 TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt) {
@@ -186,20 +186,20 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
     for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor(name), {});
     return coordinator.next();
   };
-  ASSERT_EQ(run("old").items[0].cacheId, 1u);
+  ASSERT_EQ(run("old").items[0].id, 1u);
   Response response;
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("new");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
-  EXPECT_EQ(response.items[0].cacheId, 0u);
+  EXPECT_EQ(response.items[0].id, 0u);
   // A rank that has not received the eviction may still send the number.
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
   ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
   ASSERT_TRUE(coordinator.addCached(1, 1, {}).isOk());
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("old"));
-  EXPECT_EQ(run("new").items[0].cacheId, 0u);
+  EXPECT_EQ(run("new").items[0].id, 0u);
   ASSERT_TRUE(coordinator.dropId(1, 1).isOk());
   const Response given = run("new");
-  EXPECT_EQ(given.items[0].cacheId, 1u);
+  EXPECT_EQ(given.items[0].id, 1u);
   EXPECT_TRUE(given.items[0].isFull);
   EXPECT_EQ(coordinator.dropId(0, 1).code(), StatusCode::kDataLoss);
 }
@@ -212,13 +212,13 @@ TEST(Coordinator, WhatWasSubmittedByANumberKeepsItsNameWhenAnotherGetsTheNumber)
     coordinator.add(0, request, {});
     return coordinator.next();
   };
-  ASSERT_EQ(run("idle").items[0].cacheId, 1u);
+  ASSERT_EQ(run("idle").items[0].id, 1u);
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());  // waits until all urgent requests have run
   Response response;
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("urgent");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
   ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
-  ASSERT_EQ(run("urgent").items[0].cacheId, 1u);
+  ASSERT_EQ(run("urgent").items[0].id, 1u);
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("idle"));
 }
 
@@ -228,7 +228,7 @@ TEST(Coordinator, WhatCannotBeFusedIsNotRunByANumberThatIsEvictedMeanwhile) {
   Request large = requestFor("large");
   large.shapes = {{1 << 20}};  // runs alone
   coordinator.add(0, large, {});
-  ASSERT_EQ(coordinator.next().items[0].cacheId, 1u);
+  ASSERT_EQ(coordinator.next().items[0].id, 1u);
   for (const char* name : {"a", "b"}) {
     add(name);
     ASSERT_THAT(coordinator.next().evicted, ElementsAre());
@@ -258,7 +258,7 @@ Coordinator coordinatorWith(int size, const std::vector<std::string>& names, Fus
     request.priority = ++priority;
     for (int rank = 0; rank < size; ++rank) coordinator.add(rank, request, {});
   }
-  while (coordinator.readyBytes() > 0) coordinator.next();
+  while (coordinator.ready().numBytes() > 0) coordinator.next();
   return coordinator;
 }
 
@@ -266,7 +266,7 @@ std::vector<uint32_t> numbersOf(const Response& response) {
   std::vector<uint32_t> numbers;
   for (const Response::Item& item : response.items) {
     EXPECT_FALSE(item.isFull);
-    numbers.push_back(item.cacheId);
+    numbers.push_back(item.id);
   }
   return numbers;
 }
@@ -276,13 +276,13 @@ using Ids = std::vector<uint32_t>;
 TEST(Coordinator, AListThatAllRanksSayRunsInItsOrder) {
   Coordinator coordinator = coordinatorWith(3, {"a", "b", "c"});
   for (const int rank : {1, 0, 2}) {
-    EXPECT_EQ(coordinator.readyBytes(), 0u);
+    EXPECT_EQ(coordinator.ready().numBytes(), 0u);
     ASSERT_TRUE(coordinator.addCached(rank, Ids{3, 1, 2}, {}).isOk());
     EXPECT_EQ(coordinator.isWaiting(), rank != 2);
   }
-  EXPECT_EQ(coordinator.readyBytes(), 48u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 48u);
   EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u, 1u, 2u));
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
 }
 
 TEST(Coordinator, ListsThatDifferAreMatchedNameByName) {
@@ -291,7 +291,7 @@ TEST(Coordinator, ListsThatDifferAreMatchedNameByName) {
   ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2, 3}, {}).isOk());
   ASSERT_TRUE(coordinator.addCached(2, Ids{3, 1}, {}).isOk());
   EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u, 1u));
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
   ASSERT_TRUE(coordinator.addCached(2, Ids{2}, {}).isOk());
   EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(2u));
   EXPECT_FALSE(coordinator.isWaiting());
@@ -328,7 +328,7 @@ TEST(Coordinator, AListThatIsReadyFollowsAPlanThatChanges) {
   ASSERT_TRUE(coordinator.addCached(1, Ids{3, 2}, {}).isOk());
   EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(3u));
   EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(2u));
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
 }
 
 TEST(Coordinator, AListIsCompleteOnceAllOthersHaveJoined) {
@@ -338,7 +338,7 @@ TEST(Coordinator, AListIsCompleteOnceAllOthersHaveJoined) {
   coordinator.add(2, requestFor("", {}, NamedKind::kJoin), {});
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b"));
   ASSERT_TRUE(coordinator.addCached(1, Ids{2, 1}, {}).isOk());
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
   ASSERT_TRUE(coordinator.addCached(0, Ids{2, 1}, {}).isOk());
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("b", "a"));
 }
@@ -360,7 +360,7 @@ TEST(Coordinator, AListMayNotHaveANumberTwiceOrOneThatWasNeverGiven) {
   Coordinator other = coordinatorWith(1, {"a", "b"});
   ASSERT_TRUE(other.addCached(0, Ids{1, 1, 2}, {}).isOk());
   std::vector<uint32_t> ran;
-  while (other.readyBytes() > 0) {
+  while (other.ready().numBytes() > 0) {
     for (const uint32_t each : numbersOf(other.next())) ran.push_back(each);
   }
   EXPECT_THAT(ran, ElementsAre(1u, 1u, 2u));
@@ -374,13 +374,13 @@ TEST(Coordinator, WhatIsSaidAgainBeforeItsListHasRunIsDataLoss) {
   EXPECT_EQ(coordinator.addCached(1, Ids{1, 2}, {}).code(), StatusCode::kDataLoss);
   coordinator.add(1, requestFor("b"), {});
   EXPECT_THAT(numbersOf(coordinator.next()), ElementsAre(1u, 2u));
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
 }
 
 TEST(Coordinator, JoinedRanksCountAsHavingSubmitted) {
   Coordinator coordinator(2, 10);
   coordinator.add(0, requestFor("a"), {});
-  EXPECT_EQ(coordinator.readyBytes(), 0u);
+  EXPECT_EQ(coordinator.ready().numBytes(), 0u);
   coordinator.add(1, requestFor("", {}, NamedKind::kJoin), {});
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a"));
   coordinator.add(0, requestFor("", {}, NamedKind::kJoin), {});

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/world/meeting_point.h"
+#include "comm/world/rendezvous_store.h"
 
 #include <string_view>
 #include <utility>
@@ -13,21 +13,21 @@ namespace {
 
 constexpr std::string_view kFile = "file:", kTcp = "tcp:";
 
-/// The text after the prefix `kind`; empty if the text does not begin with it.
+/// Returns the part of the text after the prefix `kind`, or an empty text if the text does not begin with the prefix.
 std::string behind(std::string_view kind, const std::string& text) {
   return text.starts_with(kind) ? text.substr(kind.size()) : "";
 }
 
 }  // namespace
 
-StatusOr<std::shared_ptr<Store>> meetAt(const std::string& where, int rank, int size,
-                                        std::chrono::steady_clock::time_point deadline) {
+StatusOr<std::shared_ptr<Store>> openRendezvousStore(const std::string& where, int rank, int size,
+                                                     std::chrono::steady_clock::time_point deadline) {
   if (const std::string folder = behind(kFile, where); !folder.empty()) {
     return std::shared_ptr<Store>(std::make_shared<FileStore>(folder));
   }
   const std::string place = behind(kTcp, where);
   if (place.empty()) {
-    return invalidArgument("ranks cannot meet at '{}': write file:FOLDER or tcp:HOST:PORT", where);
+    return invalidArgument("ranks cannot find each other at '{}': write file:FOLDER or tcp:HOST:PORT", where);
   }
   AG_ASSIGN_OR_RETURN(const StoreAddress address, StoreAddress::parse(place));
   AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromSettings(rank, size));

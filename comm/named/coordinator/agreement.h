@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the requests of all ranks for one operation agree, and what they agree on. Functions without state.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "comm/named/request.h"
+
+namespace agspeed::comm {
+
+using RequestHandle = std::shared_ptr<const Request>;
+/// The requests of one operation by rank; null if a rank has not requested it.
+using Requests = std::vector<RequestHandle>;
+
+/// Returns the first request that is not null. Requires: there is one.
+const Request& firstOf(const Requests& requests);
+/// Checks whether the requests of all ranks agree, so that the operation can run. If not, returns an error, which names
+/// two ranks and both values in most cases. Requires: at least one request is not null.
+std::optional<std::string> findMismatch(const Requests& requests);
+/// Returns the agreement of requests without a mismatch: the first request, with the rows of all ranks. Requires: at
+/// least one request is not null.
+AgreementHandle agreementOf(const Requests& requests);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's batches: lists of ids that ranks send as a whole.
+//
+// If all ranks send the same list, only the first rank's list costs a lookup per id, and the list of each other rank
+// costs one comparison. Threading: one thread at a time. Ownership: Batches owns waiting batches; their entries own
+// ready ones.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "comm/named/coordinator/entry.h"
+
+namespace agspeed::comm {
+
+class Batches {
+ public:
+  explicit Batches(int numRanks) : numRanks_(numRanks) {}
+
+  /// Makes a waiting batch of these ids. Returns null if an id occurs twice, or if a batch contains one already.
+  Batch* add(const std::vector<uint32_t>& ids, size_t numBytes, Clock::time_point now);
+  /// Returns the waiting batch of exactly this list that `rank` has not sent, or null.
+  Batch* find(const std::vector<uint32_t>& ids, int rank) const;
+  /// Returns the waiting batch that contains the id, or null.
+  Batch* findWaiting(uint32_t id) const;
+  /// Returns whether a batch that waits or is ready contains the id.
+  bool contains(uint32_t id) const { return id <= batchOf_.size() && batchOf_[id - 1] != nullptr; }
+  const std::vector<BatchHandle>& waiting() const { return waiting_; }
+  /// Returns the number of ids in waiting batches.
+  size_t numWaitingIds() const { return numWaitingIds_; }
+
+  /// Removes the batch from the waiting batches. Its ids stay in it until release().
+  BatchHandle take(const Batch& batch);
+  /// Records that no batch contains the id any more.
+  void release(uint32_t id) { batchOf_[id - 1] = nullptr; }
+
+ private:
+  int numRanks_;
+  std::vector<BatchHandle> waiting_;
+  std::vector<Batch*> batchOf_;  ///< by id - 1: the waiting or ready batch that contains the id, or null
+  size_t numWaitingIds_ = 0;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Entry: an operation at the coordinator, from its first request to its response.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/io/clock.h"
+#include "comm/named/coordinator/agreement.h"
+
+namespace agspeed::comm {
+
+/// A list of ids that at least one rank has sent. It waits until all ranks have sent the same list. It takes the place
+/// of one entry per id, until a rank submits one of these operations in another way.
+struct Batch {
+  std::vector<uint32_t> ids;
+  std::vector<bool> hasSubmitted;  ///< by rank
+  int numSubmitted = 0;            ///< the number of ranks that have sent the list; the batch is ready once all have
+  size_t numBytes = 0;
+  Clock::time_point since;  ///< when the first rank sent it
+};
+using BatchHandle = std::unique_ptr<Batch>;
+
+/// An operation, or a ready batch, that waits for ranks or for its response.
+struct Entry {
+  Requests requests;
+  int numSubmitted = 0;  ///< the number of requests that are not null
+  uint32_t id = 0;       ///< the id that all ranks have sent so far; 0 if a rank has sent its request in full
+  uint64_t order = 0;    ///< waiting: the order in which entries were made; ready: in which they became ready
+  int64_t place = 0;     ///< position among ready entries: the lowest runs first
+  size_t numBytes = 0;   ///< set once the entry is ready
+  BatchHandle batch;  ///< the batch, if the entry is a ready batch; `requests[0]` is then the request of its first id
+  Clock::time_point since;  ///< when the first rank submitted it
+
+  /// Returns whether the entry is a large tensor, which is never fused. Requires: the entry is ready.
+  bool standsAlone() const;
+};
+using EntryHandle = std::unique_ptr<Entry>;
+
+/// Makes entries, and reuses the memory of old ones.
+class EntryPool {
+ public:
+  explicit EntryPool(int numRanks) : numRanks_(numRanks) {}
+
+  EntryHandle make(uint32_t id, Clock::time_point now);
+  /// Keeps the memory of an entry that is no longer used for a new entry.
+  void recycle(EntryHandle entry);
+
+ private:
+  int numRanks_;
+  std::vector<EntryHandle> spare_;
+  uint64_t numMade_ = 0;
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which operations run together in one response, and in what order: the plan, and the rules that hold under any plan.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "comm/named/request.h"
+
+namespace agspeed::comm {
+
+/// The order in which ready operations run.
+enum class FusionOrder : uint8_t {
+  kTime,      ///< in the order in which operations became ready
+  kSize,      ///< as kTime, but a buffer that is not full is held for up to 2 ms while other operations are awaited
+  kPriority,  ///< in the order of Request::priority, the highest first
+  kModel,     ///< in the order in which the names became ready for the first time
+};
+
+/// Returns "time", "size", "priority" or "model".
+std::string_view toString(FusionOrder order);
+
+/// States how operations are fused. A plan never changes a result, because every element is reduced in the same way in
+/// any buffer. So only the coordinator has a plan, and the plan may change between any two responses.
+struct FusionPlan {
+  size_t fusionBytes = size_t{32} << 20;  ///< the most bytes of a fused response; 0: nothing is fused
+  FusionOrder order = FusionOrder::kTime;
+  uint32_t version = 0;  ///< chosen by the caller, for NamedStats::planVersion
+};
+
+/// Returns whether operations of this kind can be fused at all.
+bool isFusable(NamedKind kind);
+/// Returns whether two operations may be in one response.
+bool canFuse(const Request& left, const Request& right);
+/// Returns whether an operation of `numBytes` is a single tensor that is too large to be fused.
+bool runsAlone(const Request& request, size_t numBytes);
+
+}  // namespace agspeed::comm

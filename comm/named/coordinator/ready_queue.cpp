@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/coordinator/ready_queue.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace agspeed::comm {
+namespace {
+
+/// Limits of the number of responses that move data at the same time. Responses of one large tensor have other limits
+/// (below). Further operations wait and are fused meanwhile. kMaxRunningFull applies if the ready operations fill a
+/// buffer. It is higher, because a full buffer gains nothing by waiting: one buffer moves while others are packed and
+/// unpacked.
+constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
+/// Several large tensors run at a time, so that the network does not idle until the coordinator responds again. Another
+/// one starts while fewer than kMaxRunningLarge of them run, and these have less than kMaxRunningLargeBytes in total.
+/// So a tensor of any size can run.
+constexpr size_t kMaxRunningLarge = 16, kMaxRunningLargeBytes = size_t{16} << 20;
+/// The longest time for which FusionOrder::kSize holds a buffer that is not full.
+constexpr std::chrono::milliseconds kMaxHold{2};
+
+/// Returns the number of bytes by which an operation is counted in numBytes().
+size_t weightOf(const Entry& entry) { return std::max<size_t>(1, entry.numBytes); }
+
+bool runsEarlier(const EntryHandle& left, const EntryHandle& right) { return left->place < right->place; }
+
+}  // namespace
+
+void RunningResponses::began(const Request& first) {
+  const size_t numBytes = bytesOf(first);
+  if (!runsAlone(first, numBytes)) {
+    ++numOther;
+    return;
+  }
+  ++numLarge;
+  largeBytes += numBytes;
+}
+
+void RunningResponses::ended(const Request& first) {
+  const size_t numBytes = bytesOf(first);
+  if (!runsAlone(first, numBytes)) {
+    --numOther;
+    return;
+  }
+  --numLarge;
+  largeBytes -= numBytes;
+}
+
+bool ReadyQueue::runsWhole(size_t numBytes) const {
+  const bool isInOrder = plan_.order == FusionOrder::kTime || plan_.order == FusionOrder::kSize;
+  return isInOrder && numBytes <= plan_.fusionBytes;
+}
+
+bool ReadyQueue::isResponseDue(const RunningResponses& running, bool areAwaited, Clock::time_point now) {
+  if (entries_.empty()) return false;
+  const bool isFull = numBytes_ >= plan_.fusionBytes;
+  const bool isAlone = entries_.front()->standsAlone();
+  const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
+                                : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
+  if (isEnough && plan_.fusionBytes > 0) return false;
+  // Do not hold the buffer if no operation waits for ranks: the callers of the ready operations may be waiting for this
+  // response.
+  const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && areAwaited;
+  if (!isHeld) {
+    heldUntil_ = Clock::time_point::max();
+    return true;
+  }
+  if (heldUntil_ == Clock::time_point::max()) heldUntil_ = now + kMaxHold;
+  if (now < heldUntil_) return false;
+  heldUntil_ = Clock::time_point::max();
+  return true;
+}
+
+void ReadyQueue::push(EntryHandle entry, const IdCache& ids) {
+  entry->order = ++numPushed_;
+  place(*entry, ids);
+  numBytes_ += weightOf(*entry);
+  entries_.insert(std::upper_bound(entries_.begin(), entries_.end(), entry, runsEarlier), std::move(entry));
+}
+
+EntryHandle ReadyQueue::pop() {
+  EntryHandle entry = std::move(entries_.front());
+  entries_.pop_front();
+  numBytes_ -= weightOf(*entry);
+  return entry;
+}
+
+std::vector<EntryHandle> ReadyQueue::popFitting(size_t room, const std::function<bool(const Entry&)>& isWanted) {
+  std::vector<EntryHandle> taken;
+  std::deque<EntryHandle> left;
+  while (!entries_.empty() && room > 0) {
+    EntryHandle entry = std::move(entries_.front());
+    entries_.pop_front();
+    if (entry->numBytes > room || entry->standsAlone() || !isWanted(*entry)) {
+      left.push_back(std::move(entry));
+      continue;
+    }
+    room -= entry->numBytes;
+    numBytes_ -= weightOf(*entry);
+    taken.push_back(std::move(entry));
+  }
+  entries_.insert(entries_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
+  return taken;
+}
+
+void ReadyQueue::setPlan(FusionPlan plan, const IdCache& ids,
+                         const std::function<std::vector<EntryHandle>(const Batch&)>& split) {
+  plan_ = plan;
+  for (EntryHandle& entry : std::exchange(entries_, {})) {
+    if (entry->batch == nullptr || runsWhole(entry->numBytes)) {
+      entries_.push_back(std::move(entry));
+      continue;
+    }
+    for (EntryHandle& part : split(*entry->batch)) {
+      part->order = entry->order;
+      entries_.push_back(std::move(part));
+    }
+  }
+  for (const EntryHandle& entry : entries_) place(*entry, ids);
+  std::stable_sort(entries_.begin(), entries_.end(), runsEarlier);
+}
+
+void ReadyQueue::forgetId(uint32_t id) {
+  for (const EntryHandle& entry : entries_) {
+    if (entry->id == id) entry->id = 0;
+  }
+}
+
+void ReadyQueue::place(Entry& entry, const IdCache& ids) const {
+  const Request& first = firstOf(entry.requests);
+  entry.numBytes = entry.batch != nullptr ? entry.batch->numBytes : bytesOf(first);
+  switch (plan_.order) {
+    case FusionOrder::kTime:
+    case FusionOrder::kSize: entry.place = static_cast<int64_t>(entry.order); return;
+    case FusionOrder::kPriority: entry.place = -int64_t{first.priority}; return;
+    case FusionOrder::kModel: {
+      const uint32_t id = entry.id != 0 ? entry.id : ids.find(first.name);
+      entry.place = id == 0 ? std::numeric_limits<int64_t>::max() : int64_t{id};
+      return;
+    }
+  }
+}
+
+}  // namespace agspeed::comm

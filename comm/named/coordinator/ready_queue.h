@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator's operations that all ranks have submitted, in the order in which the plan runs them, and when the
+// next response is due.
+//
+// A large tensor runs alone, because copies into a buffer and back would cost more than one more operation.
+// Threading: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "comm/io/clock.h"
+#include "comm/named/coordinator/entry.h"
+#include "comm/named/coordinator/fusion.h"
+#include "comm/named/coordinator/id_cache.h"
+
+namespace agspeed::comm {
+
+/// Counts the responses whose data is moving. Responses of one large tensor are counted separately.
+struct RunningResponses {
+  /// These two record the begin and the end of a response. `first`: the request of its first operation.
+  void began(const Request& first);
+  void ended(const Request& first);
+
+  size_t numOther = 0, numLarge = 0, largeBytes = 0;
+};
+
+class ReadyQueue {
+ public:
+  explicit ReadyQueue(FusionPlan plan) : plan_(plan) {}
+
+  const FusionPlan& plan() const { return plan_; }
+  /// Returns whether the plan lets a batch of this size run as a whole, at one place in the order.
+  bool runsWhole(size_t numBytes) const;
+  /// Returns the number of bytes of all entries. An entry without bytes is counted as one byte, so the result is 0 only
+  /// if the queue is empty.
+  size_t numBytes() const { return numBytes_; }
+  /// Decides whether a response should be made now. Returns false if the queue is empty, while enough responses are
+  /// running (so that more operations can be fused), and while FusionOrder::kSize holds a buffer that is not full. Such
+  /// a hold begins in this function. areAwaited: operations wait for ranks, so a buffer may still become full.
+  bool isResponseDue(const RunningResponses& running, bool areAwaited, Clock::time_point now);
+  /// Returns the time until which the plan holds entries; max: it holds none.
+  Clock::time_point heldUntil() const { return heldUntil_; }
+
+  /// Inserts an entry that has become ready. `ids`: by these FusionOrder::kModel orders names.
+  void push(EntryHandle entry, const IdCache& ids);
+  /// Removes and returns the first entry. Requires: the queue is not empty.
+  EntryHandle pop();
+  /// Removes entries that fit into `room` bytes together and for which `isWanted` returns true, and returns them in
+  /// order. Stops as soon as the room is used up. Entries of large tensors stay.
+  std::vector<EntryHandle> popFitting(size_t room, const std::function<bool(const Entry&)>& isWanted);
+  /// Replaces the plan. `split` makes entries of the ids of a batch which the new plan does not run as a whole.
+  void setPlan(FusionPlan plan, const IdCache& ids, const std::function<std::vector<EntryHandle>(const Batch&)>& split);
+  /// Treats the requests of an entry with this id as if they had been sent in full.
+  void forgetId(uint32_t id);
+
+ private:
+  /// Sets the entry's size, and its place in the plan's order.
+  void place(Entry& entry, const IdCache& ids) const;
+
+  FusionPlan plan_;
+  std::deque<EntryHandle> entries_;
+  size_t numBytes_ = 0;
+  uint64_t numPushed_ = 0;
+  Clock::time_point heldUntil_ = Clock::time_point::max();
+};
+
+}  // namespace agspeed::comm

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/world/named_groups.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace agspeed::comm {
+
+StatusOr<std::unique_ptr<NamedGroup>> createNamedGroup(World& world, NamedOptions options) {
+  const GroupOptions& group = options.group;
+  const auto own = std::find(group.members.begin(), group.members.end(), world.rank());
+  const NewGroup made{.name = group.name,
+                      .rank = static_cast<int>(own - group.members.begin()),
+                      .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout)};
+  AG_ASSIGN_OR_RETURN(options.group.id, world.agreeOnId(world.store(), group.name + "/data", made));
+  AG_ASSIGN_OR_RETURN(options.messageId, world.agreeOnId(world.store(), group.name + "/messages", made));
+  return NamedGroup::create(world.engine(), std::move(options));
+}
+
+}  // namespace agspeed::comm
