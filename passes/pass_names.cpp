@@ -34,10 +34,11 @@ std::string optionalNames() {
 Status checkDisabled(std::string_view name) {
   const Row* row = std::ranges::find(kRows, name, &Row::name);
   if (row == std::end(kRows)) {
-    return invalidArgument("there is no pass named \"{}\"; those that can be disabled are {}", name, optionalNames());
+    return invalidArgument("there is no pass named \"{}\"; the passes that can be disabled are {}", name,
+                           optionalNames());
   }
   if (row->need == Need::kOptional) return {};
-  return invalidArgument("pass \"{}\" cannot be disabled: later stages need it; those that can are {}", name,
+  return invalidArgument("pass \"{}\" cannot be disabled: later stages need it; the passes that can are {}", name,
                          optionalNames());
 }
 

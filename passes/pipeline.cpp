@@ -34,10 +34,11 @@ class Funnel {
     if (isDisabled(options_, pass.name)) return graph;
     auto begin = std::chrono::steady_clock::now();
     StatusOr<Graph> result = pass.run(graph);
-    if (!result.isOk()) return result.status().withContext(formatText("pass {}", pass.name));
+    if (!result.hasValue()) return result.status().withContext(formatText("pass {}", pass.name));
     trace_.addTiming(pass.name, begin);
     if (options_.verifyEachPass) {
-      if (Status status = verify(*result); !status) return status.withContext(formatText("after pass {}", pass.name));
+      if (Status status = verify(*result); !status.isOk())
+        return status.withContext(formatText("after pass {}", pass.name));
     }
     trace_.dump(pass.name, [&] { return toString(*result); });
     return result;

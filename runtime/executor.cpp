@@ -202,7 +202,7 @@ Status Executor::runSteps(Call& call) const {
       case Step::Kind::kRelease: call.frame->release(step.value); break;
       case Step::Kind::kReady: return {};
       case Step::Kind::kExternal:
-        if (Status status = call.frame->call(step.index); !status) {
+        if (Status status = call.frame->call(step.index); !status.isOk()) {
           return status.withContext(describe(*step.instruction));
         }
         break;

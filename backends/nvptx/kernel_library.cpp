@@ -5,9 +5,9 @@
 
 #include "backends/nvptx/kernel_plan.h"
 #include "backends/nvptx/ptx.h"
-#include "llvm/Config/llvm-config.h"
+#include "compiler/kernel/kernel_code.h"
+#include "runtime/base/format.h"
 #include "runtime/device/cuda/device.h"
-#include "runtime/kernel_cache.h"
 
 namespace agspeed::backends::nvptx {
 namespace {
@@ -16,8 +16,8 @@ namespace cuda = runtime::device::cuda;
 using compiler::Cluster;
 using compiler::CompileOptions;
 
-/// Raise this if the PTX of some cluster changes, so that texts of other versions are not found in the cache.
-constexpr const char* kGeneratorVersion = "1";
+/// See compiler::loadOrCompile().
+constexpr int kGeneratorVersion = 1;
 
 struct LoadedKernel {
   KernelPlan plan;
@@ -48,33 +48,18 @@ class Library final : public runtime::KernelLibrary {
   std::vector<LoadedKernel> kernels_;
 };
 
-std::string cacheKey(const std::string& clusterText, int capability, const CompileOptions& options) {
-  std::string key = formatText("generator {}\nllvm " LLVM_VERSION_STRING "\nnvptx sm_{}\ndisabled",
-                               std::string(kGeneratorVersion), capability);
-  for (const std::string& pass : options.disabledPasses) key += " " + pass;
-  return key + "\n" + clusterText;
-}
-
-StatusOr<std::string> loadOrCompile(const Cluster& cluster, const std::string& symbol, int capability,
-                                    const CompileOptions& options, runtime::CompileStats& stats) {
-  const std::string key = cacheKey(cluster.toString(), capability, options);
-  runtime::KernelCache cache(options.cacheDir);
-  if (std::optional<std::string> ptx = cache.load(key)) {
-    ++stats.numKernelCacheHits;
-    return *std::move(ptx);
-  }
-  AG_ASSIGN_OR_RETURN(std::string ptx, emitPtx(cluster, symbol, {capability / 10, capability % 10}, options));
-  cache.store(key, ptx);
-  return ptx;
-}
-
 StatusOr<LoadedKernel> loadKernel(const cuda::CudaDevice& device, const Cluster& cluster, const CompileOptions& options,
                                   runtime::CompileStats& stats) {
   AG_RETURN_IF_ERROR(cluster.verify());
-  const std::string symbol = "ag_kernel_" + runtime::contentHash(cluster.toString());
+  const std::string symbol = compiler::kernelSymbol(cluster.toString());
+  const int capability = device.capability();
   LoadedKernel loaded;
   AG_ASSIGN_OR_RETURN(loaded.plan, planKernel(cluster));
-  AG_ASSIGN_OR_RETURN(std::string ptx, loadOrCompile(cluster, symbol, device.capability(), options, stats));
+  const auto compile = [&](const std::string& name) {
+    return emitPtx(cluster, name, {capability / 10, capability % 10}, options);
+  };
+  AG_ASSIGN_OR_RETURN(std::string ptx, compiler::loadOrCompile(cluster, formatText("nvptx sm_{}", capability),
+                                                               kGeneratorVersion, options, stats, compile));
   AG_ASSIGN_OR_RETURN(loaded.module, device.load(std::move(ptx)));
   for (Entry entry : loaded.plan.entries()) {
     AG_ASSIGN_OR_RETURN(cuda::CudaKernel kernel, loaded.module->kernel(entryName(symbol, entry)));

@@ -128,7 +128,7 @@ StatusOr<compiler::Cluster> clusterOfPtx(std::string_view ptx) {
     if (text.ends_with("\nend\n")) break;
   }
   StatusOr<compiler::Cluster> cluster = compiler::Cluster::parse(text);
-  if (!cluster.isOk()) return dataLoss("the PTX does not open with a cluster: {}", cluster.status().message());
+  if (!cluster.hasValue()) return dataLoss("the PTX does not open with a cluster: {}", cluster.status().message());
   return cluster;
 }
 

@@ -67,7 +67,7 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
   ClusterTable clusters;
   for (const auto& [name, json] : graphSpecs) {
     StatusOr<runtime::Program> program = compileEntry(name, json, options, clusters, executable->stats);
-    if (!program.isOk()) return program.status().withContext("entry \"" + name + "\"");
+    if (!program.hasValue()) return program.status().withContext("entry \"" + name + "\"");
     AG_RETURN_IF_ERROR(bindConstants(*program, std::move(constants[name]), executable->constants)
                            .withContext("entry \"" + name + "\""));
     executable->entries.emplace(name, std::move(*program));

@@ -249,7 +249,7 @@ StatusOr<Cluster> parseCluster(TextReader& in) {
       cluster.stores.push_back(store);
     } else {
       AG_RETURN_IF_ERROR(in.expect("n"));
-      AG_RETURN_IF_ERROR(in.readInteger().isOk() ? Status() : in.fail("expected a node number"));
+      AG_RETURN_IF_ERROR(in.readInteger().hasValue() ? Status() : in.fail("expected a node number"));
       AG_ASSIGN_OR_RETURN(ClusterNode node, parseNode(in));
       cluster.nodes.push_back(std::move(node));
     }
@@ -332,7 +332,7 @@ Status Cluster::verify() const {
     AG_RETURN_IF_ERROR(verifyOperand(operands[i]).withContext(formatText("operand {}", i)));
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (Status status = verifyNode(*this, i); !status) {
+    if (Status status = verifyNode(*this, i); !status.isOk()) {
       return invalidArgument("cluster node n{} ({}): {}", i, infoOf(nodes[i].op).name, status.message());
     }
   }

@@ -21,7 +21,7 @@ class GraphReader {
       AG_ASSIGN_OR_RETURN(Cluster cluster, parseCluster(in_));
       graph_.clusters.push_back(std::move(cluster));
     }
-    if (Status status = compiler::verify(graph_); !status) return invalidArgument(status.message());
+    if (Status status = compiler::verify(graph_); !status.isOk()) return invalidArgument(status.message());
     return std::move(graph_);
   }
 
@@ -44,7 +44,7 @@ class GraphReader {
     }
     if (!names.empty()) AG_RETURN_IF_ERROR(in_.expect("="));
     if (in_.accept("input")) return readInput(names);
-    if (in_.accept("int")) return readScalar(names).isOk() ? Status() : in_.fail("expected an integer expression");
+    if (in_.accept("int")) return readScalar(names).hasValue() ? Status() : in_.fail("expected an integer expression");
     Node node;
     AG_RETURN_IF_ERROR(readOperation(node));
     if (!names.empty()) AG_RETURN_IF_ERROR(readResults(node, names));
@@ -57,7 +57,7 @@ class GraphReader {
 
   Status readResultName(std::vector<std::string>& names) {
     StatusOr<std::string> name = in_.readWord();
-    names.push_back(name.isOk() ? *name : "");
+    names.push_back(name.hasValue() ? *name : "");
     return {};
   }
 
@@ -168,7 +168,7 @@ class GraphReader {
       return list;
     }
     if (in_.accept("%")) return readValueArgument(node);
-    if (StatusOr<std::string> text = in_.readString(); text.isOk()) return Argument::ofString(*text);
+    if (StatusOr<std::string> text = in_.readString(); text.hasValue()) return Argument::ofString(*text);
     AG_ASSIGN_OR_RETURN(std::string name, in_.readWord());
     AG_RETURN_IF_ERROR(in_.expect("="));
     AG_ASSIGN_OR_RETURN(Argument argument, readArgument(node));

@@ -32,7 +32,7 @@ bool sameValue(const SymExpr& a, const SymExpr& b) {
     std::vector<int64_t> values = samplePoint(numSymbols, point);
     StatusOr<int64_t> x = a.evaluate(values);
     StatusOr<int64_t> y = b.evaluate(values);
-    if (!x.isOk() || !y.isOk()) return a == b;
+    if (!x.hasValue() || !y.hasValue()) return a == b;
     if (*x != *y) return false;
   }
   return true;
@@ -103,7 +103,7 @@ int64_t estimate(const SymExpr& expr, std::span<const int64_t> hints) {
   std::vector<int64_t> values(hints.begin(), hints.end());
   values.resize(std::max<size_t>(values.size(), static_cast<size_t>(expr.maxSymbol() + 1)), kDefaultHint);
   StatusOr<int64_t> value = expr.evaluate(values);
-  return value.isOk() ? *value : kDefaultHint;
+  return value.hasValue() ? *value : kDefaultHint;
 }
 
 }  // namespace agspeed::compiler

@@ -99,7 +99,7 @@ StatusOr<SymExpr> TextReader::readSymExpr() {
   std::string_view text = text_.substr(begin, at_ - begin);
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   StatusOr<SymExpr> result = SymExpr::parse(text);
-  if (!result.isOk()) return fail(result.status().message());
+  if (!result.hasValue()) return fail(result.status().message());
   return result;
 }
 

@@ -17,7 +17,7 @@ class Verifier {
     AG_RETURN_IF_ERROR(verifyValues());
     for (ValueId input : graph_.inputs) isDefined_[input] = true;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
-      if (Status status = verifyNode(graph_.nodes[i]); !status) {
+      if (Status status = verifyNode(graph_.nodes[i]); !status.isOk()) {
         return internalError("graph node {} ({}): {}", i, describe(graph_.nodes[i]), status.message());
       }
     }

@@ -66,7 +66,7 @@ class ExpressionEmitter {
       AG_RETURN_IF_ERROR(in_.expect(")"));
       return inner;
     }
-    if (StatusOr<double> literal = in_.readDouble(); literal.isOk()) return emitter_.number(*literal, dtype_);
+    if (StatusOr<double> literal = in_.readDouble(); literal.hasValue()) return emitter_.number(*literal, dtype_);
     AG_ASSIGN_OR_RETURN(std::string name, in_.readWord());
     if (in_.accept("(")) return emitFunction(name);
     auto found = names_.find(name);
@@ -98,7 +98,7 @@ class ExpressionEmitter {
 StatusOr<Operand> emitExpression(std::string_view expression, const NamedOperands& names, DType dtype,
                                  Emitter& emitter) {
   StatusOr<Operand> result = ExpressionEmitter(expression, names, dtype, emitter).emit();
-  if (result.isOk() || result.status().code() == StatusCode::kUnsupported) return result;
+  if (result.hasValue() || result.status().code() == StatusCode::kUnsupported) return result;
   return internalError("expression \"" + std::string(expression) + "\": " + result.status().message());
 }
 

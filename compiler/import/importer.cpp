@@ -33,7 +33,7 @@ class Importer {
 
   StatusOr<Graph> import() {
     for (const SpecNode& node : spec_.nodes) {
-      if (Status status = importNode(node); !status) {
+      if (Status status = importNode(node); !status.isOk()) {
         return status.withContext("GraphSpec node \"" + node.name + "\"" +
                                   (node.target.empty() ? "" : " (" + node.target + ")"));
       }
@@ -128,7 +128,7 @@ class Importer {
       size_t numValues = graph_.values.size();
       OpImport op(graph_, bindings_, node);
       Status status = buildOp(*row, op);
-      if (status) {
+      if (status.isOk()) {
         bindings_[node.name].values = op.results();
         return {};
       }

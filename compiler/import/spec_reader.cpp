@@ -16,7 +16,7 @@ StatusOr<SymExpr> readInteger(const Json& json) {
   if (!json.is_string()) return invalidArgument("expected an integer or a size expression, not " + json.dump());
   const std::string& text = json.get_ref<const std::string&>();
   StatusOr<SymExpr> expr = SymExpr::parse(text);
-  return expr.isOk() ? expr : unsupported("size \"" + text + "\" is not an expression of backed symbols");
+  return expr.hasValue() ? expr : unsupported("size \"" + text + "\" is not an expression of backed symbols");
 }
 
 StatusOr<Dims> readDims(const Json& json) {
@@ -171,7 +171,7 @@ StatusOr<SpecNode> readNode(const Json& json) {
 // "s12" -> 12; -1 for any other name.
 int symbolIndex(const std::string& name) {
   StatusOr<SymExpr> symbol = SymExpr::parse(name);
-  return symbol.isOk() && symbol->toString() == name ? symbol->maxSymbol() : -1;
+  return symbol.hasValue() && symbol->toString() == name ? symbol->maxSymbol() : -1;
 }
 
 Status readSymbols(const Json& json, Spec& spec) {
@@ -201,7 +201,7 @@ StatusOr<Spec> readRoot(const Json& root) {
   for (const Json& item : root["nodes"]) {
     if (!item.is_object()) return invalidArgument("a GraphSpec node is a JSON object, not " + item.dump());
     StatusOr<SpecNode> node = readNode(item);
-    if (!node.isOk()) return node.status().withContext("GraphSpec node \"" + item.value("name", "?") + "\"");
+    if (!node.hasValue()) return node.status().withContext("GraphSpec node \"" + item.value("name", "?") + "\"");
     spec.nodes.push_back(std::move(*node));
   }
   return spec;

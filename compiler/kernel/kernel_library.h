@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds a loaded KernelLibrary from clusters: cluster -> MLIR -> LLVM -> object -> linked code in this process.
-// Other components include only this header of compiler/kernel; it does not use MLIR.
+// Other components include only this header and kernel_code.h of compiler/kernel; they do not use MLIR.
 #pragma once
 
 #include <memory>

@@ -173,13 +173,7 @@ class Assembler {
 
   std::set<int> usedSymbols() const {
     std::set<int> symbols;
-    auto use = [&](const SymExpr& expr) {
-      // The text form names each symbol. Sizes are small, so scanning the text is cheap enough for one compilation.
-      const std::string text = expr.isConstant() ? "" : expr.toString();
-      for (size_t at = text.find('s'); at != std::string::npos; at = text.find('s', at + 1)) {
-        symbols.insert(std::atoi(text.c_str() + at + 1));
-      }
-    };
+    const auto use = [&](const SymExpr& expr) { expr.addSymbolsTo(symbols); };
     for (const Value& value : graph_.values) {
       std::ranges::for_each(value.type.sizes, use);
       std::ranges::for_each(value.type.strides, use);

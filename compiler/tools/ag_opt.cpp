@@ -124,7 +124,7 @@ StatusOr<std::string> runTool(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   agspeed::StatusOr<std::string> result = agspeed::compiler::runTool(argc, argv);
-  if (!result.isOk()) {
+  if (!result.hasValue()) {
     std::fprintf(stderr, "ag-opt: %s\n", result.status().toString().c_str());
     return 1;
   }

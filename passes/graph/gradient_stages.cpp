@@ -38,7 +38,7 @@ std::vector<int32_t> lastTouches(const Graph& graph, const std::vector<int32_t>&
 int64_t typicalBytes(const Graph& graph, ValueId value) {
   const compiler::TensorType& type = graph.typeOf(value);
   const auto elements = compiler::numElements(type.sizes).evaluate(graph.hints);
-  return elements.isOk() ? *elements * static_cast<int64_t>(sizeInBytes(type.dtype)) : 0;
+  return elements.hasValue() ? *elements * static_cast<int64_t>(sizeInBytes(type.dtype)) : 0;
 }
 
 // By output value: the node after which it may be handed over. Integer outputs and None are not included.

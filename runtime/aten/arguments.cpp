@@ -151,7 +151,7 @@ StatusOr<IValue> convert(const ExternalArg& arg, const c10::Argument& schema, co
 StatusOr<IValue> convertArgument(const ExternalArg& arg, const c10::Argument& schema,
                                  const std::vector<int64_t>& symbols) {
   StatusOr<IValue> converted = convert(arg, schema, symbols);
-  if (!converted) return converted.status().withContext("argument \"" + schema.name() + "\"");
+  if (!converted.hasValue()) return converted.status().withContext("argument \"" + schema.name() + "\"");
   return converted;
 }
 

@@ -25,7 +25,7 @@ StatusOr<std::shared_ptr<AtenBackend>> AtenBackend::create(const Program& progra
     const auto* call = std::get_if<ExternalCall>(&instruction.op);
     if (call == nullptr) continue;
     StatusOr<OperatorCall> bound = OperatorCall::bind(*call);
-    if (!bound) return bound.status().withContext(instruction.origin);
+    if (!bound.hasValue()) return bound.status().withContext(instruction.origin);
     backend->calls_.push_back(*std::move(bound));
   }
   backend->findRoots();
@@ -49,7 +49,7 @@ StatusOr<std::unique_ptr<PreparedCalls>> AtenBackend::prepare(const ResolvedProg
   auto prepared = std::make_unique<AtenCalls>();
   for (const OperatorCall& call : calls_) {
     StatusOr<std::vector<c10::IValue>> arguments = call.resolveArguments(resolved.symbols);
-    if (!arguments) return arguments.status().withContext(c10::toString(call.handle().operator_name()));
+    if (!arguments.hasValue()) return arguments.status().withContext(c10::toString(call.handle().operator_name()));
     prepared->arguments.push_back(*std::move(arguments));
   }
   return std::unique_ptr<PreparedCalls>(std::move(prepared));

@@ -235,7 +235,7 @@ StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& 
   const auto rewind = [&] { randomState.restore(); };
   try {
     StatusOr<std::vector<Argument>> results = code_->forward(inputs);
-    if (!results) rewind();
+    if (!results.hasValue()) rewind();
     return results;
   } catch (...) {
     rewind();

@@ -207,8 +207,8 @@ variable_list RegionNode::compute(StagedRun& run, std::vector<Argument> inputs) 
 
 std::vector<RegionNode::Argument> RegionNode::resume(StagedRun& run, std::vector<Argument> inputs) const {
   auto results = run.code->resume(std::move(inputs));
-  if (!results && region_->eager() != nullptr) region_->eager()->codeFailed(results.status().message());
-  TORCH_CHECK(results.isOk(), results.status().message(), " (in the backward of region ", region_->signature().name,
+  if (!results.hasValue() && region_->eager() != nullptr) region_->eager()->codeFailed(results.status().message());
+  TORCH_CHECK(results.hasValue(), results.status().message(), " (in the backward of region ", region_->signature().name,
               "; the gradients of this step are incomplete)");
   TORCH_CHECK(results->size() == stage().gradients.size(), "the backward direction of region ",
               region_->signature().name, " returned ", results->size(), " gradients instead of ",

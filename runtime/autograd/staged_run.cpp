@@ -24,7 +24,7 @@ at::Tensor makeToken(std::unique_ptr<StagedRun> run, const at::TensorOptions& op
 StagedRun& runOf(const at::Tensor& token) {
   TORCH_CHECK(token.defined() && token.has_storage() && token.storage().data_ptr().get_deleter() == &deleteRun,
               "a later stage of a compiled backward was reached without the stages before it: a hook of the graph "
-              "dropped or replaced what it was given; switch agspeed off around this call with agspeed.paused()");
+              "dropped or replaced its gradients; switch agspeed off around this call with agspeed.paused()");
   return *static_cast<StagedRun*>(token.storage().data_ptr().get());
 }
 

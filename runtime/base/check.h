@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// AG_CHECK: checks an invariant of our own code in every build. A failure is a bug of agspeed. It prints file:line and
-// throws InternalError, which python/csrc turns into agspeed.InternalError. User input never reaches it: validate input
-// with a Status (runtime/base/status.h) first.
+// AG_CHECK: checks an invariant of our own code in every build. A failure is a bug of agspeed. It throws InternalError,
+// whose message has file and line. python/csrc turns that into agspeed.errors.InternalError. User input never reaches
+// AG_CHECK: validate input with a Status (runtime/base/status.h) first.
 #pragma once
 
 #include <stdexcept>
@@ -12,7 +12,7 @@
 
 namespace agspeed {
 
-/// Thrown by AG_CHECK only. Only python/csrc and tests catch it.
+/// Thrown by AG_CHECK only. Only python/csrc and tests catch it by this type.
 class InternalError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

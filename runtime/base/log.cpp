@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstdio>
 
-#include "runtime/base/log_editor.h"
 #include "runtime/base/settings.h"
 
 namespace agspeed {
@@ -39,12 +38,10 @@ std::string formatLogLine(std::string_view message) {
 }
 
 void writeLogLine(LogLevel level, std::string_view message) {
-  const std::string edited = LogEditor::apply(std::string(message));
-  if (edited.empty()) return;
   if (const LogSink sink = currentSink.load(std::memory_order_acquire); sink != nullptr && level >= LogLevel::kInfo) {
-    return sink(level, edited);
+    return sink(level, std::string(message));
   }
-  const std::string line = formatLogLine(edited);
+  const std::string line = formatLogLine(message);
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Status and StatusOr<T>: how C++ code outside python/csrc reports failure. Exceptions never cross a component.
+// Status and StatusOr<T>: how C++ code outside python/csrc reports failure. A component throws in three cases only: a
+// bug of ours (check.h), a lack of memory or threads, and failures in code that torch calls (runtime/autograd,
+// comm/c10d, comm/horovod), which throws torch's exceptions.
 //
 // A Status is a value: copy it, store it, pass it to another thread. The code says what the caller may do next (see
 // StatusCode). The message is a sentence for the user: what failed, with values, where, what to do.
@@ -37,7 +39,6 @@ class [[nodiscard]] Status {
   Status(StatusCode code, std::string message);
 
   bool isOk() const { return state_ == nullptr; }
-  explicit operator bool() const { return isOk(); }
   StatusCode code() const { return state_ ? state_->code : StatusCode::kOk; }
   /// Empty when ok.
   const std::string& message() const;
@@ -103,21 +104,20 @@ class [[nodiscard]] StatusOr {
     AG_CHECK(!status_.isOk(), "StatusOr needs a value or a failure");
   }
 
-  bool isOk() const { return value_.has_value(); }
-  explicit operator bool() const { return isOk(); }
+  bool hasValue() const { return value_.has_value(); }
   const Status& status() const { return status_; }
 
-  /// Requires: isOk().
+  /// Requires: hasValue().
   T& value() & {
-    AG_CHECK(isOk(), status_.toString());
+    AG_CHECK(hasValue(), status_.toString());
     return *value_;
   }
   const T& value() const& {
-    AG_CHECK(isOk(), status_.toString());
+    AG_CHECK(hasValue(), status_.toString());
     return *value_;
   }
   T&& value() && {
-    AG_CHECK(isOk(), status_.toString());
+    AG_CHECK(hasValue(), status_.toString());
     return *std::move(value_);
   }
   T& operator*() & { return value(); }
@@ -137,18 +137,18 @@ class [[nodiscard]] StatusOr {
 #define AG_CONCAT(a, b) AG_CONCAT_INNER(a, b)
 
 /// Returns the Status of `expr` from the enclosing function unless it is ok.
-#define AG_RETURN_IF_ERROR(expr)                          \
-  do {                                                    \
-    if (::agspeed::Status agStatus = (expr); !agStatus) { \
-      return agStatus;                                    \
-    }                                                     \
+#define AG_RETURN_IF_ERROR(expr)                                 \
+  do {                                                           \
+    if (::agspeed::Status agStatus = (expr); !agStatus.isOk()) { \
+      return agStatus;                                           \
+    }                                                            \
   } while (false)
 
 /// AG_ASSIGN_OR_RETURN(auto x, makeX()): assigns the value, or returns the Status.
 #define AG_ASSIGN_OR_RETURN(lhs, expr) AG_ASSIGN_OR_RETURN_IMPL(AG_CONCAT(agResult, __LINE__), lhs, expr)
 #define AG_ASSIGN_OR_RETURN_IMPL(result, lhs, expr) \
   auto result = (expr);                             \
-  if (!result.isOk()) {                             \
+  if (!result.hasValue()) {                         \
     return result.status();                         \
   }                                                 \
   lhs = std::move(result).value()

@@ -227,6 +227,16 @@ std::string SymExpr::toString() const {
   }
 }
 
+void SymExpr::addSymbolsTo(std::set<int>& found) const {
+  if (node_->kind == Kind::kConstant) return;
+  if (node_->kind == Kind::kSymbol) {
+    found.insert(static_cast<int>(node_->value));
+    return;
+  }
+  SymExpr(node_->left).addSymbolsTo(found);
+  SymExpr(node_->right).addSymbolsTo(found);
+}
+
 int SymExpr::maxSymbol() const {
   if (node_->kind == Kind::kConstant) return -1;
   if (node_->kind == Kind::kSymbol) return static_cast<int>(node_->value);

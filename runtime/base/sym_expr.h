@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,6 +35,8 @@ class SymExpr {
   StatusOr<int64_t> evaluate(std::span<const int64_t> symbols) const;
   /// Canonical text: equal expressions built the same way print the same, and parse() reads it back.
   std::string toString() const;
+  /// Adds the indices of the symbols used to `found`.
+  void addSymbolsTo(std::set<int>& found) const;
   /// Largest symbol index used, or -1.
   int maxSymbol() const;
 

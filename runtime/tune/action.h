@@ -9,10 +9,10 @@
 namespace agspeed::runtime::tune {
 
 enum class ActionKind {
-  kCapture,   ///< capture the graph at the next step; answer with captureFinished or captureFailed
-  kCompile,   ///< start compiling `arm` in the background at `level`; answer with armChanged
+  kCapture,   ///< capture the graph at the next step; answer with CaptureFinished or CaptureFailed
+  kCompile,   ///< start compiling `arm` in the background at `level`; answer with ArmChanged
   kPriority,  ///< change the level of the running compile of `arm`; `seconds`: when the tuner checks it again
-  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with armChanged. A load of several
+  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with ArmChanged. A load of several
               ///< parts stops after the part in which `seconds` have passed, with "loading", for a step
   kWait,      ///< block until `arm` changes its state or `seconds` have passed (in auto mode only for cached decisions)
   kRun,       ///< run `arm` from the next step on
@@ -30,10 +30,10 @@ enum class Level {
 
 struct Action {
   ActionKind kind = ActionKind::kRun;
-  std::string arm;
+  std::string arm = {};
   Level level = Level::kIdle;
   double seconds = 0;
-  std::string reason;
+  std::string reason = {};
 };
 
 std::string_view toString(ActionKind kind);

@@ -9,31 +9,12 @@ namespace {
 
 constexpr uint64_t kFnvBasis = 0xcbf29ce484222325;
 constexpr uint64_t kFnvPrime = 0x100000001b3;
-constexpr int64_t kMaxQuietMeetings = 240;  ///< bounds the delay until a leaving or failed rank is noticed
+constexpr std::string_view kReplacedByte = "\xef\xbf\xbd";  ///< what JSON has for a byte that is not UTF-8
+constexpr int64_t kMaxQuietSyncs = 240;  ///< bounds the delay until a leaving or failed rank is noticed
 
 uint64_t mix(uint64_t digest, std::string_view text) {
   for (const char byte : text) digest = (digest ^ static_cast<uint8_t>(byte)) * kFnvPrime;
   return digest * kFnvPrime;
-}
-
-bool isDead(ArmState state) {
-  return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
-}
-
-template <typename Member>
-auto highest(const std::vector<RankRecord>& records, Member RankRecord::* member) {
-  auto found = records.front().*member;
-  for (const RankRecord& record : records) found = std::max(found, record.*member);
-  return found;
-}
-
-/// The first member by rank that is not empty; an empty one if there is none.
-template <typename Member>
-const Member& firstSaid(const std::vector<RankRecord>& records, Member RankRecord::* member) {
-  for (const RankRecord& record : records) {
-    if (!(record.*member).empty()) return record.*member;
-  }
-  return records.front().*member;
 }
 
 /// For a guard that judges nothing and only raises suspicions.
@@ -60,83 +41,47 @@ GroupTuner::GroupTuner(const TunerConfig& config, std::unique_ptr<Tuner> tuner, 
 
 // --- events of this rank --------------------------------------------------------------------------------------------
 
-void GroupTuner::captureGrew() {
-  if (isSettled()) return watch_.doubt();
-  record_.hasGrown = true;
-}
-
-void GroupTuner::expectLoads(double foregroundSeconds) {
-  record_.loadEstimate = std::max(record_.loadEstimate, foregroundSeconds);
-}
-
-Status GroupTuner::armChanged(const ArmEvent& event) {
-  if (isSettled()) {
-    if (!isDead(event.state) || event.arm != tuner_->current()) return {};
-    isWatching_ = false;  // this copy now differs from the others
-    AG_RETURN_IF_ERROR(tuner_->armChanged(event));
-    for (Action& action : tuner_->advance()) actions_.push_back(std::move(action));
-    return {};
+Status GroupTuner::report(const TunerEvent& event) {
+  if (!isSettled()) {
+    record_.add(event);
+  } else if (const auto* step = std::get_if<StepFinished>(&event)) {
+    watchStep(*step);
+  } else if (const auto* skipped = std::get_if<StepsSkipped>(&event)) {
+    watch_.addSteps(skipped->count, 0);
+  } else if (const auto* change = std::get_if<ArmChanged>(&event)) {
+    return armChangedLate(*change);
+  } else if (std::holds_alternative<CaptureGrew>(event)) {
+    watch_.doubt();
+  } else {
+    record_.add(event);
   }
-  const auto [entry, isNew] = record_.arms.try_emplace(event.arm, event);
-  if (isNew) return {};
-  ArmEvent& sum = entry->second;
-  sum.foregroundSeconds += event.foregroundSeconds;
-  sum.backgroundSeconds += event.backgroundSeconds;
-  if (isDead(sum.state)) return {};
-  sum.state = event.state;
-  sum.reason = event.reason;
   return {};
 }
 
-Status GroupTuner::addArm(ArmSpec spec) {
-  record_.newArms.push_back(std::move(spec));
+Status GroupTuner::armChangedLate(const ArmChanged& event) {
+  if (!isDead(event.state) || event.arm != tuner_->current()) return {};
+  isWatching_ = false;  // this copy now differs from the others
+  AG_RETURN_IF_ERROR(tuner_->report(event));
+  for (Action& action : tuner_->advance()) actions_.push_back(std::move(action));
   return {};
 }
 
-Status GroupTuner::stepFinished(const StepReport& step) {
-  if (isSettled()) {
-    watchStep(step);
-    return {};
-  }
-  if (!record_.step) {
-    record_.step = step;
-    return {};
-  }
-  StepReport& sum = *record_.step;
-  sum.disturbed = sum.disturbed || step.disturbed || sum.arm != step.arm;
-  sum.arm = step.arm;
-  sum.seconds += step.seconds;
-  sum.shape += "+" + step.shape;
-  sum.peakBytes = std::max(sum.peakBytes, step.peakBytes);
-  return {};
-}
-
-void GroupTuner::stepsSkipped(int64_t count, double seconds) {
-  if (isSettled()) return watch_.addSteps(count, 0);
-  record_.numSkipped += count;
-  record_.skippedSeconds += seconds;
-}
-
-Status GroupTuner::resume(std::string_view findings) {
-  record_.findings = findings;
-  return {};
-}
-
-Status GroupTuner::adopt(const std::string& arm) {
-  record_.adopted = arm;
-  return {};
-}
-
-// --- meetings -------------------------------------------------------------------------------------------------------
+// --- rank syncs -----------------------------------------------------------------------------------------------------
 
 std::string GroupTuner::takeRecord() {
   record_.digest = digest_;
   record_.hasCarriedOut = actions_.empty();
-  std::string text = record_.toText();
-  const int64_t numSearches = record_.numSearches;
-  record_ = {};
-  record_.numSearches = numSearches;
-  return text;
+  sent_ = std::exchange(record_, {.sums = {record_.searches()}});
+  sentText_ = sent_.toText();
+  return sentText_;
+}
+
+/// The record of a text. JSON has no infinities, and no bytes that are not UTF-8: of a record with these this rank,
+/// too, uses what the others read.
+StatusOr<RankRecord> GroupTuner::recordOf(const std::string& text) const {
+  const auto mayHave = [&](std::string_view part) { return text.find(part) != std::string::npos; };
+  if (text == sentText_ && !mayHave("null") && !mayHave(kReplacedByte)) return sent_;
+  return RankRecord::parse(text);
 }
 
 std::vector<Action> GroupTuner::takeActions() { return std::exchange(actions_, {}); }
@@ -151,19 +96,19 @@ void GroupTuner::end(std::string reason) {
   }
 }
 
-Status GroupTuner::meet(const std::vector<std::string>& texts) {
+Status GroupTuner::sync(const std::vector<std::string>& texts) {
   std::vector<RankRecord> records;
   Status status;
   for (const std::string& text : texts) {
-    StatusOr<RankRecord> record = RankRecord::parse(text);
-    if (record) {
+    StatusOr<RankRecord> record = recordOf(text);
+    if (record.hasValue()) {
       records.push_back(std::move(record).value());
-    } else if (status) {
+    } else if (status.isOk()) {
       status = record.status();
     }
   }
-  if (status) status = checkMeeting(records);
-  if (!status) {
+  if (status.isOk()) status = checkRecords(records);
+  if (!status.isOk()) {
     end(status.message());
     return status;
   }
@@ -181,9 +126,9 @@ Status GroupTuner::meet(const std::vector<std::string>& texts) {
   return {};
 }
 
-Status GroupTuner::checkMeeting(const std::vector<RankRecord>& records) const {
+Status GroupTuner::checkRecords(const std::vector<RankRecord>& records) const {
   if (records.size() != names_.size()) {
-    return invalidArgument("a meeting of {} ranks has the records of {}", names_.size(), records.size());
+    return invalidArgument("a rank sync of {} ranks has the records of {}", names_.size(), records.size());
   }
   for (size_t rank = 1; rank < records.size(); ++rank) {
     if (records[rank].digest == records.front().digest) continue;
@@ -193,28 +138,25 @@ Status GroupTuner::checkMeeting(const std::vector<RankRecord>& records) const {
 }
 
 void GroupTuner::feed(const std::vector<RankRecord>& records) {
-  feedStart(records);
-  tuner_->stepsSkipped(highest(records, &RankRecord::numSkipped), highest(records, &RankRecord::skippedSeconds));
-  feedCapture(records);
-  for (const ArmSpec& arm : firstSaid(records, &RankRecord::newArms))
-    (void)tuner_->addArm(arm);  // an arm that is
-                                // already known may
-                                // fail
-  if (const std::string& adopted = firstSaid(records, &RankRecord::adopted); !adopted.empty()) {
-    (void)tuner_->adopt(adopted);  // may fail for an arm of another version
+  std::optional<Adopted> adopted;
+  for (const TunerEvent& sum : combineSums(records)) {
+    if (const auto* resumed = std::get_if<Resumed>(&sum)) {
+      findings_ = resumed->findings;
+    } else if (const auto* stored = std::get_if<Adopted>(&sum)) {
+      adopted = *stored;
+    } else {
+      (void)tuner_->report(sum);  // no sum but these two is ever refused
+    }
   }
+  feedCapture(records);
+  const auto first =
+      std::find_if(records.begin(), records.end(), [](const RankRecord& record) { return !record.newArms.empty(); });
+  if (first != records.end()) {
+    for (const ArmSpec& arm : first->newArms) (void)tuner_->report(ArmAdded{arm});  // refused if it is known already
+  }
+  if (adopted) (void)tuner_->report(*adopted);  // refused for an arm of another version
   feedArms(records);
   feedStep(records);
-}
-
-void GroupTuner::feedStart(const std::vector<RankRecord>& records) {
-  tuner_->started(highest(records, &RankRecord::startUpSeconds));
-  tuner_->paused(highest(records, &RankRecord::pausedSeconds));
-  tuner_->shareBudget(highest(records, &RankRecord::numSearches));
-  const double capture = highest(records, &RankRecord::captureEstimate);
-  if (capture >= 0) tuner_->expectCapture(capture);
-  const double loads = highest(records, &RankRecord::loadEstimate);
-  if (loads > 0) tuner_->expectLoads(loads);
 }
 
 /// A capture has finished once all ranks have finished it.
@@ -222,7 +164,6 @@ void GroupTuner::feedCapture(const std::vector<RankRecord>& records) {
   for (size_t rank = 0; rank < records.size(); ++rank) {
     if (records[rank].capture) captures_[rank] = records[rank].capture;
   }
-  if (const std::string& said = firstSaid(records, &RankRecord::findings); !said.empty()) findings_ = said;
   const bool isOver = std::all_of(captures_.begin(), captures_.end(), [](const auto& one) { return one.has_value(); });
   const bool hasGrown =
       std::any_of(records.begin(), records.end(), [](const RankRecord& record) { return record.hasGrown; });
@@ -230,46 +171,50 @@ void GroupTuner::feedCapture(const std::vector<RankRecord>& records) {
     double seconds = 0;
     std::string failure;
     for (size_t rank = 0; rank < captures_.size(); ++rank) {
-      seconds = std::max(seconds, captures_[rank]->seconds);
-      if (failure.empty() && !captures_[rank]->failure.empty())
-        failure = captures_[rank]->failure + " at " + names_[rank];
+      seconds = std::max(seconds, captures_[rank]->foregroundSeconds);
+      const std::string& reason = captures_[rank]->reason;
+      if (failure.empty() && !reason.empty()) failure = reason + " at " + names_[rank];
       captures_[rank].reset();
     }
-    failure.empty() ? tuner_->captureFinished(seconds) : tuner_->captureFailed(failure, seconds);
+    const TunerEvent result =
+        failure.empty() ? TunerEvent(CaptureFinished{seconds}) : TunerEvent(CaptureFailed{failure, seconds});
+    (void)tuner_->report(result);
   }
   if (hasGrown) {
-    tuner_->captureGrew();
+    (void)tuner_->report(CaptureGrew{});
     armsOfRanks_.clear();
   }
-  if ((isOver || hasGrown) && !findings_.empty()) (void)tuner_->resume(std::exchange(findings_, {}));
+  if ((isOver || hasGrown) && !findings_.empty()) {
+    (void)tuner_->report(Resumed{std::exchange(findings_, {})});
+  }
 }
 
 void GroupTuner::feedArms(const std::vector<RankRecord>& records) {
-  std::map<std::string, ArmEvent> costs;
+  std::map<std::string, ArmChanged> costs;
   for (size_t rank = 0; rank < records.size(); ++rank) {
     for (const auto& [name, event] : records[rank].arms) {
-      ArmEvent& latest = ofRanks(name)[rank];
+      ArmChanged& latest = ofRanks(name)[rank];
       if (!isDead(latest.state)) latest = event;
-      ArmEvent& cost = costs[name];
+      ArmChanged& cost = costs[name];
       cost.backgroundSeconds = std::max(cost.backgroundSeconds, event.backgroundSeconds);
       cost.foregroundSeconds = std::max(cost.foregroundSeconds, event.foregroundSeconds);
     }
   }
   for (const auto& [name, cost] : costs) {
-    ArmEvent event = combined(name);
+    ArmChanged event = combined(name);
     event.backgroundSeconds = cost.backgroundSeconds;
     event.foregroundSeconds = cost.foregroundSeconds;
-    (void)tuner_->armChanged(event);  // may fail for an arm that only one rank knows
+    (void)tuner_->report(event);  // refused for an arm that only one rank knows
   }
 }
 
 /// The arm is out if it is out at one rank; else it has the least advanced state of all ranks.
-ArmEvent GroupTuner::combined(const std::string& arm) const {
-  const std::vector<ArmEvent>& ranks = armsOfRanks_.at(arm);
-  ArmEvent least = ranks.front();
+ArmChanged GroupTuner::combined(const std::string& arm) const {
+  const std::vector<ArmChanged>& ranks = armsOfRanks_.at(arm);
+  ArmChanged least = ranks.front();
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (isDead(ranks[rank].state)) {
-      ArmEvent out = ranks[rank];
+      ArmChanged out = ranks[rank];
       out.reason += " (" + names_[rank] + ")";
       return out;
     }
@@ -279,7 +224,7 @@ ArmEvent GroupTuner::combined(const std::string& arm) const {
 }
 
 void GroupTuner::feedStep(const std::vector<RankRecord>& records) {
-  StepReport slowest;
+  StepFinished slowest;
   bool isOneStep = !hasSwitched_;
   for (const RankRecord& record : records) {
     isOneStep = isOneStep && record.step && record.step->arm == records.front().step->arm;
@@ -289,10 +234,10 @@ void GroupTuner::feedStep(const std::vector<RankRecord>& records) {
     slowest.disturbed = slowest.disturbed || record.step->disturbed;
   }
   if (slowest.seconds <= 0) return;
-  if (!isOneStep) return tuner_->stepsSkipped(1, slowest.seconds);
+  if (!isOneStep) return void(tuner_->report(StepsSkipped{1, slowest.seconds}));
   slowest.arm = records.front().step->arm;
   slowest.shape = records.front().step->shape;
-  (void)tuner_->stepFinished(slowest);  // may fail for an unknown arm
+  (void)tuner_->report(slowest);  // refused for an unknown arm
 }
 
 void GroupTuner::plan() {
@@ -320,7 +265,7 @@ void GroupTuner::plan() {
     isWatching_ = tuner_->decision()->arm != kEagerArm;
   }
   const int64_t quiet = asked.empty() && !isRechecking_ ? tuner_->quietSteps() : 0;
-  numQuiet_ = quiet == Tuner::kForever ? kMaxQuietMeetings : std::min(quiet, kMaxQuietMeetings);
+  numQuiet_ = quiet == Tuner::kForever ? kMaxQuietSyncs : std::min(quiet, kMaxQuietSyncs);
 }
 
 /// Updates the digest and the state of ranks by an action that the tuner asks for.
@@ -329,11 +274,12 @@ void GroupTuner::note(const Action& action) {
   if (action.kind == ActionKind::kRun) hasSwitched_ = true;
   if (action.kind != ActionKind::kCompile && action.kind != ActionKind::kLoad) return;
   const ArmState begun = action.kind == ActionKind::kCompile ? ArmState::kCompiling : ArmState::kLoading;
-  for (ArmEvent& event : ofRanks(action.arm)) event.state = begun;
+  for (ArmChanged& event : ofRanks(action.arm)) event.state = begun;
 }
 
-std::vector<ArmEvent>& GroupTuner::ofRanks(const std::string& arm) {
-  const auto [entry, isNew] = armsOfRanks_.try_emplace(arm, names_.size(), ArmEvent{arm, ArmState::kWaiting, "", 0, 0});
+std::vector<ArmChanged>& GroupTuner::ofRanks(const std::string& arm) {
+  const auto [entry, isNew] =
+      armsOfRanks_.try_emplace(arm, names_.size(), ArmChanged{arm, ArmState::kWaiting, "", 0, 0});
   return entry->second;
 }
 
@@ -347,7 +293,7 @@ void GroupTuner::startWatch() {
   watch_.start(tuner_->decision()->isFromDatabase, tuner_->stepLimits());
 }
 
-void GroupTuner::watchStep(const StepReport& step) {
+void GroupTuner::watchStep(const StepFinished& step) {
   if (!isWatching_) return;
   watch_.addSteps(1, 0);
   if (step.disturbed || step.arm != tuner_->current()) return;
@@ -356,7 +302,7 @@ void GroupTuner::watchStep(const StepReport& step) {
 }
 
 void GroupTuner::recheck() {
-  record_ = {.leaving = std::move(record_.leaving), .numSearches = record_.numSearches};
+  record_ = {.leaving = std::move(record_.leaving), .sums = {record_.searches()}};
   if (!isSuspicious()) leave("its candidate failed");
   isRechecking_ = true;
   watch_.forgoBurst();

@@ -2,14 +2,14 @@
 // GroupTuner: one tuner for all ranks of a group, with a copy at each rank.
 //
 // A Tuner is deterministic: copies that get the same input ask for the same actions. So a rank keeps its events in a
-// record. At a *meeting*, a step border that all ranks reach in the same state, the ranks exchange their records. Each
-// rank combines all records and feeds them to its copy. The actions that the copy then asks for apply at every rank
-// from the next border on. There is no leader whose loss would matter, and no clock, thread, socket or store here: the
-// driver exchanges texts (python/agspeed/distributed/meetings.py).
+// record. At a *rank sync*, a step border that all ranks reach in the same state, the ranks exchange their records.
+// Each rank combines all records and feeds them to its copy. The actions that the copy then asks for apply at every
+// rank from the next border on. There is no leader whose loss would matter, and no clock, thread, socket or store here:
+// the driver exchanges texts (python/agspeed/distributed/rank_sync.py).
 //
-//   group.stepFinished({.arm = "eager", .seconds = 0.0021, .shape = "8x128"});       // recorded
+//   group.report(StepFinished{.arm = "eager", .seconds = 0.0021, .shape = "8x128"});       // recorded
 //   std::string mine = group.takeRecord();  // exchange, in the same step at all ranks
-//   AG_RETURN_IF_ERROR(group.meet(records));
+//   AG_RETURN_IF_ERROR(group.sync(records));
 //   for (const Action& action : group.takeActions()) carryOut(action);               // at the next border
 //
 // Records combine as follows. Times and memory are the highest of any rank, because all wait for the slowest. An arm
@@ -17,9 +17,9 @@
 // only one rank (new arms, an earlier run's findings, a stored decision) is taken from the lowest rank that has it.
 //
 // A decision takes two steps: first kRefine, to which ranks may answer with new arms, then kDecide. After that there
-// are no meetings. Each rank watches its own steps, which become slower if any rank's steps do. A candidate that fails
+// are no syncs. Each rank watches its own steps, which become slower if any rank's steps do. A candidate that fails
 // at one rank rolls back only that rank. Once all ranks are suspicious (the driver finds out) they call recheck(), and
-// meetings resume until the decision is confirmed or rolled back. The group ends if a rank leaves, if copies differ (by
+// syncs resume until the decision is confirmed or rolled back. The group ends if a rank leaves, if copies differ (by
 // their digests) or if an exchange fails: see isOverBecause(). During a recheck these end only the recheck.
 // Thread-safety: none.
 #pragma once
@@ -43,52 +43,37 @@ class GroupTuner {
   /// Returns: as Tuner::create; invalid argument with fewer than two ranks.
   static StatusOr<std::unique_ptr<GroupTuner>> create(TunerConfig config, std::vector<std::string> names);
 
-  // Events, see Tuner. They are recorded for the next meeting. After the last meeting they are ignored, except that a
-  // failure of the chosen arm is answered at once.
-  void started(double foregroundSeconds) { record_.startUpSeconds += foregroundSeconds; }
-  void captureFinished(double foregroundSeconds) { record_.capture = {"", foregroundSeconds}; }
-  void captureFailed(const std::string& reason, double foregroundSeconds) {
-    record_.capture = {reason, foregroundSeconds};
-  }
-  void captureGrew();
-  void expectCapture(double foregroundSeconds) { record_.captureEstimate = foregroundSeconds; }
-  void expectLoads(double foregroundSeconds);
-  Status armChanged(const ArmEvent& event);
-  Status addArm(ArmSpec spec);
-  /// Several steps of one arm between two meetings count as one step.
-  Status stepFinished(const StepReport& step);
-  void stepsSkipped(int64_t count, double seconds);
-  Status resume(std::string_view findings);
-  void paused(double foregroundSeconds) { record_.pausedSeconds += foregroundSeconds; }
-  Status adopt(const std::string& arm);
-  void shareBudget(int64_t numSearches) { record_.numSearches = numSearches; }
-  /// This rank stops tuning; the next meeting informs the others.
+  /// Records an event for the next sync. Several steps of one arm between two syncs count as one step. After the last
+  /// sync most events are of no use, but a failure of the chosen arm is answered at once.
+  /// Returns: as Tuner::report, if it is answered.
+  Status report(const TunerEvent& event);
+  /// This rank stops tuning; the next sync informs the others.
   void leave(std::string reason) { record_.leaving = std::move(reason); }
 
-  // Meetings ----------------------------------------------------------------------------------------------------------
-  /// This rank's record, as text; later events go into the record of the next meeting.
+  // Rank syncs --------------------------------------------------------------------------------------------------------
+  /// This rank's record, as text; later events go into the record of the next sync.
   std::string takeRecord();
-  /// `records`: the texts of takeRecord() at all ranks for this meeting, by rank.
+  /// `records`: the texts of takeRecord() at all ranks for this sync, by rank.
   /// Returns: invalid argument for a wrong number of records or an unreadable one; this ends the group.
-  Status meet(const std::vector<std::string>& records);
-  /// The exchange failed, or the driver knows that no meeting will follow.
+  Status sync(const std::vector<std::string>& records);
+  /// The exchange failed, or the driver knows that no sync will follow.
   void end(std::string reason);
-  /// All ranks are suspicious, and call this at the same step. Meetings follow, as in tuning.
+  /// All ranks are suspicious, and call this at the same step. Syncs follow, as in tuning.
   void recheck();
   /// The others are not suspicious: this rank continues to watch, and becomes suspicious again later.
   void postponeRecheck() { watch_.postponeBurst(); }
-  /// The actions of all meetings since the last call, in order.
+  /// The actions of all syncs since the last call, in order.
   std::vector<Action> takeActions();
-  /// How many of the next meetings would exchange nothing, by the latest one; each rank skips them.
-  int64_t numQuietMeetings() const { return numQuiet_; }
+  /// How many of the next syncs would exchange nothing, by the latest one; each rank skips them.
+  int64_t numQuietSyncs() const { return numQuiet_; }
 
   // Queries -----------------------------------------------------------------------------------------------------------
   /// Empty while the group tunes and after a decision, else why it has ended.
   const std::string& isOverBecause() const { return over_; }
   bool isOver() const { return !over_.empty(); }
-  /// Whether the latest meeting asked for kRefine.
+  /// Whether the latest sync asked for kRefine.
   bool isRefining() const { return isRefining_; }
-  /// Whether no meeting follows for now: the group has decided or ended.
+  /// Whether no sync follows for now: the group has decided or ended.
   bool isSettled() const { return (isDecided_ && !isRechecking_) || isOver(); }
   bool isRechecking() const { return isRechecking_; }
   /// Whether this rank doubts the decision, by its own steps or because it was never measured in this job.
@@ -100,30 +85,33 @@ class GroupTuner {
  private:
   GroupTuner(const TunerConfig& config, std::unique_ptr<Tuner> tuner, std::vector<std::string> names);
 
-  Status checkMeeting(const std::vector<RankRecord>& records) const;
+  Status armChangedLate(const ArmChanged& event);
+  StatusOr<RankRecord> recordOf(const std::string& text) const;
+  Status checkRecords(const std::vector<RankRecord>& records) const;
   void feed(const std::vector<RankRecord>& records);
-  void feedStart(const std::vector<RankRecord>& records);
   void feedCapture(const std::vector<RankRecord>& records);
   void feedArms(const std::vector<RankRecord>& records);
   void feedStep(const std::vector<RankRecord>& records);
-  ArmEvent combined(const std::string& arm) const;
+  ArmChanged combined(const std::string& arm) const;
   void plan();
   void note(const Action& action);
   void startWatch();
-  void watchStep(const StepReport& step);
-  std::vector<ArmEvent>& ofRanks(const std::string& arm);
+  void watchStep(const StepFinished& step);
+  std::vector<ArmChanged>& ofRanks(const std::string& arm);
 
   std::unique_ptr<Tuner> tuner_;
   std::vector<std::string> names_;
-  RankRecord record_;                                         ///< for the next meeting
-  std::vector<Action> actions_;                               ///< actions that were not taken yet
-  std::map<std::string, std::vector<ArmEvent>> armsOfRanks_;  ///< by arm, then rank: its state there
-  std::vector<std::optional<RankRecord::Capture>> captures_;  ///< by rank, of the running capture
-  std::string findings_;                                      ///< to resume from once graphs exist
+  RankRecord record_;                                           ///< for the next sync
+  RankRecord sent_;                                             ///< what takeRecord() returned last ...
+  std::string sentText_;                                        ///< ... and its text
+  std::vector<Action> actions_;                                 ///< actions that were not taken yet
+  std::map<std::string, std::vector<ArmChanged>> armsOfRanks_;  ///< by arm, then rank: its state there
+  std::vector<std::optional<CaptureFailed>> captures_;          ///< by rank, of the running capture
+  std::string findings_;                                        ///< to resume from once graphs exist
   uint64_t digest_;
   int64_t numQuiet_ = 0;
-  bool isRefining_ = false;   ///< whether the next meeting brings the answers to kRefine
-  bool hasSwitched_ = false;  ///< the latest meeting changed the arm; the running step uses the old one
+  bool isRefining_ = false;   ///< whether the next sync brings the answers to kRefine
+  bool hasSwitched_ = false;  ///< the latest sync changed the arm; the running step uses the old one
   bool isDecided_ = false;
   std::string over_;
 

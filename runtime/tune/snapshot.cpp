@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Tuner's state as JSON for the report and the database, and the findings of earlier processes.
+// The Tuner's state as JSON for the report and the database.
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -46,6 +46,7 @@ Json armJson(const Arm& arm, double confidence) {
                {"state", toString(arm.state)},
                {"verdict", toString(arm.verdict)},
                {"reason", arm.reason},
+               {"is_too_large", arm.isTooLarge},
                {"steps", arm.numSteps},
                {"seconds", samplesJson(arm.seconds)},
                {"ratio", comparisonJson(arm.versusEager, confidence)},
@@ -79,27 +80,26 @@ Json ledgerJson(const Ledger& ledger) {
           {"allowance_seconds", finite(ledger.allowanceSeconds())}};
 }
 
-}  // namespace
-
-/// Median of eager's runs in all pairs; nothing if there are no pairs.
-std::optional<double> Tuner::eagerPairedSeconds() const {
+/// Median of eager's runs in all pairs; null if there are no pairs.
+Json eagerPairedSeconds(const ArmSet& arms, const DriftGuard& guard) {
   std::vector<double> seconds;
   const auto add = [&](const Comparison& comparison) {
     for (const RunPair& pair : comparison.pairs()) seconds.push_back(pair.reference);
   };
-  for (const Arm& arm : arms_) add(arm.versusEager);
-  add(guard_.recheck());
-  if (seconds.empty()) return std::nullopt;
-  return median(std::move(seconds));
+  for (const Arm& arm : arms) add(arm.versusEager);
+  add(guard.recheck());
+  return seconds.empty() ? Json(nullptr) : finite(median(std::move(seconds)));
 }
+
+}  // namespace
 
 std::string Tuner::snapshot() const {
   Json arms = Json::array();
   for (const Arm& arm : arms_) arms.push_back(armJson(arm, config_.confidence));
   Json shapes = Json::array();
-  for (size_t i = 0; i < shapes_.size(); ++i) {
-    const std::optional<double> eager = arms_[kEager].typicalSeconds(static_cast<int32_t>(i));
-    shapes.push_back({{"shape", shapes_[i]}, {"eager_seconds", eager ? Json(*eager) : Json(nullptr)}});
+  for (size_t i = 0; i < shapes_.names().size(); ++i) {
+    const std::optional<double> eager = arms_.eager().typicalSeconds(static_cast<int32_t>(i));
+    shapes.push_back({{"shape", shapes_.names()[i]}, {"eager_seconds", eager ? Json(*eager) : Json(nullptr)}});
   }
   Json timeline = Json::array();
   for (const TimelineEntry& entry : timeline_) {
@@ -115,11 +115,11 @@ std::string Tuner::snapshot() const {
                {"status", status()},
                {"reason", statusReason()},
                {"current", current()},
-               {"incumbent", arms_[incumbent_].spec.name},
+               {"incumbent", arms_.best().spec.name},
                {"decision", decision_ ? decisionJson(*decision_, config_.confidence) : Json(nullptr)},
                {"arms", std::move(arms)},
                {"shapes", std::move(shapes)},
-               {"eager_paired_seconds", finite(eagerPairedSeconds().value_or(std::nan("")))},
+               {"eager_paired_seconds", eagerPairedSeconds(arms_, guard_)},
                {"resumed_pairs", numResumedPairs()},
                {"ledger", ledgerJson(ledger_)},
                {"guard",
@@ -145,47 +145,11 @@ std::string Tuner::decisionRecord() const {
   const Json json = {{"arm", decision_->arm},
                      {"reason", decision_->reason},
                      {"ratio", decision_->ratio ? toJson(*decision_->ratio, config_.confidence) : Json(nullptr)},
-                     {"eager_seconds", eagerStepSeconds()},
+                     {"eager_seconds", arms_.eagerSeconds()},
                      {"slowdown_seconds", ledger_.slowdownSeconds()},
                      {"mode", toString(config_.mode)},
                      {"arms", std::move(arms)}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::string Tuner::findings() const {
-  std::vector<ArmFindings> found = earlier_;
-  for (const Arm& arm : arms_) {
-    ArmFindings findings = findingsOf(arm);
-    if (!findings.isEmpty()) found.push_back(std::move(findings));
-  }
-  return toText(found);
-}
-
-Status Tuner::resume(std::string_view findings) {
-  if (phase_ != Phase::kTuning)
-    return invalidArgument("tuner: earlier findings are of use between capture and decision");
-  AG_ASSIGN_OR_RETURN(earlier_, parseFindings(findings));
-  for (size_t arm = 1; arm < arms_.size(); ++arm) takeEarlier(arms_[arm]);
-  log("resume", "", formatText("{} pairs of an earlier run", numResumedPairs()));
-  return {};
-}
-
-/// An arm that lost to an arm that does not exist here is open, because nothing could revive it otherwise.
-void Tuner::takeEarlier(Arm& arm) {
-  const auto found = std::find_if(earlier_.begin(), earlier_.end(),
-                                  [&](const ArmFindings& findings) { return findings.name == arm.spec.name; });
-  if (found == earlier_.end()) return;
-  ArmFindings findings = std::move(*found);
-  earlier_.erase(found);
-  if (arm.isDead() || arm.verdict != Verdict::kOpen || arm.versusEager.numPairs() > 0) return;
-  if (!findings.beatenBy.empty() && !findArm(findings.beatenBy)) findings.isLost = false;
-  restore(findings, arm);
-}
-
-int32_t Tuner::numResumedPairs() const {
-  int32_t count = 0;
-  for (const Arm& arm : arms_) count += arm.versusEager.numEarlier() + arm.duel.numEarlier();
-  return count;
 }
 
 }  // namespace agspeed::runtime::tune

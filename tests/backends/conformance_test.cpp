@@ -25,7 +25,7 @@ std::shared_ptr<const runtime::KernelLibrary> buildWith(const Backend& backend, 
   compiler::CompileOptions options;
   options.device.kind = backend.device;
   auto library = backend.build({cluster}, options, stats);
-  if (!library.isOk()) {
+  if (!library.hasValue()) {
     ADD_FAILURE() << library.status().toString() << "\n" << cluster.toString();
     return nullptr;
   }
@@ -93,8 +93,8 @@ class Conformance : public ::testing::TestWithParam<Backend> {
 
 Cluster parse(const std::string& text) {
   StatusOr<Cluster> cluster = Cluster::parse(text);
-  EXPECT_TRUE(cluster.isOk()) << cluster.status().toString();
-  return cluster.isOk() ? *cluster : Cluster{};
+  EXPECT_TRUE(cluster.hasValue()) << cluster.status().toString();
+  return cluster.hasValue() ? *cluster : Cluster{};
 }
 
 // A flat kernel with one float operation.

@@ -22,8 +22,8 @@ constexpr int64_t kBeyond32Bits = (int64_t{1} << 33) + 5;
 
 Cluster parse(const std::string& text) {
   StatusOr<Cluster> cluster = Cluster::parse(text);
-  EXPECT_TRUE(cluster.isOk()) << cluster.status().toString();
-  return cluster.isOk() ? *cluster : Cluster{};
+  EXPECT_TRUE(cluster.hasValue()) << cluster.status().toString();
+  return cluster.hasValue() ? *cluster : Cluster{};
 }
 
 // y = -x, column by column.
@@ -55,8 +55,8 @@ class DeviceLaunch : public ::testing::Test {
     options.device = {Device::Kind::kCuda, 0};
     runtime::CompileStats stats;
     auto library = (*findBackend("", options.device))->build({cluster}, options, stats);
-    EXPECT_TRUE(library.isOk()) << library.status().toString();
-    return library.isOk() ? *library : nullptr;
+    EXPECT_TRUE(library.hasValue()) << library.status().toString();
+    return library.hasValue() ? *library : nullptr;
   }
 
   void run(const runtime::KernelLibrary& library, const std::vector<void*>& pointers,
@@ -185,10 +185,10 @@ TEST(LaunchShapes, MoreParametersThanALaunchTakesAreRefused) {
 
 TEST(LaunchShapes, GridsGrowWithTheTensorUpToWhatAGpuHas) {
   auto plan = nvptx::planKernel(negation("f32"));
-  ASSERT_TRUE(plan.isOk());
+  ASSERT_TRUE(plan.hasValue());
   const int64_t integers[] = {0, 1, 1};
   auto shape = nvptx::shapeLaunch(*plan, integers, 0, kBeyond32Bits);
-  ASSERT_TRUE(shape.isOk()) << shape.status().toString();
+  ASSERT_TRUE(shape.hasValue()) << shape.status().toString();
   const int64_t perBlock = int64_t{nvptx::kFlatThreads} * plan->lanes;
   EXPECT_EQ(shape->numBlocks, (kBeyond32Bits + perBlock - 1) / perBlock);
   const Status tooMany = nvptx::shapeLaunch(*plan, integers, 0, (int64_t{1} << 42) + 1).status();

@@ -69,9 +69,9 @@ StatusOr<Loaded> compileOn(const std::string& device, const std::string& nodes, 
 }
 
 std::vector<at::Tensor> tensorsOf(const StatusOr<std::vector<Argument>>& outputs) {
-  EXPECT_TRUE(outputs.isOk()) << outputs.status().toString();
+  EXPECT_TRUE(outputs.hasValue()) << outputs.status().toString();
   std::vector<at::Tensor> tensors;
-  if (!outputs.isOk()) return tensors;
+  if (!outputs.hasValue()) return tensors;
   for (const Argument& output : *outputs) tensors.push_back(std::get<at::Tensor>(output));
   return tensors;
 }
@@ -94,8 +94,8 @@ class Nvptx : public ::testing::Test {
   void expectAsReference(const std::string& nodes, const std::vector<at::Tensor>& inputs, double tolerance = 2e-6) {
     auto onGpu = compileOn("cuda:0", nodes);
     auto oracle = compileOn("cpu", nodes, "reference");
-    ASSERT_TRUE(onGpu.isOk()) << onGpu.status().toString();
-    ASSERT_TRUE(oracle.isOk()) << oracle.status().toString();
+    ASSERT_TRUE(onGpu.hasValue()) << onGpu.status().toString();
+    ASSERT_TRUE(oracle.hasValue()) << oracle.status().toString();
     EXPECT_GT((*onGpu)->stats().numKernels, 0);
     std::vector<at::Tensor> moved;
     for (const at::Tensor& input : inputs) moved.push_back(toCuda(input));
@@ -145,7 +145,7 @@ TEST_F(Nvptx, CallsStayCallsInTheStreamsOrder) {
 
 TEST_F(Nvptx, KernelsAreQueuedOnTheCallersStreamAndNotWaitedFor) {
   auto compiled = compileOn("cuda:0", kElementwise);
-  ASSERT_TRUE(compiled.isOk()) << compiled.status().toString();
+  ASSERT_TRUE(compiled.hasValue()) << compiled.status().toString();
   const at::Tensor x = toCuda(at::randn({5, 37})), y = toCuda(at::randn({37}));
   void* stream = fake_gpu::makeStream();
   setCurrentStream(stream);
@@ -159,7 +159,7 @@ TEST_F(Nvptx, KernelsAreQueuedOnTheCallersStreamAndNotWaitedFor) {
 
 TEST_F(Nvptx, InputsOfAnotherDeviceAreRefusedBeforeAnythingRuns) {
   auto compiled = compileOn("cuda:0", kElementwise);
-  ASSERT_TRUE(compiled.isOk()) << compiled.status().toString();
+  ASSERT_TRUE(compiled.hasValue()) << compiled.status().toString();
   const Status status =
       AtenExecutable::run(*(*compiled)->entry("forward"), {toCuda(at::randn({5, 37})), at::randn({37})}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
@@ -173,7 +173,7 @@ TEST_F(Nvptx, NumbersFromTheHostReachOperatorsOnly) {
                             call("mul", "aten.mul.Tensor", ref("x") + "," + ref("n"), "4, 8") +
                             call("exp", "aten.exp.default", ref("mul"), "4, 8") + output(ref("exp"));
   auto compiled = compileOn("cuda:0", nodes);
-  ASSERT_TRUE(compiled.isOk()) << compiled.status().toString();
+  ASSERT_TRUE(compiled.hasValue()) << compiled.status().toString();
   EXPECT_EQ((*compiled)->stats().numExternalOperators, 1);
   EXPECT_EQ((*compiled)->stats().numCompiledOperators, 1);
   const at::Tensor x = at::randn({4, 8}), number = at::scalar_tensor(0.5);
@@ -193,7 +193,7 @@ TEST_F(Nvptx, ConstantsAreWhereTheGraphHasThem) {
     return std::vector<std::byte>(begin, begin + values.size() * sizeof(float));
   };
   auto compiled = compileOn("cuda:0", nodes, "", "", {{"forward", {bytesOf({10, 20, 30}), bytesOf({2})}}});
-  ASSERT_TRUE(compiled.isOk()) << compiled.status().toString();
+  ASSERT_TRUE(compiled.hasValue()) << compiled.status().toString();
   const at::Tensor x = at::tensor({1.0f, 2.0f, 3.0f});
   EXPECT_TRUE(at::equal(runOn(*compiled, {toCuda(x)}).at(0).cpu(), at::tensor({8.0f, 16.0f, 24.0f})));
 }
@@ -216,7 +216,7 @@ TEST_F(Nvptx, DropoutStaysEagersCall) {
                            ", 0], " + tensorType("64") + "},";
   auto compiled = compileOn(
       "cuda:0", input("x", "64") + mask + call("exp", "aten.exp.default", ref("item"), "64") + output(ref("exp")));
-  ASSERT_TRUE(compiled.isOk()) << compiled.status().toString();
+  ASSERT_TRUE(compiled.hasValue()) << compiled.status().toString();
   const at::Tensor x = at::randn({64});
   at::manual_seed(3);
   const at::Tensor actual = runOn(*compiled, {toCuda(x)}).at(0).cpu();
@@ -255,7 +255,7 @@ TEST_F(Nvptx, EachErrorOfTheDriverIsAnErrorOfItsCall) {
     auto compiled = compileOn("cuda:0", kElementwise);
     Status status = compiled.status();
     if (isLaunch) {
-      ASSERT_TRUE(compiled.isOk()) << status.toString();
+      ASSERT_TRUE(compiled.hasValue()) << status.toString();
       fake_gpu::fail(each.symbol, each.result);
       const std::vector<Argument> inputs = {toCuda(at::randn({5, 37})), toCuda(at::randn({37}))};
       status = AtenExecutable::run(*(*compiled)->entry("forward"), inputs).status();
@@ -276,7 +276,7 @@ class OutOfMemory : public Nvptx {
     const std::vector<float> shift = {1, 2, 3, 4};
     const auto* bytes = reinterpret_cast<const std::byte*>(shift.data());
     auto compiled = compileOn("cuda:0", kNodes, "", "", {{"forward", {{bytes, bytes + 16}}}});
-    if (!compiled.isOk()) return compiled.status();
+    if (!compiled.hasValue()) return compiled.status();
     const auto run = [&] { return AtenExecutable::run(*(*compiled)->entry("forward"), {toCuda(x_), toCuda(w_)}); };
     const Status status = run().status();
     stopFailing();

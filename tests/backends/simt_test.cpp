@@ -35,14 +35,14 @@ int64_t fromEnvironment(const char* name, int64_t fallback) {
 Library buildWith(const Backend& backend, const Cluster& cluster) {
   runtime::CompileStats stats;
   auto library = backend.build({cluster}, compiler::CompileOptions(), stats);
-  EXPECT_TRUE(library.isOk()) << library.status().toString() << "\n" << cluster.toString();
-  return library.isOk() ? *library : nullptr;
+  EXPECT_TRUE(library.hasValue()) << library.status().toString() << "\n" << cluster.toString();
+  return library.hasValue() ? *library : nullptr;
 }
 
 // Describes what is wrong with the kernels of a random cluster; empty if nothing is.
 std::string wrongWith(uint64_t seed) {
   Cluster cluster = testing::randomCluster(seed, Arithmetic::kExact);
-  if (Status status = cluster.verify(); !status) return status.toString() + "\n" + cluster.toString();
+  if (Status status = cluster.verify(); !status.isOk()) return status.toString() + "\n" + cluster.toString();
   Library library = buildWith(simt::kBackend, cluster);
   Library oracle = buildWith(reference::kBackend, cluster);
   if (!library || !oracle) return "it does not compile\n" + cluster.toString();
@@ -75,8 +75,8 @@ TEST(Simt, RandomClustersAgreeWithTheReference) {
 
 Cluster parse(const char* text) {
   StatusOr<Cluster> cluster = Cluster::parse(text);
-  EXPECT_TRUE(cluster.isOk()) << cluster.status().toString();
-  return cluster.isOk() ? *cluster : Cluster{};
+  EXPECT_TRUE(cluster.hasValue()) << cluster.status().toString();
+  return cluster.hasValue() ? *cluster : Cluster{};
 }
 
 // x minus its row's mean, over its largest magnitude: two phases of reductions.
@@ -115,7 +115,7 @@ struct Outcome {
 // Runs twoPhases() over kRows rows after changing the kernel's code.
 Outcome runMutant(const simt::Mutation& mutate, nvptx::Entry entry, int64_t columns, uint32_t threads) {
   auto module = simt::compileForHost(twoPhases(), "kernel", mutate);
-  if (!module.isOk()) return {module.status(), {}};
+  if (!module.hasValue()) return {module.status(), {}};
   std::vector<float> x = input(columns);
   std::vector<float> y(x.size());
   int64_t parameters[] = {reinterpret_cast<int64_t>(x.data()),
@@ -241,12 +241,12 @@ TEST(Simt, AnOutputMayBeAnInput) {
 TEST(Simt, PtxIsLoadedByTheClusterItNames) {
   auto ptx = nvptx::emitPtx(twoPhases(), "ag_kernel_1", {9, 0}, compiler::CompileOptions());
   if (!nvptx::hasPtxTarget()) GTEST_SKIP() << ptx.status().message();
-  ASSERT_TRUE(ptx.isOk()) << ptx.status().toString();
+  ASSERT_TRUE(ptx.hasValue()) << ptx.status().toString();
   auto module = simt::loadModule(*ptx);
-  ASSERT_TRUE(module.isOk()) << module.status().toString();
+  ASSERT_TRUE(module.hasValue()) << module.status().toString();
   EXPECT_EQ((*module)->functions(), (std::vector<std::string>{"ag_kernel_1_resident", "ag_kernel_1_loop"}));
   EXPECT_EQ((*module)->parameterBytes("ag_kernel_1_loop"), 80u);
-  EXPECT_FALSE(simt::loadModule(".version 7.0").isOk());
+  EXPECT_FALSE(simt::loadModule(".version 7.0").hasValue());
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ TEST_F(PassTraceTest, ListsTimingsInTheOrderOfPasses) {
 TEST_F(PassTraceTest, WritesAndPrintsNothingWithoutAFolder) {
   PassTrace trace("", "forward-", ".ag");
   trace.dump("dce", []() -> std::string {
-    ADD_FAILURE() << "printed for nobody";
+    ADD_FAILURE() << "printed without a folder";
     return "";
   });
   trace.dumpTimings();

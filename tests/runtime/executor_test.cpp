@@ -87,7 +87,7 @@ struct Fixture {
     executable->entries["forward"] = std::move(program);
     executable->kernels = std::make_shared<FunctionLibrary>(std::vector<KernelFunction>{&scaleKernel});
     auto made = Executor::create(executable, "forward", backend, std::make_shared<ArenaPool>());
-    EXPECT_TRUE(made.isOk()) << made.status().message();
+    EXPECT_TRUE(made.hasValue()) << made.status().message();
     executor = std::move(made).value();
   }
 };

@@ -21,7 +21,7 @@ TEST(Resolve, EvaluatesEverySizeForTheSymbols) {
   b.program.arenaBytes = n * 16;
   b.kernel(0, {x, a}, {n, n * 2}, n, SymExpr(0));
   auto resolved = resolve(b.program, {5});
-  ASSERT_TRUE(resolved.isOk()) << resolved.status().message();
+  ASSERT_TRUE(resolved.hasValue()) << resolved.status().message();
   EXPECT_THAT((*resolved)->layouts[x].sizes, ElementsAre(5, 3));
   EXPECT_THAT((*resolved)->layouts[x].strides, ElementsAre(3, 1));
   EXPECT_EQ((*resolved)->layouts[x].bytes, 5 * 3 * 8);
@@ -37,7 +37,7 @@ TEST(Resolve, BytesFollowTheStridesNotTheElementCount) {
   b.input({DType::kF32, {SymExpr(2), SymExpr(3)}, {SymExpr(10), SymExpr(2)}});
   b.input({DType::kF32, {SymExpr(0), SymExpr(3)}, {SymExpr(3), SymExpr(1)}});
   auto resolved = resolve(b.program, {});
-  ASSERT_TRUE(resolved.isOk());
+  ASSERT_TRUE(resolved.hasValue());
   EXPECT_EQ((*resolved)->layouts[0].bytes, (10 + 2 * 2 + 1) * 4);
   EXPECT_EQ((*resolved)->layouts[1].bytes, 0);
 }
@@ -52,7 +52,7 @@ TEST(Resolve, RejectsAnArenaValueThatDoesNotFit) {
 TEST(Resolve, RejectsAnUnboundSymbolAndANegativeSize) {
   ProgramBuilder b;
   b.input(contiguous(DType::kF32, {SymExpr::symbol(0) - 4}));
-  EXPECT_FALSE(resolve(b.program, {}).isOk());
+  EXPECT_FALSE(resolve(b.program, {}).hasValue());
   EXPECT_THAT(resolve(b.program, {1}).status().message(), HasSubstr("-3"));
 }
 

@@ -55,8 +55,11 @@ Status buildRsub(OpImport& op) { return buildScaledSum(op, "b", "a", -1); }
 Status buildDivMode(OpImport& op) {
   AG_ASSIGN_OR_RETURN(TensorType type, op.resultType());
   if (!isFloat(type.dtype)) return unsupported("integer division is left to ATen");
-  AG_ASSIGN_OR_RETURN(Operands operands, loadOperands(op));
   std::string mode = op.text("rounding_mode");
+  // ATen rounds the quotient to the type first: 17.98 is 18 in bfloat16 then.
+  const bool is16Bit = type.dtype == DType::kF16 || type.dtype == DType::kBF16;
+  if (is16Bit && mode == "trunc") return unsupported("16-bit division that rounds is left to ATen");
+  AG_ASSIGN_OR_RETURN(Operands operands, loadOperands(op));
   return finish(op, operands, mode == "floor" ? "floor_div(a, b)" : mode == "trunc" ? "trunc(a / b)" : "a / b");
 }
 

@@ -113,7 +113,7 @@ StatusOr<Sum> sumWhole(OpImport& op, DType dtype) {
 
 StatusOr<Sum> sumOf(OpImport& op) {
   StatusOr<Row> row = loadRow(op, computeType);
-  if (row.isOk()) {
+  if (row.hasValue()) {
     Operand sum = op.emitter().reduce(PointwiseOp::kReduceSum, row->elements, row->numDims, row->keepsDims);
     return Sum{sum, row->size};
   }
@@ -122,7 +122,7 @@ StatusOr<Sum> sumOf(OpImport& op) {
   if (!isFloat(result.dtype) || !isFloat(op.typeOf("x").dtype)) return row.status();
   DType dtype = computeType(result.dtype);
   StatusOr<Sum> leading = has(op, "dim") ? sumLeading(op, dtype) : unsupported("no dimensions are named");
-  return leading.isOk() ? leading : sumWhole(op, dtype);
+  return leading.hasValue() ? leading : sumWhole(op, dtype);
 }
 
 Status buildExtremum(OpImport& op, PointwiseOp reduction) {

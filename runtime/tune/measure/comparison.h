@@ -13,7 +13,7 @@
 //
 // Pairs of an earlier process count like new ones, because each pair was formed within one process: differences between
 // processes (memory placement, other load) change both sides of a pair. They may also change the ratio. So earlier
-// pairs count only as long as new pairs do not contradict them, and never alone (tuner_judge.cpp). Not thread-safe;
+// pairs count only as long as new pairs do not contradict them, and never alone (arms/judgement.h). Not thread-safe;
 // owned by the Tuner.
 #pragma once
 

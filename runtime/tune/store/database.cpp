@@ -57,7 +57,7 @@ DatabaseRow readRow(sqlite3_stmt* statement) {
   row.used = sqlite3_column_int64(statement, 4);
   row.uses = sqlite3_column_int64(statement, 5);
   row.isIntact = sqlite3_column_int64(statement, 2) == decisionChecksum(row.key, row.record) && isTime(row.created) &&
-                 isTime(row.used) && row.uses >= 0 && row.uses <= kMaxUses && canonicalKey(row.key).isOk() &&
+                 isTime(row.used) && row.uses >= 0 && row.uses <= kMaxUses && canonicalKey(row.key).hasValue() &&
                  isRecord(parseObject(row.record, kMaxRecordBytes));
   return row;
 }
@@ -116,7 +116,7 @@ void TuningDatabase::ignore(const std::string& reason) {
 }
 
 void TuningDatabase::open() {
-  if (const Status trusted = prepareTrustedFile(path_); !trusted) return ignore(trusted.message());
+  if (const Status trusted = prepareTrustedFile(path_); !trusted.isOk()) return ignore(trusted.message());
   sqlite3* connection = nullptr;
   const int code = sqlite3_open_v2(path_.c_str(), &connection, SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOFOLLOW, nullptr);
   connection_.reset(connection);
@@ -302,7 +302,7 @@ StatusOr<int64_t> TuningDatabase::importText(std::string_view text, int64_t now)
       return invalidArgument("{}not the header of an export of version {}", where, kDatabaseVersion);
     }
     const StatusOr<std::string> key = canonicalKey(dump(json.value("key", Json())));
-    if (!key.isOk()) return key.status().withContext(where);
+    if (!key.hasValue()) return key.status().withContext(where);
     const Json record = json.value("record", Json());
     if (!isRecord(record)) return invalidArgument(where + "the record names no arm");
     const Json created = json.value("created", Json(now));

@@ -24,7 +24,7 @@ Status checkFolder(const std::string& path) {
   if (stat(path.c_str(), &info) != 0) return unavailable(quoted(path) + ": " + std::strerror(errno));
   if (!S_ISDIR(info.st_mode)) return unavailable(quoted(path) + " is not a folder");
   AG_RETURN_IF_ERROR(checkOwner(path, info));
-  if (info.st_mode & S_IWOTH) return unavailable("everybody may write to the folder " + quoted(path));
+  if (info.st_mode & S_IWOTH) return unavailable("all users may write to the folder " + quoted(path));
   if (!(info.st_mode & S_IWUSR)) return unavailable("the folder " + quoted(path) + " is read-only");
   return {};
 }

@@ -31,7 +31,7 @@ int runLaunch(const FakeCudaLaunch* launch, void*) {
   auto [entry, isNew] = modules.try_emplace(launch->ptx);
   if (isNew) {
     auto module = loadModule(launch->ptx);
-    if (!module.isOk()) {
+    if (!module.hasValue()) {
       std::fprintf(stderr, "fake GPU: %s\n", module.status().toString().c_str());
       return kLaunchFailed;
     }
@@ -40,7 +40,7 @@ int runLaunch(const FakeCudaLaunch* launch, void*) {
   const Status status = entry->second->launch(launch->kernel, {launch->grid[0], launch->grid[1], launch->grid[2]},
                                               {launch->block[0], launch->block[1], launch->block[2]},
                                               launch->sharedBytes, launch->arguments[0]);
-  if (!status) std::fprintf(stderr, "fake GPU: %s\n", status.toString().c_str());
+  if (!status.isOk()) std::fprintf(stderr, "fake GPU: %s\n", status.toString().c_str());
   return status.isOk() ? 0 : kLaunchFailed;
 }
 

@@ -25,7 +25,7 @@ class Library : public runtime::KernelLibrary {
   void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const override {
     const Kernel& kernel = kernels_[index];
     auto shape = backends::nvptx::shapeLaunch(kernel.plan, integers, begin, end);
-    ASSERT_TRUE(shape.isOk()) << shape.status().toString();
+    ASSERT_TRUE(shape.hasValue()) << shape.status().toString();
     if (shape->numBlocks == 0) return;
     backends::nvptx::ParameterBlock parameters;
     backends::nvptx::fillParameters(kernel.plan, pointers, integers, begin, end, parameters);

@@ -36,7 +36,7 @@ TEST_P(CompileForTarget, MakesOneExecutableOfAllEntries) {
   options.target = GetParam().name;
   if (GetParam().device != Device::Kind::kCpu) GTEST_SKIP() << "backends/nvptx_test.cpp runs it on a fake driver";
   auto executable = compile({{"forward", kSpec}, {"backward", kSpec}}, options);
-  ASSERT_TRUE(executable.isOk()) << executable.status().toString();
+  ASSERT_TRUE(executable.hasValue()) << executable.status().toString();
   EXPECT_EQ((*executable)->entries.size(), 2u);
   EXPECT_EQ((*executable)->kernels->numKernels(), 1u);
   EXPECT_EQ((*executable)->stats.numCompiledOperators, 2);
@@ -57,7 +57,7 @@ TEST(Compile, HoldsTheLastInputsAsConstants) {
      "type": {"dtype": "f32", "shape": [2]}},
     {"name": "output", "op": "output", "args": [[{"ref": "mul"}]]}]})";
   auto executable = compile({{"forward", kProduct}}, options, {{"forward", {std::vector<std::byte>(8)}}});
-  ASSERT_TRUE(executable.isOk()) << executable.status().toString();
+  ASSERT_TRUE(executable.hasValue()) << executable.status().toString();
   EXPECT_EQ((*executable)->entries.at("forward").inputs.size(), 1u);
   ASSERT_EQ((*executable)->constants.size(), 1u);
   EXPECT_EQ((*executable)->constants[0].bytes.size(), 8u);
@@ -110,7 +110,7 @@ class CompileDumps : public ::testing::Test {
 };
 
 TEST_F(CompileDumps, ShowTheGraphAndTheKernelAfterEachPass) {
-  ASSERT_TRUE(compile({{"forward", kSpec}}, options_).isOk());
+  ASSERT_TRUE(compile({{"forward", kSpec}}, options_).hasValue());
   EXPECT_THAT(files(), UnorderedElementsAre("forward-0-import.ag", "forward-1-dce.ag", "forward-2-cse.ag",
                                             "forward-3-fuse-pointwise.ag", "forward-4-plan-memory.ag",
                                             "forward-timings.txt", "*.0-emit.mlir", "*.1-expand-math.mlir",
@@ -119,7 +119,7 @@ TEST_F(CompileDumps, ShowTheGraphAndTheKernelAfterEachPass) {
 
 TEST_F(CompileDumps, LackThePassesThatAreDisabled) {
   options_.disabledPasses = {"cse", "expand-math"};
-  ASSERT_TRUE(compile({{"forward", kSpec}}, options_).isOk());
+  ASSERT_TRUE(compile({{"forward", kSpec}}, options_).hasValue());
   EXPECT_THAT(files(), Contains("forward-2-fuse-pointwise.ag"));
   EXPECT_THAT(files(), Contains("*.1-math-to-libm.mlir"));
   EXPECT_THAT(files(), Not(Contains(AnyOf(HasSubstr("cse"), HasSubstr("expand-math")))));

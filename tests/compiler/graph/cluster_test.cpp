@@ -25,7 +25,7 @@ end
 
 TEST(Cluster, PrintsWhatItParsed) {
   StatusOr<Cluster> cluster = Cluster::parse(kSoftmax);
-  ASSERT_TRUE(cluster.isOk()) << cluster.status().toString();
+  ASSERT_TRUE(cluster.hasValue()) << cluster.status().toString();
   EXPECT_EQ(cluster->toString(), kSoftmax);
   EXPECT_TRUE(cluster->hasReduction());
 }
@@ -34,7 +34,7 @@ TEST(Cluster, EveryOperationIsFoundByItsName) {
   for (int i = 0; i <= static_cast<int>(PointwiseOp::kSumRows); ++i) {
     auto op = static_cast<PointwiseOp>(i);
     StatusOr<PointwiseOp> found = pointwiseOpFromString(infoOf(op).name);
-    ASSERT_TRUE(found.isOk()) << infoOf(op).name;
+    ASSERT_TRUE(found.hasValue()) << infoOf(op).name;
     EXPECT_EQ(*found, op);
   }
 }

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 std::string roundTrip(const std::string& text) {
   StatusOr<Graph> graph = parseGraph(text);
-  return graph.isOk() ? toString(*graph) : graph.status().toString();
+  return graph.hasValue() ? toString(*graph) : graph.status().toString();
 }
 
 TEST(GraphText, PrintsWhatItParsed) {
@@ -92,7 +92,7 @@ TEST(Graph, AliasClassesFollowViewsOnly) {
   %y = call "aten.relu.default"(%v) : f32[8,4]
   return %y
 )");
-  ASSERT_TRUE(graph.isOk()) << graph.status().toString();
+  ASSERT_TRUE(graph.hasValue()) << graph.status().toString();
   std::vector<int32_t> classes = aliasClassesOf(*graph);
   EXPECT_EQ(classes[0], classes[1]);
   EXPECT_NE(classes[1], classes[2]);

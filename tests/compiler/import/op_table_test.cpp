@@ -20,7 +20,7 @@ class OpTable : public ::testing::TestWithParam<OpRow> {};
 TEST_P(OpTable, TypicalCallBecomesNativeNodes) {
   Json spec = TypicalCall(GetParam()).spec();
   StatusOr<Graph> graph = importGraphSpec(spec.dump());
-  ASSERT_TRUE(graph.isOk()) << graph.status().toString() << "\n" << spec.dump();
+  ASSERT_TRUE(graph.hasValue()) << graph.status().toString() << "\n" << spec.dump();
   ASSERT_FALSE(graph->nodes.empty());
   for (const Node& node : graph->nodes) {
     EXPECT_FALSE(node.kind == NodeKind::kCall && node.target == GetParam().target)

@@ -40,27 +40,27 @@ auto build(const std::vector<Cluster>& clusters, const CompileOptions& options =
 
 TEST(BuildKernels, EqualClustersShareOneCompilation) {
   auto library = build({makeUnary(Op::kNeg, kF32), makeUnary(Op::kExp, kF32), makeUnary(Op::kNeg, kF32)});
-  ASSERT_TRUE(library.isOk()) << library.status().toString();
+  ASSERT_TRUE(library.hasValue()) << library.status().toString();
   EXPECT_EQ(library.value()->numKernels(), 3u);
   EXPECT_EQ(library.value()->kernel(0), library.value()->kernel(2));
 }
 
 TEST(BuildKernels, NoClustersGiveAnEmptyLibrary) {
   auto library = build({});
-  ASSERT_TRUE(library.isOk()) << library.status().toString();
+  ASSERT_TRUE(library.hasValue()) << library.status().toString();
   EXPECT_EQ(library.value()->numKernels(), 0u);
 }
 
 TEST(BuildKernels, UnsupportedPairsAreNamed) {
   auto library = build({makeUnary(Op::kExp, DType::kI32)});
-  ASSERT_FALSE(library.isOk());
+  ASSERT_FALSE(library.hasValue());
   EXPECT_EQ(library.status().code(), StatusCode::kUnsupported);
   EXPECT_NE(library.status().message().find("exp on i32"), std::string::npos) << library.status().toString();
 }
 
 TEST(BuildKernels, InvalidClustersAreRejected) {
   auto library = build({Cluster()});
-  ASSERT_FALSE(library.isOk());
+  ASSERT_FALSE(library.hasValue());
   EXPECT_EQ(library.status().code(), StatusCode::kInvalidArgument);
 }
 
@@ -70,7 +70,7 @@ TEST(BuildKernels, WorksFromSeveralThreadsAtOnce) {
   for (int i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
       auto library = build({makeUnary(i % 2 ? Op::kExp : Op::kSqrt, kF32)});
-      if (library.isOk()) results[i] = apply(library.value()->kernel(0), 4);
+      if (library.hasValue()) results[i] = apply(library.value()->kernel(0), 4);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -81,7 +81,7 @@ TEST(PassFunnel, ADisabledFormulaPassLeavesLibm) {
   CompileOptions options;
   options.disabledPasses = {"expand-math"};
   auto library = build({makeUnary(Op::kTanh, kF32)}, options);
-  ASSERT_TRUE(library.isOk()) << library.status().toString();
+  ASSERT_TRUE(library.hasValue()) << library.status().toString();
   EXPECT_EQ(apply(library.value()->kernel(0), 0.5f), std::tanh(0.5f));
 }
 
@@ -108,7 +108,7 @@ class DumpTest : public ::testing::Test {
 };
 
 TEST_F(DumpTest, ShowsEachPassAndWhichDidNothing) {
-  ASSERT_TRUE(build({makeUnary(Op::kExp, kF32)}, options_).isOk());
+  ASSERT_TRUE(build({makeUnary(Op::kExp, kF32)}, options_).hasValue());
   EXPECT_NE(fileEndingWith(".0-emit.mlir").find("math.exp"), std::string::npos);
   EXPECT_EQ(fileEndingWith(".1-expand-math.mlir").find("math.exp "), std::string::npos);
   EXPECT_EQ(fileEndingWith(".2-math-to-libm.mlir"), "(unchanged)\n");
@@ -119,7 +119,7 @@ TEST_F(DumpTest, ShowsEachPassAndWhichDidNothing) {
 TEST_F(DumpTest, AFailingPassNamesAReproducer) {
   options_.disabledPasses = {"expand-math", "math-to-libm"};
   auto library = build({makeUnary(Op::kErf, kF32)}, options_);
-  ASSERT_FALSE(library.isOk());
+  ASSERT_FALSE(library.hasValue());
   EXPECT_EQ(library.status().code(), StatusCode::kInternal);
   EXPECT_NE(library.status().message().find("lower-to-llvm"), std::string::npos) << library.status().toString();
   EXPECT_NE(fileEndingWith(".reproducer.ag-cluster").find("erf n0"), std::string::npos);

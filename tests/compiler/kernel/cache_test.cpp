@@ -245,8 +245,8 @@ int32_t cacheHits(const std::string& folder, const std::vector<Cluster>& cluster
   options.disabledPasses = std::move(disabledPasses);
   runtime::CompileStats stats;
   auto library = buildKernels(clusters, options, stats);
-  EXPECT_TRUE(library.isOk()) << library.status().toString();
-  if (!library.isOk()) return -1;
+  EXPECT_TRUE(library.hasValue()) << library.status().toString();
+  if (!library.hasValue()) return -1;
   float x[3] = {1, 4, 9};
   float y[3] = {};
   void* pointers[] = {x, y};

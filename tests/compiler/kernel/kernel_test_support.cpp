@@ -399,8 +399,8 @@ Tolerance toleranceOf(PointwiseOp op) {
 std::shared_ptr<const runtime::KernelLibrary> build(const std::vector<Cluster>& clusters) {
   runtime::CompileStats stats;
   auto library = buildKernels(clusters, CompileOptions(), stats);
-  EXPECT_TRUE(library.isOk()) << library.status().toString();
-  return library.isOk() ? library.value() : nullptr;
+  EXPECT_TRUE(library.hasValue()) << library.status().toString();
+  return library.hasValue() ? library.value() : nullptr;
 }
 
 }  // namespace agspeed::compiler::testing

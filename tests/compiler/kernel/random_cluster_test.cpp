@@ -92,7 +92,7 @@ void fill(Problem& problem, std::mt19937_64& random) {
 
 std::string runSeed(uint64_t seed) {
   Cluster cluster = RandomCluster(seed).make();
-  if (Status status = cluster.verify(); !status) return status.toString() + "\n" + cluster.toString();
+  if (Status status = cluster.verify(); !status.isOk()) return status.toString() + "\n" + cluster.toString();
   auto library = build({cluster});
   if (!library) return "build failed\n" + cluster.toString();
   std::mt19937_64 random(seed);

@@ -13,9 +13,9 @@ using ::testing::HasSubstr;
 
 passes::PlannedGraph plan(const std::string& text) {
   StatusOr<Graph> graph = parseGraph(text);
-  EXPECT_TRUE(graph.isOk()) << graph.status().toString();
+  EXPECT_TRUE(graph.hasValue()) << graph.status().toString();
   StatusOr<passes::PlannedGraph> planned = passes::runPipeline(std::move(*graph), {});
-  EXPECT_TRUE(planned.isOk()) << planned.status().toString();
+  EXPECT_TRUE(planned.hasValue()) << planned.status().toString();
   return std::move(*planned);
 }
 
@@ -41,7 +41,7 @@ TEST(AssembleProgram, GivesEachValueItsStorage) {
   passes::PlannedGraph planned = plan(kBlock);
   ClusterTable clusters;
   StatusOr<runtime::Program> program = assembleProgram(planned, clusters);
-  ASSERT_TRUE(program.isOk()) << program.status().toString();
+  ASSERT_TRUE(program.hasValue()) << program.status().toString();
   auto storage = [&](const char* name) { return program->values[find(planned.graph, name)].storage; };
   EXPECT_EQ(storage("x"), Storage::kInput);
   EXPECT_EQ(storage("a"), Storage::kArena);
@@ -55,7 +55,7 @@ TEST(AssembleProgram, KeepsOrderAndReleasesAfterTheLastUse) {
   passes::PlannedGraph planned = plan(kBlock);
   ClusterTable clusters;
   StatusOr<runtime::Program> program = assembleProgram(planned, clusters);
-  ASSERT_TRUE(program.isOk());
+  ASSERT_TRUE(program.hasValue());
   ASSERT_EQ(program->instructions.size(), 4u);
   const auto& kernel = std::get<runtime::KernelCall>(program->instructions[0].op);
   const auto& call = std::get<runtime::ExternalCall>(program->instructions[1].op);
@@ -72,7 +72,7 @@ TEST(AssembleProgram, ReadsSymbolsFromInputSizes) {
   passes::PlannedGraph planned = plan(kBlock);
   ClusterTable clusters;
   StatusOr<runtime::Program> program = assembleProgram(planned, clusters);
-  ASSERT_TRUE(program.isOk());
+  ASSERT_TRUE(program.hasValue());
   ASSERT_EQ(program->symbols.size(), 1u);
   EXPECT_EQ(program->symbols[0].input, 0);
   EXPECT_EQ(program->symbols[0].dim, 0);
@@ -90,9 +90,9 @@ TEST(AssembleProgram, RefusesASymbolThatNoInputShows) {
 TEST(ClusterTable, SharesEqualClusters) {
   passes::PlannedGraph planned = plan(kBlock);
   ClusterTable clusters;
-  ASSERT_TRUE(assembleProgram(planned, clusters).isOk());
+  ASSERT_TRUE(assembleProgram(planned, clusters).hasValue());
   size_t count = clusters.clusters().size();
-  ASSERT_TRUE(assembleProgram(planned, clusters).isOk());
+  ASSERT_TRUE(assembleProgram(planned, clusters).hasValue());
   EXPECT_EQ(clusters.clusters().size(), count);
 }
 

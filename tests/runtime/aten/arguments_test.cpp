@@ -22,7 +22,7 @@ TEST(ConvertArgument, IntegersFollowTheSymbols) {
   const auto& size = argument("aten::view", "", "size");
   const ExternalArg arg = scalarListArg({SymExpr::symbol(0) * 2, SymExpr(-1)});
   auto value = convertArgument(arg, size, {21});
-  ASSERT_TRUE(value.isOk()) << value.status().message();
+  ASSERT_TRUE(value.hasValue()) << value.status().message();
   EXPECT_EQ(value->toIntVector(), (std::vector<int64_t>{42, -1}));
 }
 
@@ -49,7 +49,7 @@ TEST(ConvertArgument, NoneIsKeptForOptionals) {
 
 TEST(ConvertArgument, ANumberForATensorDoesNotPromote) {
   auto value = convertArgument(scalarArg(2.5), argument("aten::add", "Tensor", "other"), {});
-  ASSERT_TRUE(value.isOk());
+  ASSERT_TRUE(value.hasValue());
   EXPECT_EQ(at::add(at::ones({2}, at::kHalf), value->toTensor()).scalar_type(), at::kHalf);
 }
 
@@ -58,7 +58,7 @@ TEST(ConvertArgument, AMismatchNamesTheArgument) {
       convertArgument(scalarArg("nonsense"), argument("aten::clone", "", "memory_format"), {}).status();
   EXPECT_THAT(status.message(), HasSubstr("\"memory_format\""));
   EXPECT_THAT(status.message(), HasSubstr("nonsense"));
-  EXPECT_FALSE(convertArgument(scalarArg("moon"), argument("aten::zeros", "", "device"), {}).isOk());
+  EXPECT_FALSE(convertArgument(scalarArg("moon"), argument("aten::zeros", "", "device"), {}).hasValue());
 }
 
 }  // namespace

@@ -32,14 +32,14 @@ std::shared_ptr<const AtenExecutable> load(Program program, std::vector<Constant
   executable->constants = std::move(constants);
   executable->kernels = std::make_shared<FunctionLibrary>(std::vector<KernelFunction>{&reluKernel});
   auto loaded = AtenExecutable::load(executable);
-  EXPECT_TRUE(loaded.isOk()) << loaded.status().message();
-  return loaded.isOk() ? *loaded : nullptr;
+  EXPECT_TRUE(loaded.hasValue()) << loaded.status().message();
+  return loaded.hasValue() ? *loaded : nullptr;
 }
 
 std::vector<Argument> run(const AtenExecutable& executable, const std::vector<Argument>& inputs) {
   auto outputs = AtenExecutable::run(*executable.entry("forward"), inputs);
-  EXPECT_TRUE(outputs.isOk()) << outputs.status().message();
-  return outputs.isOk() ? *outputs : std::vector<Argument>();
+  EXPECT_TRUE(outputs.hasValue()) << outputs.status().message();
+  return outputs.hasValue() ? *outputs : std::vector<Argument>();
 }
 
 std::string failure(const AtenExecutable& executable, const std::vector<Argument>& inputs) {
@@ -102,7 +102,7 @@ TEST(AtenExecutable, FlexibleInputsAreCopiedIntoTheDeclaredStrides) {
   const at::Tensor x = at::randn({8, 3}).t(), w = at::randn({8, 4}), bias = at::zeros({}).expand({4});
   AtenRun run(*executable->entry("forward"));
   auto outputs = run.start({x, w, bias}, 0);
-  ASSERT_TRUE(outputs.isOk()) << outputs.status().message();
+  ASSERT_TRUE(outputs.hasValue()) << outputs.status().message();
   EXPECT_TRUE(at::allclose(tensor((*outputs)[0]), at::relu(at::addmm(bias, x, w))));
 }
 
@@ -121,17 +121,17 @@ TEST(AtenExecutable, OutputsOfAStageAreHandedOverBeforeTheNextOneRuns) {
   const at::Tensor input = at::randn({4}), expected = at::cos(at::sin(input) * 2);
   AtenRun run(entry);
   auto first = run.start({input});
-  ASSERT_TRUE(first.isOk()) << first.status().message();
+  ASSERT_TRUE(first.hasValue()) << first.status().message();
   ASSERT_EQ(first->size(), 2u);
   EXPECT_TRUE(std::holds_alternative<std::monostate>((*first)[0]));
   EXPECT_TRUE(at::equal(tensor((*first)[1]), at::sin(input)));
   tensor((*first)[1]).zero_();  // the caller may change its result
   auto second = run.resume();
-  ASSERT_TRUE(second.isOk()) << second.status().message();
+  ASSERT_TRUE(second.hasValue()) << second.status().message();
   ASSERT_EQ(second->size(), 1u);
   EXPECT_TRUE(at::equal(tensor((*second)[0]), expected));
   auto all = AtenExecutable::run(entry, {input});
-  ASSERT_TRUE(all.isOk()) << all.status().message();
+  ASSERT_TRUE(all.hasValue()) << all.status().message();
   EXPECT_TRUE(at::equal(tensor((*all)[0]), expected));
   EXPECT_TRUE(at::equal(tensor((*all)[2]), at::sin(input)));
 }
@@ -149,10 +149,10 @@ TEST(AtenExecutable, ARunMayEndBeforeItsLastStage) {
   const at::Tensor input = at::randn({4});
   for (int i = 0; i < 10; ++i) {
     AtenRun run(entry);
-    ASSERT_TRUE(run.start({input}).isOk());
+    ASSERT_TRUE(run.start({input}).hasValue());
   }
   auto all = AtenExecutable::run(entry, {input});
-  ASSERT_TRUE(all.isOk()) << all.status().message();
+  ASSERT_TRUE(all.hasValue()) << all.status().message();
   EXPECT_TRUE(at::equal(tensor((*all)[1]), at::cos(input)));
 }
 

@@ -14,16 +14,16 @@ using ::testing::HasSubstr;
 TEST(OperatorCall, PositionalAndKeywordArgumentsMeetTheSchema) {
   auto call =
       OperatorCall::bind({"aten.add.Tensor", {tensorArg(0), tensorArg(1), scalarArg(SymExpr(3), "alpha")}, {2}});
-  ASSERT_TRUE(call.isOk()) << call.status().message();
+  ASSERT_TRUE(call.hasValue()) << call.status().message();
   auto arguments = call->resolveArguments({});
-  ASSERT_TRUE(arguments.isOk());
+  ASSERT_TRUE(arguments.hasValue());
   EXPECT_TRUE((*arguments)[0].isNone() && (*arguments)[1].isNone());
   EXPECT_EQ((*arguments)[2].toScalar().toLong(), 3);
 }
 
 TEST(OperatorCall, MissingArgumentsTakeDefaultsOrAreNamed) {
   auto call = OperatorCall::bind({"aten.softmax.int", {tensorArg(0)}, {1}});
-  ASSERT_TRUE(call.isOk());
+  ASSERT_TRUE(call.hasValue());
   EXPECT_THAT(call->resolveArguments({}).status().message(), HasSubstr("\"dim\" is missing"));
 }
 

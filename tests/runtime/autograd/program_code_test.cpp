@@ -21,9 +21,9 @@ std::unique_ptr<const RegionCode> load(Entries entries) {
   auto executable = std::make_shared<Executable>();
   executable->entries = std::move(entries);
   auto loaded = aten::AtenExecutable::load(std::move(executable));
-  EXPECT_TRUE(loaded.isOk()) << loaded.status().message();
+  EXPECT_TRUE(loaded.hasValue()) << loaded.status().message();
   auto code = ProgramCode::create(*loaded);
-  EXPECT_TRUE(code.isOk()) << code.status().message();
+  EXPECT_TRUE(code.hasValue()) << code.status().message();
   return *std::move(code);
 }
 
@@ -86,7 +86,7 @@ TEST(ProgramCode, GradientsLeaveWhereTheProgramSaysTheyAreReady) {
   signature.gradientStages = {1, 0};
   const Entries entries = {{"forward", sineProductProgram()}, {"backward", stagedSineProductGradients()}};
   const auto region = Region::create(load(entries), signature, nullptr);
-  ASSERT_TRUE(region.isOk()) << region.status().message();
+  ASSERT_TRUE(region.hasValue()) << region.status().message();
   for (int step = 0; step < 3; ++step) {
     const at::Tensor x = floats(), w = floats(), y = run(**region, {x, w});
     const at::Tensor expected = w.detach() * at::cos(x.detach());
@@ -113,7 +113,7 @@ TEST(ProgramCode, OtherStagesThanTheProgramsAreRefused) {
 
 TEST(ProgramCode, ARegionOfProgramsTrainsAsTorchDoes) {
   const auto region = Region::create(load(sineProductEntries()), plainSignature(2, 1, 2), nullptr);
-  ASSERT_TRUE(region.isOk()) << region.status().message();
+  ASSERT_TRUE(region.hasValue()) << region.status().message();
   for (int step = 0; step < 3; ++step) {
     const at::Tensor x = floats(), w = floats(), y = run(**region, {x, w});
     EXPECT_TRUE(at::equal(y, sineProduct(x, w)));
@@ -126,7 +126,7 @@ TEST(ProgramCode, ARegionOfProgramsTrainsAsTorchDoes) {
 
 TEST(ProgramCode, InputsThatDoNotFitAreRefusedByName) {
   const auto region = Region::create(load(sineProductEntries()), plainSignature(2, 1, 2), nullptr);
-  ASSERT_TRUE(region.isOk()) << region.status().message();
+  ASSERT_TRUE(region.hasValue()) << region.status().message();
   EXPECT_THAT(refusal(**region, {at::randn({5}).requires_grad_(), floats()}), HasSubstr("input 0 is f32[5]"));
   EXPECT_THAT(refusal(**region, {floats(), leaf({4})}), HasSubstr("input 1 is f64[4]"));
   EXPECT_EQ(refusal(**region, {at::conj(at::randn({4}, at::kComplexFloat)), floats()}),
@@ -135,7 +135,7 @@ TEST(ProgramCode, InputsThatDoNotFitAreRefusedByName) {
 
 TEST(ProgramCode, TangentsOfAnyStridesAreTaken) {
   const auto region = Region::create(load(sineProductEntries()), plainSignature(2, 1, 2), nullptr);
-  ASSERT_TRUE(region.isOk()) << region.status().message();
+  ASSERT_TRUE(region.hasValue()) << region.status().message();
   const at::Tensor x = floats(), w = floats(), tangent = at::randn({8}).slice(0, 0, 8, 2);
   EXPECT_TRUE(at::allclose(grad({run(**region, {x, w})}, {x, w}, {tangent})[1], tangent * at::sin(x)));
 }
@@ -148,7 +148,7 @@ TEST(ProgramCode, ASavedViewNoticesThatItsInputWasModified) {
   b.call("aten.neg.default", {tensorArg(tangent)}, {gradient});
   b.program.outputs = {gradient};
   const auto region = Region::create(load({{"forward", viewProgram()}, {"backward", b.program}}), signature, nullptr);
-  ASSERT_TRUE(region.isOk()) << region.status().message();
+  ASSERT_TRUE(region.hasValue()) << region.status().message();
   const at::Tensor x = floats(), y = run(**region, {x});
   {
     const at::NoGradGuard noGrad;
@@ -161,7 +161,7 @@ TEST(ProgramCode, AnExecutableWithoutForwardIsRefused) {
   auto executable = std::make_shared<Executable>();
   executable->entries["backward"] = sineProductProgram();
   const auto loaded = aten::AtenExecutable::load(std::move(executable));
-  ASSERT_TRUE(loaded.isOk()) << loaded.status().message();
+  ASSERT_TRUE(loaded.hasValue()) << loaded.status().message();
   EXPECT_EQ(ProgramCode::create(*loaded).status().message(), "a Region needs an entry \"forward\"");
 }
 

@@ -161,7 +161,7 @@ TEST(RegionNode, UndefinedTangentsCountAsZeros) {
   const auto region = wavesRegion();
   const at::Tensor x = leaf({3, 4});
   const auto outputs = region->forward({x});
-  ASSERT_TRUE(outputs.isOk()) << outputs.status().message();
+  ASSERT_TRUE(outputs.hasValue()) << outputs.status().message();
   EXPECT_TRUE(at::allclose(grad({tensor(outputs->at(1)).sum()}, {x})[0], -at::sin(x)));
 }
 
@@ -169,7 +169,7 @@ TEST(RegionNode, GradientsOfUnreachedTangentsAloneAreUndefined) {
   const auto region = wavesRegion({{1}});
   const at::Tensor x = leaf({3});
   const auto outputs = region->forward({x});
-  ASSERT_TRUE(outputs.isOk()) << outputs.status().message();
+  ASSERT_TRUE(outputs.hasValue()) << outputs.status().message();
   const Tensors gradients = grad({tensor(outputs->at(0)).sum()}, {x}, {}, /*retain_graph=*/true,
                                  /*create_graph=*/false, /*allow_unused=*/true);
   EXPECT_FALSE(gradients[0].defined());
@@ -226,7 +226,7 @@ TEST(RegionNode, AFailedBackwardNamesTheRegion) {
               HasSubstr("no memory (in the backward of region test; the gradients of this step are incomplete)"));
 }
 
-TEST(RegionNode, AFailedBackwardIsToldBeforeItsExceptionPasses) {
+TEST(RegionNode, AFailedBackwardIsReportedBeforeItsExceptionPasses) {
   const auto same = [](Arguments inputs) -> StatusOr<Arguments> { return Arguments{tensor(inputs[0]).clone()}; };
   const auto fail = [](Arguments) -> StatusOr<Arguments> { return internalError("no memory"); };
   const auto region = makeRegion(same, fail, plainSignature(1, 1, 0),
@@ -298,7 +298,7 @@ TEST(RegionNodeStages, HooksOfAStageRunBeforeTheNextIsComputed) {
   EXPECT_TRUE(at::allclose(w.grad(), theirs[1]));
 }
 
-TEST(RegionNodeStages, WhoAsksForEarlyGradientsAloneStopsThere) {
+TEST(RegionNodeStages, ABackwardForEarlyGradientsAloneStopsThere) {
   TwoStages stages;
   const auto region = stages.region();
   const at::Tensor x = leaf({3}), w = leaf({3}), y = run(*region, {x, w}).sum();

@@ -119,8 +119,8 @@ inline std::shared_ptr<const Region> makeStagedRegion(FunctionCode::Direction fo
   auto eager = replay ? std::make_unique<FunctionReplay>(std::move(replay)) : nullptr;
   auto region = Region::create(std::make_unique<FunctionCode>(std::move(forward), std::move(stages)),
                                std::move(signature), std::move(eager));
-  EXPECT_TRUE(region.isOk()) << region.status().message();
-  return region.isOk() ? *region : nullptr;
+  EXPECT_TRUE(region.hasValue()) << region.status().message();
+  return region.hasValue() ? *region : nullptr;
 }
 
 inline std::shared_ptr<const Region> makeRegion(FunctionCode::Direction forward, FunctionCode::Direction backward,
@@ -149,8 +149,8 @@ inline at::Tensor leaf(at::IntArrayRef sizes) { return at::randn(sizes, at::kDou
 /// Returns the only output. If the call is refused, fails the test and returns an undefined tensor.
 inline at::Tensor run(const Region& region, const Arguments& inputs) {
   const auto outputs = region.forward(inputs);
-  EXPECT_TRUE(outputs.isOk()) << outputs.status().message();
-  return outputs.isOk() ? tensor(outputs->at(0)) : at::Tensor();
+  EXPECT_TRUE(outputs.hasValue()) << outputs.status().message();
+  return outputs.hasValue() ? tensor(outputs->at(0)) : at::Tensor();
 }
 
 inline std::string refusal(const Region& region, const Arguments& inputs) {

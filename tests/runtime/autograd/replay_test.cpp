@@ -154,7 +154,7 @@ TEST(Replay, OutputsThatContradictTheSignatureAreNamed) {
               HasSubstr("replay of region test returned no tensor for output 0"));
 }
 
-TEST(Replay, WhatTheFunctionThrowsReachesWhoAsked) {
+TEST(Replay, AnExceptionOfTheFunctionReachesTheCaller) {
   const auto region = replayedSine([](const Arguments&) -> Tensors { throw std::overflow_error("too much"); });
   const at::Tensor x = leaf({4});
   EXPECT_THROW(gradWithGraph(run(*region, {x}), {x}), std::overflow_error);

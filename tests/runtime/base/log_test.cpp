@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "runtime/base/log.h"
-#include "runtime/base/log_editor.h"
 
 namespace agspeed {
 namespace {
@@ -47,43 +46,6 @@ TEST(Log, ASinkTakesInfoAndWarnings) {
   testing::internal::CaptureStderr();
   AG_LOG(kWarn, "alone");
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "agspeed: alone\n");
-}
-
-/// Puts a word in front of each line.
-class Prefix final : public LogEditor {
- public:
-  explicit Prefix(std::string word) : word_(std::move(word)) {}
-  std::string edit(std::string message) const override { return word_ + message; }
-
- private:
-  std::string word_;
-};
-
-/// Drops every line.
-class Silence final : public LogEditor {
-  std::string edit(std::string) const override { return ""; }
-};
-
-TEST(LogEditor, AnEmptyMessageIsNotLogged) {
-  testing::internal::CaptureStderr();
-  {
-    const Silence silence;
-    AG_LOG(kWarn, "unheard");
-  }
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-}
-
-TEST(LogEditor, TheInnermostOfThisThreadEditsWhileItLives) {
-  EXPECT_EQ(LogEditor::apply("x"), "x");
-  {
-    const Prefix outer("a ");
-    {
-      const Prefix inner("b ");
-      EXPECT_EQ(LogEditor::apply("x"), "b x");
-    }
-    EXPECT_EQ(LogEditor::apply("x"), "a x");
-  }
-  EXPECT_EQ(LogEditor::apply("x"), "x");
 }
 
 }  // namespace

@@ -146,10 +146,10 @@ TEST_P(EachCheckedSetting, KeepsItsDefaultWhenMalformedAndSaysSo) {
 
 TEST_P(EachSetting, IsHandedOverWithItsOrigin) {
   SettingsStore store([] { return Environment{{"AGSPEED_SHARED_MEMORY", "maybe"}}; });
-  ASSERT_TRUE(store.configure({{GetParam().name, GetParam().value}}, {{GetParam().name, "agspeed.toml:3"}}));
+  ASSERT_TRUE(store.configure({{GetParam().name, GetParam().value}}, {{GetParam().name, "agspeed.toml:3"}}).isOk());
   EXPECT_EQ(GetParam().show(store.get()), GetParam().shownValid);
   EXPECT_EQ(store.get().origins.at(GetParam().name), "agspeed.toml:3");
-  EXPECT_TRUE(store.check()) << "the environment counts no more";
+  EXPECT_TRUE(store.check().isOk()) << "the environment counts no more";
 }
 
 TEST_P(EachSetting, OfAWrongTypeIsRefusedWhole) {
@@ -176,8 +176,8 @@ TEST_P(EachSetting, IsNotChangedOnceItWasRead) {
 TEST(SettingsStore, TheSameValuesMayBeHandedOverAgain) {
   SettingsStore store([] { return Environment{{"AGSPEED_PEER_TIMEOUT_MS", "5000"}}; });
   EXPECT_EQ(store.get().peerTimeoutMs, 5000);
-  EXPECT_TRUE(store.configure({{"peer_timeout_ms", int64_t{5000}}}, {}));
-  EXPECT_FALSE(store.configure({{"peer_timeout_ms", int64_t{5001}}}, {}));
+  EXPECT_TRUE(store.configure({{"peer_timeout_ms", int64_t{5000}}}, {}).isOk());
+  EXPECT_FALSE(store.configure({{"peer_timeout_ms", int64_t{5001}}}, {}).isOk());
 }
 
 TEST(SettingsStore, AnUnknownNameIsRefusedWhole) {
@@ -195,7 +195,7 @@ TEST(SettingsStore, ReadsTheEnvironmentOnce) {
   });
   store.get();
   store.get();
-  EXPECT_TRUE(store.check());
+  EXPECT_TRUE(store.check().isOk());
   EXPECT_EQ(reads, 1);
 }
 
@@ -207,7 +207,7 @@ TEST(SettingsStore, SaysOnceWhatIsWrong) {
   EXPECT_EQ(testing::internal::GetCapturedStderr(),
             "agspeed: AGSPEED_PEER_TIMEOUT_MS=\"soon\" is not valid: it must be a whole number from 1 to 2147483647; "
             "using the default\n");
-  EXPECT_TRUE(store.check()) << "the default does";
+  EXPECT_TRUE(store.check().isOk()) << "the default does";
 }
 
 TEST(SettingsStore, NoDefaultReplacesAMalformedProtection) {

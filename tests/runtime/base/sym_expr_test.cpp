@@ -6,6 +6,7 @@
 #include <limits>
 #include <optional>
 #include <random>
+#include <set>
 #include <vector>
 
 #include "runtime/base/sym_expr.h"
@@ -91,8 +92,8 @@ TEST(SymExpr, RandomExpressionsEvaluateLikeTheReference) {
     Sample sample = generator.sample(/*depth=*/5);
     StatusOr<int64_t> value = sample.expression.evaluate(generator.symbols());
     SCOPED_TRACE("seed " + std::to_string(kSeed + i) + ": " + sample.expression.toString());
-    ASSERT_EQ(value.isOk(), sample.value.has_value()) << value.status().toString();
-    if (value.isOk()) {
+    ASSERT_EQ(value.hasValue(), sample.value.has_value()) << value.status().toString();
+    if (value.hasValue()) {
       ASSERT_EQ(*value, *sample.value);
     }
   }
@@ -102,16 +103,24 @@ TEST(SymExpr, RandomExpressionsReadBackFromTheirText) {
   for (uint32_t i = 0; i < kNumExpressions; ++i) {
     SymExpr expression = Generator(kSeed + i).sample(/*depth=*/5).expression;
     StatusOr<SymExpr> again = SymExpr::parse(expression.toString());
-    ASSERT_TRUE(again.isOk()) << "seed " << kSeed + i << ": " << again.status().toString();
+    ASSERT_TRUE(again.hasValue()) << "seed " << kSeed + i << ": " << again.status().toString();
     ASSERT_EQ(again->toString(), expression.toString()) << "seed " << kSeed + i;
     ASSERT_EQ(again->maxSymbol(), expression.maxSymbol()) << "seed " << kSeed + i;
   }
 }
 
+TEST(SymExpr, SymbolsAreThoseThatTheValueDependsOn) {
+  std::set<int> found = {7};
+  SymExpr::parse("3*s0 + max(s10, s3 % s0) // 4").value().addSymbolsTo(found);
+  EXPECT_EQ(found, (std::set<int>{0, 3, 7, 10}));
+  SymExpr(5).addSymbolsTo(found);
+  EXPECT_EQ(found.size(), 4u);
+}
+
 TEST(SymExpr, ConstantsReadBackOverTheWholeRange) {
   for (int64_t value : {kMinimum, kMinimum + 1, int64_t{-1}, int64_t{0}, kMaximum}) {
     StatusOr<SymExpr> parsed = SymExpr::parse(SymExpr(value).toString());
-    ASSERT_TRUE(parsed.isOk()) << parsed.status().toString();
+    ASSERT_TRUE(parsed.hasValue()) << parsed.status().toString();
     EXPECT_EQ(parsed->constant(), value);
   }
 }
@@ -119,7 +128,7 @@ TEST(SymExpr, ConstantsReadBackOverTheWholeRange) {
 TEST(SymExpr, PrecedenceIsThatOfPython) {
   auto evaluated = [](std::string_view text) {
     StatusOr<SymExpr> parsed = SymExpr::parse(text);
-    if (!parsed.isOk()) throw std::runtime_error(parsed.status().toString());
+    if (!parsed.hasValue()) throw std::runtime_error(parsed.status().toString());
     return *parsed->evaluate(std::vector<int64_t>{7, 3});
   };
   EXPECT_EQ(evaluated("1 + 2*s0"), 15);
@@ -145,7 +154,7 @@ TEST(SymExpr, WhatHasNoValueIsAnErrorAndNotUndefined) {
   for (const char* text :
        {"s0 + 1", "s0 * 2", "s1 // -1", "s0 // s2", "s0 % s2", "9223372036854775807 + 1", "4 // 0"}) {
     StatusOr<SymExpr> parsed = SymExpr::parse(text);
-    ASSERT_TRUE(parsed.isOk()) << text;
+    ASSERT_TRUE(parsed.hasValue()) << text;
     StatusOr<int64_t> value = parsed->evaluate(symbols);
     EXPECT_EQ(value.status().code(), StatusCode::kInvalidArgument) << text;
   }
@@ -154,7 +163,7 @@ TEST(SymExpr, WhatHasNoValueIsAnErrorAndNotUndefined) {
 
 TEST(SymExpr, AnUnboundSymbolIsNamed) {
   StatusOr<int64_t> value = (SymExpr::symbol(2) + 1).evaluate(std::vector<int64_t>{1, 2});
-  ASSERT_FALSE(value.isOk());
+  ASSERT_FALSE(value.hasValue());
   EXPECT_NE(value.status().message().find("s2"), std::string::npos) << value.status().message();
 }
 
@@ -182,8 +191,8 @@ TEST(SymExpr, RandomBytesNeverCrashTheParser) {
     std::string text;
     for (size_t length = random() % 24; text.size() < length;) text += kAlphabet[random() % kAlphabet.size()];
     StatusOr<SymExpr> parsed = SymExpr::parse(text);
-    if (parsed.isOk()) {
-      EXPECT_TRUE(SymExpr::parse(parsed->toString()).isOk()) << '"' << text << '"';
+    if (parsed.hasValue()) {
+      EXPECT_TRUE(SymExpr::parse(parsed->toString()).hasValue()) << '"' << text << '"';
     }
   }
 }

@@ -99,7 +99,7 @@ TEST_F(Device, LaunchesOnTheCallersStreamAndGivesEverythingBack) {
     cuda.cuMemcpyHtoDAsync_v2(data, values.data(), kNumValues * sizeof(float), stream);
     ASSERT_TRUE(scale(gpu, data, data, 2, stream).isOk());
     cuda.cuMemcpyDtoHAsync_v2(values.data(), data, kNumValues * sizeof(float), stream);
-    EXPECT_EQ(values[0], 3) << "nothing runs before somebody waits";
+    EXPECT_EQ(values[0], 3) << "nothing runs before a wait";
     ASSERT_EQ(cuda.cuStreamSynchronize(stream), kSuccess);
     EXPECT_EQ(values, std::vector<float>(kNumValues, 7));
     EXPECT_EQ(gpu.scale.spilledBytes, 0);
@@ -214,13 +214,13 @@ TEST_F(Device, AnIllegalAddressShowsAtTheNextCall) {
   EXPECT_THAT(status.message(), HasSubstr("the context is lost"));
 }
 
-TEST_F(Device, AProcessForkedAfterCudaHasStartedIsToldSo) {
+TEST_F(Device, AProcessForkedAfterCudaHasStartedGetsAnErrorThatSaysSo) {
   const Gpu gpu = open();
-  const auto isTold = [](const Status& status) {
+  const auto saysSo = [](const Status& status) {
     return status.code() == StatusCode::kUnavailable && status.message().find("forked") != std::string::npos;
   };
   const pid_t child = fork();
-  if (child == 0) _exit(isTold(CudaDriver::open(FAKE_CUDA).status()) && isTold(scale(gpu, 0, 0, 1, nullptr)) ? 0 : 1);
+  if (child == 0) _exit(saysSo(CudaDriver::open(FAKE_CUDA).status()) && saysSo(scale(gpu, 0, 0, 1, nullptr)) ? 0 : 1);
   int status = -1;
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);

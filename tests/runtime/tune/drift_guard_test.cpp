@@ -157,7 +157,7 @@ TEST(DriftGuard, ConfirmsADatabaseDecisionSoon) {
   world.mode = Mode::kAuto;
   world.arms[0].ratio = 1.2;  // the stored decision is wrong for this machine
   Simulator simulator(world);
-  ASSERT_TRUE(simulator.tuner().adopt("native").isOk());
+  ASSERT_TRUE(simulator.tuner().report(Adopted{"native"}).isOk());
   simulator.run(400);
   EXPECT_EQ(simulator.outcome().rollbacks.size(), 1u);
   EXPECT_EQ(simulator.outcome().chosen, "eager");

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <random>
 
 #include "runtime/base/format.h"
@@ -14,7 +15,7 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-constexpr int64_t kMostMeetings = 20'000;
+constexpr int64_t kMostSyncs = 20'000;
 
 /// The properties of one job.
 struct Job {
@@ -22,8 +23,8 @@ struct Job {
   int32_t numRanks = 2;
   Mode mode = Mode::kMax;
   double failure = 0;          ///< probability that an arm fails on a rank
-  double death = 0;            ///< probability that the exchange of a meeting fails
-  double leaving = 0;          ///< probability that a rank leaves before a meeting
+  double death = 0;            ///< probability that the exchange of a sync fails
+  double leaving = 0;          ///< probability that a rank leaves before a sync
   double growth = 0;           ///< probability that a step captures another graph on a rank
   double missedStep = 0;       ///< probability that a rank has no step to report
   double drift = 1;            ///< factor of the steps of compiled arms after the decision, on rank 1
@@ -40,22 +41,22 @@ class Rank {
     config.mode = job.mode;
     config.arms = {{"native", 1.0, 0.1}, {"inductor", 5.0, 1.0}, {"aot", 0.0, 0.1}};
     tuner_ = GroupTuner::create(std::move(config), std::move(names)).value();
-    tuner_->started(0.01 * number);
+    (void)tuner_->report(Started{0.01 * number});
     const std::string& stored = number == 0 ? job.storedAt0 : number == 1 ? job.storedAt1 : "";
-    EXPECT_TRUE(stored.empty() || tuner_->adopt(stored).isOk());
+    EXPECT_TRUE(stored.empty() || tuner_->report(Adopted{stored}).isOk());
   }
 
   GroupTuner& tuner() { return *tuner_; }
   const std::string& plan() const { return plan_; }
 
-  /// Runs between two steps: reports the previous step, then carries out the copy's actions. The step's meeting
+  /// Runs between two steps: reports the previous step, then carries out the copy's actions. The step's sync
   /// follows.
   void train() {
     reportStep();
     for (const Action& action : tuner_->takeActions()) carryOut(action);
     finishCompile();
     if (happens(job_.leaving)) tuner_->leave("restored");
-    if (happens(job_.growth)) tuner_->captureGrew();
+    if (happens(job_.growth)) (void)tuner_->report(CaptureGrew{});
   }
 
  private:
@@ -65,13 +66,14 @@ class Rank {
   void reportStep() {
     if (isCapturing_) {
       isCapturing_ = false;
-      happens(job_.failure / 4) ? tuner_->captureFailed("no graph", 0.2) : tuner_->captureFinished(0.2 + 0.1 * draw());
+      happens(job_.failure / 4) ? (void)tuner_->report(CaptureFailed{"no graph", 0.2})
+                                : (void)tuner_->report(CaptureFinished{0.2 + 0.1 * draw()});
       return;
     }
     if (happens(job_.missedStep)) return;
     double ratio = plan_ == "native" ? 0.7 : plan_ == "inductor" ? 0.8 : plan_ == "mixed" ? 0.6 : 1.0;
     if (hasDecided_ && plan_ != kEagerArm) ratio *= job_.drift;  // all ranks wait for the slowest
-    EXPECT_TRUE(tuner_->stepFinished({plan_, 0.02 * ratio * (1 + 0.02 * draw()), "8x8", 100, false}).isOk());
+    EXPECT_TRUE(tuner_->report(StepFinished{plan_, 0.02 * ratio * (1 + 0.02 * draw()), "8x8", 100, false}).isOk());
   }
 
   void carryOut(const Action& action) {
@@ -79,10 +81,10 @@ class Rank {
       case ActionKind::kCapture: isCapturing_ = true; return;
       case ActionKind::kCompile:
         if (action.arm != "native" && action.arm != "inductor") {  // other arms have no compile in the background
-          EXPECT_TRUE(tuner_->armChanged({action.arm, ArmState::kCompiled, "", 0, 0}).isOk());
+          EXPECT_TRUE(tuner_->report(ArmChanged{action.arm, ArmState::kCompiled, "", 0, 0}).isOk());
           return;
         }
-        EXPECT_TRUE(tuner_->armChanged({action.arm, ArmState::kCompiling, "", 0, 0}).isOk());
+        EXPECT_TRUE(tuner_->report(ArmChanged{action.arm, ArmState::kCompiling, "", 0, 0}).isOk());
         compiling_ = action.arm;
         compileLeft_ = 1 + static_cast<int32_t>(8 * draw());
         return;
@@ -91,7 +93,7 @@ class Rank {
       case ActionKind::kRun: plan_ = action.arm; return;
       case ActionKind::kRefine:
         if (number_ < 2 && happens(0.5)) {
-          EXPECT_TRUE(tuner_->addArm({.name = number_ == 0 ? "mixed" : "other"}).isOk());
+          EXPECT_TRUE(tuner_->report(ArmAdded{{.name = number_ == 0 ? "mixed" : "other"}}).isOk());
         }
         return;
       case ActionKind::kDecide:
@@ -106,13 +108,13 @@ class Rank {
   void load(const std::string& arm) {
     const bool isPart = happens(0.3);
     const ArmState state = isPart ? ArmState::kLoading : happens(job_.failure) ? ArmState::kRejected : ArmState::kReady;
-    EXPECT_TRUE(tuner_->armChanged({arm, state, "does not fit", 0, 0.1 * draw()}).isOk());
+    EXPECT_TRUE(tuner_->report(ArmChanged{arm, state, "does not fit", 0, 0.1 * draw()}).isOk());
   }
 
   void finishCompile() {
     if (compiling_.empty() || --compileLeft_ > 0) return;
     const ArmState state = happens(job_.failure) ? ArmState::kFailed : ArmState::kCompiled;
-    EXPECT_TRUE(tuner_->armChanged({compiling_, state, "no compiler", draw(), 0}).isOk());
+    EXPECT_TRUE(tuner_->report(ArmChanged{compiling_, state, "no compiler", draw(), 0}).isOk());
     compiling_.clear();
   }
 
@@ -134,21 +136,21 @@ struct Group {
     for (int32_t rank = 0; rank < job.numRanks; ++rank) ranks.emplace_back(job, rank, names);
   }
 
-  /// Trains until no meeting follows, or for `most` meetings. Returns the number of meetings.
-  int64_t train(int64_t most = kMostMeetings) {
-    int64_t numMeetings = 0;
-    while (numMeetings < most && !ranks.front().tuner().isSettled()) {
-      for (int64_t quiet = ranks.front().tuner().numQuietMeetings(); quiet >= 0; --quiet) {
+  /// Trains until no sync follows, or for `most` syncs. Returns the number of syncs.
+  int64_t train(int64_t most = kMostSyncs) {
+    int64_t numSyncs = 0;
+    while (numSyncs < most && !ranks.front().tuner().isSettled()) {
+      for (int64_t quiet = ranks.front().tuner().numQuietSyncs(); quiet >= 0; --quiet) {
         for (Rank& rank : ranks) rank.train();
       }
-      ++numMeetings;
+      ++numSyncs;
       if (std::uniform_real_distribution<>(0, 1)(random) < job.death) {
         for (Rank& rank : ranks) rank.tuner().end("rank 1 cannot be reached");
         break;
       }
       std::vector<std::string> records;
       for (Rank& rank : ranks) records.push_back(rank.tuner().takeRecord());
-      for (Rank& rank : ranks) EXPECT_TRUE(rank.tuner().meet(records).isOk()) << "seed " << job.seed;
+      for (Rank& rank : ranks) EXPECT_TRUE(rank.tuner().sync(records).isOk()) << "seed " << job.seed;
       expectAlike();
       if (::testing::Test::HasFailure()) break;
     }
@@ -156,7 +158,7 @@ struct Group {
     for (Rank& rank : ranks) {
       EXPECT_TRUE(rank.tuner().isOver() || rank.plan() == ranks.front().plan()) << "seed " << job.seed;
     }
-    return numMeetings;
+    return numSyncs;
   }
 
   void expectAlike() {
@@ -167,7 +169,7 @@ struct Group {
       EXPECT_EQ(other.tuner().phase(), first.tuner().phase()) << "seed " << job.seed;
       EXPECT_EQ(other.isSettled(), first.isSettled()) << "seed " << job.seed;
       EXPECT_EQ(other.isOverBecause(), first.isOverBecause()) << "seed " << job.seed;
-      EXPECT_EQ(other.numQuietMeetings(), first.numQuietMeetings()) << "seed " << job.seed;
+      EXPECT_EQ(other.numQuietSyncs(), first.numQuietSyncs()) << "seed " << job.seed;
     }
   }
 
@@ -188,7 +190,7 @@ TEST(GroupTuner, AllRanksDecideOnTheFastestArm) {
 TEST(GroupTuner, AnArmThatFailsAtOneRankIsOutForAllAndNamesTheRank) {
   Group group({.seed = 5});
   group.train(3);
-  EXPECT_TRUE(group.ranks[1].tuner().armChanged({"native", ArmState::kFailed, "no compiler", 0, 0}).isOk());
+  EXPECT_TRUE(group.ranks[1].tuner().report(ArmChanged{"native", ArmState::kFailed, "no compiler", 0, 0}).isOk());
   group.train();
   for (Rank& rank : group.ranks) {
     const std::string snapshot = rank.tuner().tuner().snapshot();
@@ -199,11 +201,11 @@ TEST(GroupTuner, AnArmThatFailsAtOneRankIsOutForAllAndNamesTheRank) {
 
 TEST(GroupTuner, TheSlowestRankCounts) {
   std::unique_ptr<GroupTuner> tuner = GroupTuner::create({}, {"rank 0", "rank 1"}).value();
-  ASSERT_TRUE(tuner->stepFinished({"eager", 0.010, "8x8", 5, false}).isOk());
+  ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.010, "8x8", 5, false}).isOk());
   const std::string quick = tuner->takeRecord();
-  ASSERT_TRUE(tuner->stepFinished({"eager", 0.030, "8x8", 7, false}).isOk());
+  ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.030, "8x8", 7, false}).isOk());
   const std::string slow = tuner->takeRecord();
-  ASSERT_TRUE(tuner->meet({quick, slow}).isOk());
+  ASSERT_TRUE(tuner->sync({quick, slow}).isOk());
   EXPECT_DOUBLE_EQ(tuner->tuner().ledger().trainedSeconds(), 0.030);
 }
 
@@ -231,10 +233,10 @@ TEST(GroupTuner, CopiesThatDifferEndTheGroup) {
   group.train(4);
   GroupTuner& odd = group.ranks[1].tuner();
   const std::string mine = odd.takeRecord();
-  ASSERT_TRUE(odd.meet({mine, mine}).isOk());
+  ASSERT_TRUE(odd.sync({mine, mine}).isOk());
   const std::vector<std::string> records = {group.ranks[0].tuner().takeRecord(), odd.takeRecord()};
   for (Rank& rank : group.ranks) {
-    EXPECT_FALSE(rank.tuner().meet(records).isOk());
+    EXPECT_FALSE(rank.tuner().sync(records).isOk());
     EXPECT_EQ(rank.tuner().isOverBecause(), "the tuner of rank 1 is in another state than that of rank 0");
   }
 }
@@ -242,9 +244,20 @@ TEST(GroupTuner, CopiesThatDifferEndTheGroup) {
 TEST(GroupTuner, TextsThatAreNoRecordsEndTheGroup) {
   for (const std::string text : {"", "{}", "[1]", "{\"digest\": \"x\"}", "\xff\xfe"}) {
     std::unique_ptr<GroupTuner> tuner = GroupTuner::create({}, {"rank 0", "rank 1"}).value();
-    EXPECT_FALSE(tuner->meet({tuner->takeRecord(), text}).isOk()) << text;
+    EXPECT_FALSE(tuner->sync({tuner->takeRecord(), text}).isOk()) << text;
     EXPECT_TRUE(tuner->isOver());
   }
+}
+
+TEST(GroupTuner, ARecordThatNoTextCanHoldEndsTheGroupAtEveryRank) {
+  const std::vector<std::string> names = {"rank 0", "rank 1"};
+  std::unique_ptr<GroupTuner> sick = GroupTuner::create({}, names).value();
+  std::unique_ptr<GroupTuner> other = GroupTuner::create({}, names).value();
+  ASSERT_TRUE(sick->report(StepFinished{"eager", std::numeric_limits<double>::infinity(), "8x8", 5, false}).isOk());
+  const std::vector<std::string> records = {sick->takeRecord(), other->takeRecord()};
+  EXPECT_FALSE(sick->sync(records).isOk());
+  EXPECT_FALSE(other->sync(records).isOk());
+  EXPECT_EQ(sick->isOverBecause(), other->isOverBecause());
 }
 
 TEST(GroupTuner, AFailureAfterTheDecisionRollsBackThatRankAlone) {
@@ -253,7 +266,7 @@ TEST(GroupTuner, AFailureAfterTheDecisionRollsBackThatRankAlone) {
   Rank& failing = group.ranks[1];
   const std::string plan = failing.plan();
   ASSERT_NE(plan, kEagerArm);
-  ASSERT_TRUE(failing.tuner().armChanged({plan, ArmState::kFailed, "raised", 0, 0}).isOk());
+  ASSERT_TRUE(failing.tuner().report(ArmChanged{plan, ArmState::kFailed, "raised", 0, 0}).isOk());
   for (Rank& rank : group.ranks) rank.train();
   EXPECT_EQ(failing.plan(), kEagerArm);
   EXPECT_EQ(group.ranks[0].plan(), plan);
@@ -277,8 +290,8 @@ TEST(GroupTuner, ADecisionThatBecomesSlowerThanEagerIsRolledBackByAllRanks) {
   group.job.drift = 2.5;
   ASSERT_TRUE(trainUntilSuspicious(group));
   for (Rank& rank : group.ranks) rank.tuner().recheck();
-  const int64_t numMeetings = group.train();
-  EXPECT_LT(numMeetings, 400);
+  const int64_t numSyncs = group.train();
+  EXPECT_LT(numSyncs, 400);
   for (Rank& rank : group.ranks) {
     EXPECT_EQ(rank.plan(), kEagerArm);
     EXPECT_NE(rank.tuner().tuner().decision()->reason.find("became slower than eager"), std::string::npos);
@@ -344,11 +357,11 @@ TEST(GroupTuner, ARankThatLostWhatWasDecidedEndsARecheck) {
   group.train();
   const std::string plan = group.ranks[0].plan();
   ASSERT_TRUE(trainUntilSuspicious(group));
-  ASSERT_TRUE(group.ranks[1].tuner().armChanged({plan, ArmState::kFailed, "raised", 0, 0}).isOk());
+  ASSERT_TRUE(group.ranks[1].tuner().report(ArmChanged{plan, ArmState::kFailed, "raised", 0, 0}).isOk());
   for (Rank& rank : group.ranks) rank.tuner().recheck();
   std::vector<std::string> records;
   for (Rank& rank : group.ranks) records.push_back(rank.tuner().takeRecord());
-  for (Rank& rank : group.ranks) ASSERT_TRUE(rank.tuner().meet(records).isOk());
+  for (Rank& rank : group.ranks) ASSERT_TRUE(rank.tuner().sync(records).isOk());
   for (Rank& rank : group.ranks) rank.train();
   EXPECT_EQ(group.ranks[0].plan(), plan);
   EXPECT_EQ(group.ranks[1].plan(), kEagerArm);
@@ -376,8 +389,8 @@ TEST(GroupTuner, RandomJobsEndAlikeAtAllRanks) {
   const int64_t numRuns = wanted != nullptr ? std::atoll(wanted) : 300;
   for (int64_t seed = 1; seed <= numRuns && !HasFailure(); ++seed) {
     Group group(drawJob(seed));
-    const int64_t numMeetings = group.train();
-    EXPECT_LT(numMeetings, kMostMeetings) << "seed " << seed;
+    const int64_t numSyncs = group.train();
+    EXPECT_LT(numSyncs, kMostSyncs) << "seed " << seed;
   }
 }
 

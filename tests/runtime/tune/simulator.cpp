@@ -53,8 +53,8 @@ bool Simulator::carryOut(const Action& action) {
   switch (action.kind) {
     case ActionKind::kCapture:
       pause(world_.captureSeconds);
-      tuner_->captureFinished(world_.captureSeconds);
-      if (!world_.findings.empty()) AG_CHECK(tuner_->resume(world_.findings).isOk(), "they are of use");
+      (void)tuner_->report(CaptureFinished{world_.captureSeconds});
+      if (!world_.findings.empty()) AG_CHECK(tuner_->report(Resumed{world_.findings}).isOk(), "they are of use");
       return true;
     case ActionKind::kCompile: return startCompile(action);
     case ActionKind::kPriority:
@@ -79,11 +79,11 @@ void Simulator::pause(double seconds) {
 
 bool Simulator::wait(const Action& action) {
   if (compiling_.empty()) return false;
-  AG_CHECK(level_ == Level::kRaised, "nobody waits for a compile that stands still");
+  AG_CHECK(level_ == Level::kRaised, "training does not wait for a suspended compile");
   const double seconds = std::min(action.seconds, compileLeft_);
   pause(seconds);
   compileLeft_ -= seconds;
-  (void)tuner_->armChanged({compiling_, ArmState::kCompiling, "", 0, seconds});
+  (void)tuner_->report(ArmChanged{compiling_, ArmState::kCompiling, "", 0, seconds});
   if (compileLeft_ <= 0) finishCompile();
   return true;
 }
@@ -101,14 +101,14 @@ bool Simulator::load(const Action& action) {
   }
   pause(seconds);
   const bool isThrough = loaded == arm.numParts;
-  (void)tuner_->armChanged({arm.name, isThrough ? arm.outcome : ArmState::kLoading, "simulated", 0, seconds});
+  (void)tuner_->report(ArmChanged{arm.name, isThrough ? arm.outcome : ArmState::kLoading, "simulated", 0, seconds});
   return isThrough;
 }
 
 bool Simulator::startCompile(const Action& action) {
   ++outcome_.compiles[action.arm];
   if (find(action.arm)->compileSeconds <= 0) {
-    (void)tuner_->armChanged({action.arm, ArmState::kCompiled, "", 0, 0});
+    (void)tuner_->report(ArmChanged{action.arm, ArmState::kCompiled, "", 0, 0});
     return true;
   }
   AG_CHECK(compiling_.empty(), "one compile at a time");
@@ -122,7 +122,7 @@ bool Simulator::startCompile(const Action& action) {
 void Simulator::finishCompile() {
   if (compiling_.empty()) return;
   const std::string arm = std::exchange(compiling_, "");
-  (void)tuner_->armChanged({arm, ArmState::kCompiled, "", find(arm)->compileSeconds, 0});
+  (void)tuner_->report(ArmChanged{arm, ArmState::kCompiled, "", find(arm)->compileSeconds, 0});
 }
 
 double Simulator::noiseFactor() {
@@ -176,24 +176,25 @@ void Simulator::stepOnce() {
   if (!hasReported_) {
     ++numSkipped_;
     skippedSeconds_ += seconds;
-    if (--quietLeft_ == 0) tuner_->stepsSkipped(std::exchange(numSkipped_, 0), std::exchange(skippedSeconds_, 0));
+    if (--quietLeft_ == 0)
+      (void)tuner_->report(StepsSkipped{std::exchange(numSkipped_, 0), std::exchange(skippedSeconds_, 0)});
     return;
   }
   report({running_, seconds, "s" + std::to_string(shape), arm ? arm->peakBytes : int64_t{100} << 20, isDisturbed});
-  if (world_.grows && world_.grows(step_ - 1)) tuner_->captureGrew();
+  if (world_.grows && world_.grows(step_ - 1)) (void)tuner_->report(CaptureGrew{});
   if (!compiling_.empty() && compileLeft_ <= 0) finishCompile();
 }
 
-void Simulator::report(const StepReport& step) {
+void Simulator::report(const StepFinished& step) {
   std::uniform_real_distribution<double> uniform(0, 1);
   if (world_.missingShare > 0 && uniform(random_) < world_.missingShare) {
-    tuner_->stepsSkipped(1, step.seconds);
+    (void)tuner_->report(StepsSkipped{1, step.seconds});
   } else {
     unreported_.push_back(step);
   }
   const size_t late = world_.maxLate == 0 ? 0 : static_cast<size_t>(uniform(random_) * (world_.maxLate + 1));
   while (unreported_.size() > late) {
-    const Status status = tuner_->stepFinished(unreported_.front());
+    const Status status = tuner_->report(unreported_.front());
     AG_CHECK(status.isOk(), status.message());
     unreported_.pop_front();
   }

@@ -100,7 +100,7 @@ class Simulator {
   void finishCompile();
   void stepOnce();
   /// Reports the steps that are due to the tuner, in order.
-  void report(const StepReport& step);
+  void report(const StepFinished& step);
   void fallAsleep();
   double drawSeconds(const std::string& arm, int32_t shape);
   double noiseFactor();
@@ -121,7 +121,7 @@ class Simulator {
   double trueSlowdown_ = 0;
   double trained_ = 0;
   bool hasReported_ = true;  ///< the latest step was reported, so the tuner may be asked for actions
-  std::deque<StepReport> unreported_;
+  std::deque<StepFinished> unreported_;
   int64_t quietLeft_ = 0;
   int64_t numSkipped_ = 0;
   double skippedSeconds_ = 0;

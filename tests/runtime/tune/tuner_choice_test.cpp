@@ -145,7 +145,7 @@ TEST(TunerChoice, TheBestOfSeveralWins) {
   }
 }
 
-TEST(TunerChoice, WhoLostToAnArmThatFallsBackIsTriedAgain) {
+TEST(TunerChoice, AnArmThatLostToOneThatFallsBackIsTriedAgain) {
   for (int64_t fallsBackAt = 100; fallsBackAt <= 500; fallsBackAt += 20) {
     World world = makeWorld(static_cast<uint64_t>(fallsBackAt), Mode::kMax, {.sigma = 0.05}, {0.84, 0.88});
     world.change = [=](const std::string& arm, int64_t step) {
@@ -211,6 +211,7 @@ TEST(TunerChoice, AnArmThatNeedsTooMuchMemoryLoses) {
   ASSERT_TRUE(simulator.tuner().decision().has_value());
   EXPECT_EQ(simulator.tuner().decision()->arm, "arm1");
   EXPECT_NE(simulator.tuner().snapshot().find("needs 140.0 MiB at its peak, eager 100.0 MiB"), std::string::npos);
+  EXPECT_NE(simulator.tuner().snapshot().find(R"("is_too_large":true)"), std::string::npos);
   world.arms[0].peakBytes = int64_t{130} << 20;
   EXPECT_EQ(decide(world), "arm0");
 }

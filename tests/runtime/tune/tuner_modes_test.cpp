@@ -59,10 +59,10 @@ TEST(AutoMode, StartsWithEagerAndEarnsTheCapture) {
   std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"native"}});
   for (int i = 0; i < 1000; ++i) {
     EXPECT_THAT(advance(*tuner), IsEmpty()) << "step " << i;
-    ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+    ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.01, "s", 0, false}).isOk());
   }
   EXPECT_EQ(tuner->status(), "tuning");
-  for (int i = 0; i < 40; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.01, "s", 0, false}).isOk());
   EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
 }
 
@@ -77,21 +77,21 @@ TEST(AutoMode, CompilesInTheBackgroundAndRunsTheBestArmMeanwhile) {
 
 TEST(AutoMode, LoadsOnlyWhenItCanPay) {
   std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"inductor", 5, 2}});
-  for (int i = 0; i < 1100; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  for (int i = 0; i < 1100; ++i) ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.01, "s", 0, false}).isOk());
   EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
-  tuner->captureFinished(0.5);
+  (void)tuner->report(CaptureFinished{0.5});
   EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor"));
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiled, "", 5, 0}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"inductor", ArmState::kCompiled, "", 5, 0}).isOk());
   EXPECT_THAT(advance(*tuner), IsEmpty()) << "2 s of load are not earned after 11 s";
-  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  for (int i = 0; i < 2000; ++i) ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.01, "s", 0, false}).isOk());
   EXPECT_THAT(advance(*tuner), ElementsAre("load inductor"));
 }
 
 TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
   std::unique_ptr<Tuner> tuner = makeTuner(Mode::kAuto, {{"inductor", 5, 0}});
-  for (int i = 0; i < 3000; ++i) ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());
+  for (int i = 0; i < 3000; ++i) ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.01, "s", 0, false}).isOk());
   advance(*tuner);
-  tuner->captureFinished(1.0);
+  (void)tuner->report(CaptureFinished{1.0});
   EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor"));
   const std::vector<Action> raised = tuner->advance();
   ASSERT_EQ(raised.size(), 1u);
@@ -100,7 +100,7 @@ TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
   EXPECT_LT(raised[0].seconds, 4);
   std::vector<Level> levels;
   for (int i = 0; i < 1000 && levels.size() < 2; ++i) {
-    ASSERT_TRUE(tuner->stepFinished({"eager", 0.02, "s", 0, false}).isOk());
+    ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.02, "s", 0, false}).isOk());
     for (const Action& action : tuner->advance()) {
       if (action.level != Level::kRaised) levels.push_back(action.level);
     }
@@ -113,7 +113,7 @@ TEST(AutoMode, RaisesAndSuspendsACompileAsTheBudgetAllows) {
 std::set<std::string> step(Tuner& tuner, int count, const std::map<std::string, double>& seconds) {
   std::set<std::string> seen;
   for (int i = 0; i < count; ++i) {
-    EXPECT_TRUE(tuner.stepFinished({tuner.current(), seconds.at(std::string(tuner.current())), "s"}).isOk());
+    EXPECT_TRUE(tuner.report(StepFinished{tuner.current(), seconds.at(std::string(tuner.current())), "s"}).isOk());
     for (const std::string& text : advance(tuner)) seen.insert(text);
   }
   return seen;
@@ -126,16 +126,16 @@ TEST(MaxMode, MeasuresWhatIsReadyBesideACompileWithCoresOfItsOwn) {
   config.arms = {{"native"}, {"inductor", 15, 3}};
   std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
   EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
-  tuner->captureFinished(1);
+  (void)tuner->report(CaptureFinished{1});
   const std::vector<Action> first = tuner->advance();
   ASSERT_EQ(first.size(), 2u);
   EXPECT_EQ(first[0].arm, "inductor") << "the longest work starts first";
   EXPECT_EQ(first[0].level, Level::kRaised);
   EXPECT_EQ(first[1].arm, "native");
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
-  ASSERT_TRUE(tuner->armChanged({"native", ArmState::kCompiled, "", 0, 0}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"native", ArmState::kCompiled, "", 0, 0}).isOk());
   EXPECT_THAT(advance(*tuner), ElementsAre("load native")) << "a capture of 1 s needs no rest";
-  ASSERT_TRUE(tuner->armChanged({"native", ArmState::kReady, "", 0, 0.4}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"native", ArmState::kReady, "", 0, 0.4}).isOk());
   const std::set<std::string> seen = step(*tuner, 60, {{"eager", 0.2}, {"native", 0.16}});
   EXPECT_EQ(tuner->current(), "native") << "proven, while inductor is being compiled";
   EXPECT_THAT(seen, ::testing::IsSupersetOf({"run native", "run eager", "priority inductor"}));
@@ -145,15 +145,15 @@ TEST(MaxMode, WithoutSuchCoresNothingDelaysTheFirstCompile) {
   std::unique_ptr<Tuner> tuner = makeTuner(Mode::kMax, {{"native"}, {"inductor", 15, 3}, {"slower", 15, 3}});
   const std::map<std::string, double> seconds = {{"eager", 0.2}, {"native", 0.16}, {"inductor", 0.1}};
   EXPECT_THAT(advance(*tuner), ElementsAre("capture eager"));
-  tuner->captureFinished(1);
+  (void)tuner->report(CaptureFinished{1});
   EXPECT_THAT(advance(*tuner), ElementsAre("compile inductor"));
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"inductor", ArmState::kCompiling, "", 0, 0}).isOk());
   std::set<std::string> seen = step(*tuner, 30, seconds);
   EXPECT_THAT(seen, ::testing::Contains("wait inductor"));
   EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile native"))) << "a load delays the compile";
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kCompiled, "", 15, 0}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"inductor", ArmState::kCompiled, "", 15, 0}).isOk());
   EXPECT_THAT(step(*tuner, 1, seconds), ::testing::Contains("load inductor"));
-  ASSERT_TRUE(tuner->armChanged({"inductor", ArmState::kReady, "", 0, 1}).isOk());
+  ASSERT_TRUE(tuner->report(ArmChanged{"inductor", ArmState::kReady, "", 0, 1}).isOk());
   seen = step(*tuner, 5, seconds);
   EXPECT_THAT(seen, ::testing::Contains("run inductor"));
   EXPECT_THAT(seen, ::testing::Not(::testing::Contains("compile native"))) << "what is ready is measured first";
@@ -327,11 +327,14 @@ TEST(AutoMode, ALoadWaitsUntilWhatItIsExpectedToTakeIsEarned) {
     for (int i = 0; i < numSteps; ++i) {
       for (const Action& action : tuner->advance()) {
         isLoading |= action.kind == ActionKind::kLoad;
-        if (action.kind == ActionKind::kCapture) tuner->captureFinished(0), tuner->expectLoads(4);
+        if (action.kind == ActionKind::kCapture) {
+          (void)tuner->report(CaptureFinished{0});
+          (void)tuner->report(LoadsExpected{4});
+        }
         if (action.kind != ActionKind::kCompile) continue;
-        EXPECT_TRUE(tuner->armChanged({"native", ArmState::kCompiled, "", 0, 0}).isOk());
+        EXPECT_TRUE(tuner->report(ArmChanged{"native", ArmState::kCompiled, "", 0, 0}).isOk());
       }
-      EXPECT_TRUE(tuner->stepFinished({"eager", 0.1, "s", 0, false}).isOk());
+      EXPECT_TRUE(tuner->report(StepFinished{"eager", 0.1, "s", 0, false}).isOk());
     }
     return isLoading;
   };
@@ -346,14 +349,14 @@ TEST(DeterministicMode, DoesNotDependOnTime) {
     for (int i = 0; i < 50; ++i) {
       for (const Action& action : tuner->advance()) {
         all.push_back(std::string(toString(action.kind)) + " " + action.arm);
-        if (action.kind == ActionKind::kCapture) tuner->captureFinished(seconds);
+        if (action.kind == ActionKind::kCapture) (void)tuner->report(CaptureFinished{seconds});
         const bool isRejected = action.arm == "aot";
         const ArmState state = isRejected ? ArmState::kRejected : ArmState::kReady;
         if (action.kind != ActionKind::kWait) continue;
-        ASSERT_TRUE(tuner->armChanged({action.arm, state, "", 0, seconds}).isOk());
+        ASSERT_TRUE(tuner->report(ArmChanged{action.arm, state, "", 0, seconds}).isOk());
       }
       const double slow = tuner->current() == "native" ? 9 : 1;
-      ASSERT_TRUE(tuner->stepFinished({tuner->current(), seconds * slow, "s", 0, false}).isOk());
+      ASSERT_TRUE(tuner->report(StepFinished{tuner->current(), seconds * slow, "s", 0, false}).isOk());
     }
     EXPECT_THAT(all, ElementsAre("capture eager", "compile aot", "wait aot", "compile native", "wait native",
                                  "run native", "decide native"));
@@ -376,7 +379,7 @@ TEST(DeterministicMode, PinnedPlanIsTheOnlyOne) {
 
 TEST(CachedDecision, IsTakenWithoutTuning) {
   Simulator simulator(makeWorld(Mode::kAuto));
-  ASSERT_TRUE(simulator.tuner().adopt("inductor").isOk());
+  ASSERT_TRUE(simulator.tuner().report(Adopted{"inductor"}).isOk());
   simulator.run(3);
   const Outcome outcome = simulator.outcome();
   EXPECT_EQ(outcome.chosen, "inductor");
@@ -389,7 +392,7 @@ TEST(CachedDecision, IsTakenWithoutTuning) {
 
 TEST(CachedDecision, ForEagerCapturesNothing) {
   Simulator simulator(makeWorld(Mode::kAuto));
-  ASSERT_TRUE(simulator.tuner().adopt("eager").isOk());
+  ASSERT_TRUE(simulator.tuner().report(Adopted{"eager"}).isOk());
   simulator.run(2000);
   EXPECT_EQ(simulator.outcome().numActions, 1) << "decide, nothing else";
   EXPECT_EQ(simulator.tuner().ledger().foregroundSeconds(), 0);
@@ -399,10 +402,10 @@ TEST(CachedDecision, ThatFailsIsFollowedByTuning) {
   World world = makeWorld(Mode::kMax);
   world.arms[1].outcome = ArmState::kFailed;
   Simulator simulator(world);
-  ASSERT_TRUE(simulator.tuner().adopt("inductor").isOk());
+  ASSERT_TRUE(simulator.tuner().report(Adopted{"inductor"}).isOk());
   simulator.run(1000);
   EXPECT_EQ(simulator.outcome().chosen, "native");
-  EXPECT_FALSE(simulator.tuner().adopt("native").isOk()) << "too late";
+  EXPECT_FALSE(simulator.tuner().report(Adopted{"native"}).isOk()) << "too late";
 }
 
 TEST(TunerSnapshot, IsTheSameForTheSameTrace) {

@@ -127,7 +127,7 @@ TEST(Resume, FindingsOfAnArmToComeWaitForIt) {
   simulator.run(2);
   EXPECT_EQ(simulator.tuner().numResumedPairs(), 0);
   EXPECT_EQ(numPairs(simulator.tuner().findings()), 1u);
-  ASSERT_TRUE(simulator.tuner().addArm({"native+r2:slow"}).isOk());
+  ASSERT_TRUE(simulator.tuner().report(ArmAdded{{"native+r2:slow"}}).isOk());
   EXPECT_EQ(simulator.tuner().numResumedPairs(), 1);
 }
 
@@ -150,9 +150,9 @@ TEST(Resume, DamagedOrForeignFindingsAreRefusedWithTheReason) {
     config.arms = {{"native"}};
     std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
     tuner->advance();
-    tuner->captureFinished(0.1);
+    (void)tuner->report(CaptureFinished{0.1});
     const std::string before = tuner->findings();
-    EXPECT_THAT(tuner->resume(text).message(), HasSubstr(reason)) << text;
+    EXPECT_THAT(tuner->report(Resumed{text}).message(), HasSubstr(reason)) << text;
     EXPECT_EQ(tuner->findings(), before) << text;
   }
 }
@@ -161,7 +161,7 @@ TEST(Resume, IsRefusedBeforeTheCapture) {
   TunerConfig config;
   config.arms = {{"native"}};
   std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
-  EXPECT_FALSE(tuner->resume(R"({"version":1,"arms":[]})").isOk());
+  EXPECT_FALSE(tuner->report(Resumed{R"({"version":1,"arms":[]})"}).isOk());
 }
 
 }  // namespace

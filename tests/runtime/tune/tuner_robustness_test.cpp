@@ -44,8 +44,8 @@ TEST(Tuner, RejectedFailedAndSkippedArmsNeverRun) {
 
 TEST(Tuner, ALateReadyDoesNotReviveADeadArm) {
   Simulator simulator(makeWorld(1, Mode::kMax));
-  ASSERT_TRUE(simulator.tuner().armChanged({"native", ArmState::kFailed, "child died", 0, 0}).isOk());
-  ASSERT_TRUE(simulator.tuner().armChanged({"native", ArmState::kReady, "", 0, 0}).isOk());
+  ASSERT_TRUE(simulator.tuner().report(ArmChanged{"native", ArmState::kFailed, "child died", 0, 0}).isOk());
+  ASSERT_TRUE(simulator.tuner().report(ArmChanged{"native", ArmState::kReady, "", 0, 0}).isOk());
   simulator.run(1000);
   EXPECT_EQ(simulator.outcome().stepsByArm.count("native"), 0u);
   EXPECT_EQ(simulator.outcome().chosen, "inductor");
@@ -57,7 +57,7 @@ TEST(Tuner, FailedCaptureStaysEager) {
   config.arms = {{"native"}, {"inductor"}};
   std::unique_ptr<Tuner> tuner = Tuner::create(config).value();
   tuner->advance();
-  tuner->captureFailed("graph break at model.py:7", 0.3);
+  (void)tuner->report(CaptureFailed{"graph break at model.py:7", 0.3});
   const std::vector<Action> actions = tuner->advance();
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(actions[0].kind, ActionKind::kDecide);
@@ -68,12 +68,12 @@ TEST(Tuner, FailedCaptureStaysEager) {
 
 TEST(Tuner, RefusesImpossibleEvents) {
   std::unique_ptr<Tuner> tuner = Tuner::create({}).value();
-  EXPECT_FALSE(tuner->stepFinished({"nobody", 1.0, "s", 0, false}).isOk());
-  EXPECT_FALSE(tuner->stepFinished({"eager", 0.0, "s", 0, false}).isOk());
-  EXPECT_FALSE(tuner->stepFinished({"eager", std::nan(""), "s", 0, false}).isOk());
-  EXPECT_FALSE(tuner->armChanged({"eager", ArmState::kFailed, "", 0, 0}).isOk());
-  EXPECT_FALSE(tuner->addArm({"eager"}).isOk());
-  EXPECT_FALSE(tuner->adopt("nobody").isOk());
+  EXPECT_FALSE(tuner->report(StepFinished{"nobody", 1.0, "s", 0, false}).isOk());
+  EXPECT_FALSE(tuner->report(StepFinished{"eager", 0.0, "s", 0, false}).isOk());
+  EXPECT_FALSE(tuner->report(StepFinished{"eager", std::nan(""), "s", 0, false}).isOk());
+  EXPECT_FALSE(tuner->report(ArmChanged{"eager", ArmState::kFailed, "", 0, 0}).isOk());
+  EXPECT_FALSE(tuner->report(ArmAdded{{"eager"}}).isOk());
+  EXPECT_FALSE(tuner->report(Adopted{"nobody"}).isOk());
 }
 
 TEST(Tuner, ArmThatNeverReallyRunsLoses) {
@@ -84,12 +84,12 @@ TEST(Tuner, ArmThatNeverReallyRunsLoses) {
   for (int i = 0; i < 300; ++i) {
     for (int round = 0; round < 4; ++round) {
       for (const Action& action : tuner->advance()) {
-        if (action.kind == ActionKind::kCapture) tuner->captureFinished(0.1);
+        if (action.kind == ActionKind::kCapture) (void)tuner->report(CaptureFinished{0.1});
         if (action.kind != ActionKind::kWait) continue;
-        ASSERT_TRUE(tuner->armChanged({"native", ArmState::kReady, "", 0, 0}).isOk());
+        ASSERT_TRUE(tuner->report(ArmChanged{"native", ArmState::kReady, "", 0, 0}).isOk());
       }
     }
-    ASSERT_TRUE(tuner->stepFinished({"eager", 0.01, "s", 0, false}).isOk());  // its guards fail on every call
+    ASSERT_TRUE(tuner->report(StepFinished{"eager", 0.01, "s", 0, false}).isOk());  // its guards fail on every call
   }
   EXPECT_EQ(tuner->status(), "eager");
   EXPECT_THAT(tuner->snapshot(), HasSubstr("did not run when asked"));
@@ -130,7 +130,7 @@ TEST(Tuner, FailureAfterTheDecisionIsForGood) {
   Simulator simulator(makeWorld(5, Mode::kMax));
   simulator.run(2000);
   ASSERT_EQ(simulator.outcome().chosen, "inductor");
-  ASSERT_TRUE(simulator.tuner().armChanged({"inductor", ArmState::kFailed, "illegal instruction"}).isOk());
+  ASSERT_TRUE(simulator.tuner().report(ArmChanged{"inductor", ArmState::kFailed, "illegal instruction"}).isOk());
   simulator.run(20000);
   const Outcome outcome = simulator.outcome();
   ASSERT_EQ(outcome.rollbacks.size(), 1u);
@@ -143,7 +143,7 @@ TEST(Tuner, FailureDuringATrialLeavesTheOthers) {
   Simulator simulator(world);
   for (int i = 0; i < 300 && simulator.tuner().current() != "inductor"; ++i) simulator.run(1);
   ASSERT_EQ(simulator.tuner().current(), "inductor");
-  ASSERT_TRUE(simulator.tuner().armChanged({"inductor", ArmState::kFailed, "wrong output shape"}).isOk());
+  ASSERT_TRUE(simulator.tuner().report(ArmChanged{"inductor", ArmState::kFailed, "wrong output shape"}).isOk());
   simulator.run(2000);
   EXPECT_EQ(simulator.outcome().chosen, "native");
 }
@@ -154,7 +154,7 @@ TEST(Tuner, ARefinementAddedLaterIsTuned) {
   simulator.run(2000);
   ASSERT_EQ(simulator.outcome().chosen, "inductor");
   simulator.world().arms.push_back({.name = "inductor+r2:native", .ratio = 0.5, .compileSeconds = 0.2});
-  ASSERT_TRUE(simulator.tuner().addArm({"inductor+r2:native", 0.2, 0.1}).isOk());
+  ASSERT_TRUE(simulator.tuner().report(ArmAdded{{"inductor+r2:native", 0.2, 0.1}}).isOk());
   simulator.run(2000);
   EXPECT_EQ(simulator.outcome().chosen, "inductor+r2:native");
 }

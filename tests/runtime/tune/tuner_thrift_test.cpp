@@ -72,7 +72,7 @@ Summary report(const char* what, const Machine& machine, const std::vector<doubl
   return summary;
 }
 
-TEST(TunerThrift, TiedWinnersAreNotToldApart) {
+TEST(TunerThrift, TiedWinnersAreNotDistinguished) {
   for (const Machine& machine : kMachines) {
     const Summary summary = report("six arms", machine, kSixArms);
     EXPECT_LE(summary.pairs, machine.maxPairsSixArms) << machine.name;

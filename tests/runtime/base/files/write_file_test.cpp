@@ -56,7 +56,7 @@ TEST_F(WriteFile, ALinkInItsPlaceIsReplacedAndNotFollowed) {
       isHard ? fs::create_hard_link(folder_ / "own", path) : fs::create_symlink(folder_ / "own", path);
       if (isCreated) {
         const StatusOr<int> file = createFile(path);
-        ASSERT_TRUE(file.isOk()) << file.status().toString();
+        ASSERT_TRUE(file.hasValue()) << file.status().toString();
         EXPECT_EQ(write(*file, "new", 3), 3);
         close(*file);
       } else {

@@ -99,7 +99,7 @@ TEST_F(TuningDatabaseTest, KeysIgnoreMemberOrderAndNeedAllMembers) {
       R"({"versions":{"torch":"2.11.0"}, "isa":"avx2", "threads":2, "device":"cpu", "dtypes":["f32"], "shapes":[[8,16]], "graph":"g0"})";
   EXPECT_TRUE(database.find(other, 1).value().has_value());
   EXPECT_THAT(database.find(R"({"graph":"g0"})", 1).status().message(), HasSubstr("lacks \"device\""));
-  EXPECT_FALSE(database.find("not json", 1).isOk());
+  EXPECT_FALSE(database.find("not json", 1).hasValue());
   EXPECT_FALSE(database.store(makeKey(0), "[]", 1).isOk());
   EXPECT_FALSE(database.store(makeKey(0), R"({"reason":"no arm"})", 1).isOk());
   EXPECT_FALSE(database.store(makeKey(0), makeRecord(std::string(2 << 20, 'x')), 1).isOk());
@@ -116,7 +116,7 @@ TEST_F(TuningDatabaseTest, AnUnfinishedRecordReplacesItsLikeAndNeverADecision) {
   ASSERT_TRUE(database.store(makeKey(0), makeRecord("native"), 4).isOk());
   EXPECT_FALSE(database.storeUnfinished(makeKey(0), unfinished(3), 5).value());
   EXPECT_THAT(database.find(makeKey(0), 6).value().value(), HasSubstr("\"arm\":\"native\""));
-  EXPECT_FALSE(database.storeUnfinished(makeKey(1), makeRecord("native"), 7).isOk());
+  EXPECT_FALSE(database.storeUnfinished(makeKey(1), makeRecord("native"), 7).hasValue());
 }
 
 TEST_F(TuningDatabaseTest, AnUnfinishedRecordDoesNotWaitForALock) {
@@ -135,7 +135,7 @@ TEST_F(TuningDatabaseTest, GarbageIsIgnored) {
   std::ofstream(file_) << std::string(5000, '\x7f');
   fs::permissions(file_, fs::perms::owner_read | fs::perms::owner_write);
   expectIgnored("");
-  EXPECT_EQ(fs::file_size(file_), 5000u) << "somebody's file is left alone";
+  EXPECT_EQ(fs::file_size(file_), 5000u) << "a file of another program is left alone";
 }
 
 TEST_F(TuningDatabaseTest, AForeignDatabaseIsLeftAlone) {
@@ -171,7 +171,7 @@ TEST_F(TuningDatabaseTest, EveryTruncationIsSurvived) {
     fs::resize_file(file_, length);
     TuningDatabase database(file_);
     const auto found = database.find(makeKey(6), 1);
-    ASSERT_TRUE(found.isOk()) << "length " << length;
+    ASSERT_TRUE(found.hasValue()) << "length " << length;
     const bool isSilentLoss = database.isUsable() && database.warning().empty() && !found->has_value();
     EXPECT_FALSE(length > 0 && isSilentLoss) << "length " << length;
   }
@@ -196,7 +196,7 @@ TEST_F(TuningDatabaseTest, BitFlipsNeverYieldAWrongRecord) {
     TuningDatabase database(file_);
     for (int i = 0; i < 12; ++i) {
       const auto found = database.find(makeKey(i), 1);
-      ASSERT_TRUE(found.isOk());
+      ASSERT_TRUE(found.hasValue());
       EXPECT_EQ(found->value_or(makeRecord("native")), makeRecord("native"))
           << "seed 77, byte " << position << ", bit " << bit;
     }
@@ -225,7 +225,7 @@ TEST_F(TuningDatabaseTest, WorldOrGroupWritableFilesAreIgnored) {
 TEST_F(TuningDatabaseTest, WorldWritableFolderIsIgnored) {
   fill(1);
   ASSERT_EQ(chmod(folder_.c_str(), 0777), 0);
-  expectIgnored("everybody may write to the folder");
+  expectIgnored("all users may write to the folder");
 }
 
 TEST_F(TuningDatabaseTest, ReadOnlyFileOrFolderIsIgnored) {
@@ -314,14 +314,14 @@ TEST_F(TuningDatabaseTest, ARecordNestedDeepIsNoRecord) {
   const std::string record = R"({"arm":"native","reason":)" + nested(200'000) + "}";
   EXPECT_FALSE(TuningDatabase(file_).store(makeKey(0), record, 1).isOk());
   EXPECT_FALSE(
-      TuningDatabase(file_).storeUnfinished(makeKey(0), R"({"arm":"","x":)" + nested(200'000) + "}", 1).isOk());
+      TuningDatabase(file_).storeUnfinished(makeKey(0), R"({"arm":"","x":)" + nested(200'000) + "}", 1).hasValue());
   const std::string key = canonicalKey(makeKey(0)).value();
   runSql(formatText("UPDATE decisions SET record = '{}', crc32 = {}", record, decisionChecksum(key, record)));
   TuningDatabase database(file_);
   EXPECT_FALSE(database.find(makeKey(0), 1).value().has_value());
   EXPECT_THAT(database.warning(), HasSubstr("damaged row"));
   EXPECT_FALSE(database.list().front().isIntact);
-  EXPECT_FALSE(canonicalKey(R"({"graph":)" + nested(200'000) + "}").isOk());
+  EXPECT_FALSE(canonicalKey(R"({"graph":)" + nested(200'000) + "}").hasValue());
 }
 
 TEST_F(TuningDatabaseTest, ARowWithTimesThatNoClockShowsIsNoRow) {
@@ -347,7 +347,7 @@ TEST_F(TuningDatabaseTest, AnImportedTimeToComeKeepsNoLaterDecisionOut) {
   ASSERT_EQ(importedAt("90000000000").value(), 1);
   EXPECT_EQ(other.list().front().created, 500);
   for (const char* created : {"-1", "1180591620717411303424", "9223372036854775807", "1e400", "\"7\""}) {
-    EXPECT_FALSE(importedAt(created).isOk()) << created;
+    EXPECT_FALSE(importedAt(created).hasValue()) << created;
   }
 }
 
@@ -370,7 +370,7 @@ TEST_F(TuningDatabaseTest, SpoiledExportsAreRefusedOrTakenAndNeverEndTheProcess)
       if (text.empty()) text = " ";
     }
     SCOPED_TRACE(formatText("seed {}, round {}", seed, round));
-    if (!other.importText(text, 500).isOk()) continue;
+    if (!other.importText(text, 500).hasValue()) continue;
     for (const DatabaseRow& row : other.list()) EXPECT_TRUE(row.isIntact);
   }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/tune/arm.h"
+#include "runtime/tune/arms/arm.h"
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
+#include "runtime/tune/tuner_event.h"
+
 namespace agspeed::runtime::tune {
 namespace {
-
-constexpr int64_t kMinPeaks = 2;  ///< steps with a measured peak before memory is judged
 
 constexpr std::array<std::pair<ArmState, std::string_view>, 8> kStateNames = {{
     {ArmState::kWaiting, "waiting"},
@@ -20,8 +20,6 @@ constexpr std::array<std::pair<ArmState, std::string_view>, 8> kStateNames = {{
     {ArmState::kFailed, "failed"},
     {ArmState::kSkipped, "skipped"},
 }};
-
-double mebibytes(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 }  // namespace
 
@@ -44,12 +42,24 @@ std::string_view toString(Verdict verdict) {
   return "unknown";
 }
 
+void Arm::skip(std::string why) {
+  state = ArmState::kSkipped;
+  reason = std::move(why);
+}
+
+void Arm::accept(std::string why, bool isEnough) {
+  verdict = Verdict::kAccepted;
+  reason = std::move(why);
+  isConfirmed = isEnough;
+}
+
 void Arm::reopen() {
   verdict = Verdict::kOpen;
   reason.clear();
   numBlocks = 0;
   isConfirmed = false;
   beatenBy.clear();
+  isTooLarge = false;
   versusEager.clear();
   duel.clear();
   duelAgainst.clear();
@@ -62,7 +72,7 @@ void Arm::forget() {
   seconds.clear();
 }
 
-bool Arm::addStep(int32_t shape, const StepReport& step, bool isUndisturbed) {
+bool Arm::addStep(int32_t shape, const StepFinished& step, bool isUndisturbed) {
   ShapeRecord& record = shapes[shape];
   ++numSteps;
   lastSeconds = step.seconds;
@@ -81,21 +91,6 @@ std::optional<double> Arm::typicalSeconds(int32_t shape) const {
   const auto it = shapes.find(shape);
   if (it == shapes.end() || it->second.seconds.empty()) return std::nullopt;
   return it->second.seconds.median();
-}
-
-std::optional<std::string> memoryObjection(const Arm& arm, const std::map<int32_t, int64_t>& eagerPeaks,
-                                           const TunerConfig& config) {
-  for (const auto& [shape, record] : arm.shapes) {
-    const auto eager = eagerPeaks.find(shape);
-    if (eager == eagerPeaks.end() || record.numPeaks < kMinPeaks) continue;
-    const double limit =
-        static_cast<double>(eager->second) * (1 + config.memoryFraction) + static_cast<double>(config.memorySlackBytes);
-    if (static_cast<double>(record.peakBytes) <= limit) continue;
-    return formatText("needs {:.1f} MiB at its peak, eager {:.1f} MiB (allowed: {:.0f} % + {:.0f} MiB more)",
-                      mebibytes(record.peakBytes), mebibytes(eager->second), config.memoryFraction * 100,
-                      mebibytes(config.memorySlackBytes));
-  }
-  return std::nullopt;
 }
 
 }  // namespace agspeed::runtime::tune

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime/tune/findings.h"
+#include "runtime/tune/arms/findings.h"
 
 #include <array>
 #include <cmath>
@@ -125,7 +125,7 @@ StatusOr<std::vector<ArmFindings>> parseFindings(std::string_view text) {
   std::vector<ArmFindings> found;
   for (const Json& entry : json["arms"]) {
     StatusOr<ArmFindings> arm = parseArm(entry);
-    if (!arm.isOk()) return arm.status().withContext("earlier findings: ");
+    if (!arm.hasValue()) return arm.status().withContext("earlier findings: ");
     found.push_back(std::move(arm).value());
   }
   return found;

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "runtime/base/status.h"
-#include "runtime/tune/arm.h"
+#include "runtime/tune/arms/arm.h"
 
 namespace agspeed::runtime::tune {
 

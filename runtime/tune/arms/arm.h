@@ -26,15 +26,12 @@ enum class Verdict { kOpen, kAccepted, kLost };
 StatusOr<ArmState> parseArmState(std::string_view name);
 std::string_view toString(ArmState state);
 std::string_view toString(Verdict verdict);
+/// Whether an arm in this state is out for good.
+inline bool isDead(ArmState state) {
+  return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
+}
 
-/// One finished training step, as the driver saw it.
-struct StepReport {
-  std::string arm;  ///< the arm that really ran (eager if a guard failed)
-  double seconds = 0;
-  std::string shape;       ///< shape class; only steps of the same class are compared
-  int64_t peakBytes = 0;   ///< peak of live bytes during the step; 0 = not measured
-  bool disturbed = false;  ///< outside load, first step after a recompile, or a pause: never compared
-};
+struct StepFinished;
 
 /// Step times and memory of one arm at one shape class.
 struct ShapeRecord {
@@ -63,6 +60,7 @@ struct Arm {
   int32_t numBlocks = 0;     ///< finished blocks against eager
   bool isConfirmed = false;  ///< whether it was accepted with as many pairs as the decision needs
   std::string beatenBy;      ///< the arm it lost to; empty if it lost for another reason
+  bool isTooLarge = false;   ///< whether it lost because of its peak of memory
 
   bool isMeasurable() const { return state == ArmState::kReady && verdict == Verdict::kOpen; }
   bool isUsable() const { return state == ArmState::kReady; }
@@ -74,22 +72,22 @@ struct Arm {
   /// False if the compile needs no background work, so that the driver answers at once.
   bool needsBackground() const { return spec.compileSeconds > 0; }
   bool isContender() const { return isUsable() && verdict != Verdict::kLost; }
-  bool isDead() const {
-    return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
-  }
+  bool isDead() const { return tune::isDead(state); }
+  /// It is not tried.
+  void skip(std::string why);
+  /// It is faster than eager, or was chosen.
+  void accept(std::string why, bool isEnough);
+  /// Whether it can be ready soon: it waits, needs no background work and stands in for no other arm.
+  bool isQuick() const { return isWaiting() && !needsBackground() && spec.standsInFor.empty(); }
   /// Drops the verdict and its evidence, but keeps what was compiled.
   void reopen();
   /// Also drops all steps, because the arm will run other graphs than until now.
   void forget();
   /// Records a step. Returns false for the first step of a shape class on this arm, which warms caches and does not
   /// count.
-  bool addStep(int32_t shape, const StepReport& step, bool isUndisturbed);
+  bool addStep(int32_t shape, const StepFinished& step, bool isUndisturbed);
   /// Median of undisturbed steps at this shape, if any were seen.
   std::optional<double> typicalSeconds(int32_t shape) const;
 };
-
-/// Why `arm` loses by memory against eager's peaks; nothing if it does not. `eagerPeaks`: eager's peak by shape class.
-std::optional<std::string> memoryObjection(const Arm& arm, const std::map<int32_t, int64_t>& eagerPeaks,
-                                           const TunerConfig& config);
 
 }  // namespace agspeed::runtime::tune

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// ArmSet: all arms of a tuner, which of them runs, which was proven best so far, and which lost to which.
+//
+//   arms.add({.name = "native"}, ""); arms.find("native") == 1; arms[1].state = ArmState::kReady; arms.promote(1);
+//
+// An arm is named by its index, which never changes. Index 0 is eager, which is always ready. Not thread-safe; owned by
+// the Tuner.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/tune/arms/arm.h"
+#include "runtime/tune/arms/findings.h"
+
+namespace agspeed::runtime::tune {
+
+class ArmSet {
+ public:
+  static constexpr size_t kEager = 0;
+
+  ArmSet();
+
+  size_t size() const { return arms_.size(); }
+  Arm& operator[](size_t arm) { return arms_[arm]; }
+  const Arm& operator[](size_t arm) const { return arms_[arm]; }
+  const Arm& eager() const { return arms_[kEager]; }
+  auto begin() { return arms_.begin(); }
+  auto end() { return arms_.end(); }
+  auto begin() const { return arms_.begin(); }
+  auto end() const { return arms_.end(); }
+  std::optional<size_t> find(const std::string& name) const;
+  /// The first arm except eager for which `predicate` is true.
+  template <typename Predicate>
+  std::optional<size_t> first(Predicate predicate) const {
+    const auto found = std::find_if(arms_.begin() + 1, arms_.end(), predicate);
+    return found == arms_.end() ? std::nullopt : std::optional<size_t>(found - arms_.begin());
+  }
+  /// The measurable arm with the fewest blocks.
+  std::optional<size_t> leastMeasured() const;
+  bool isAnyCompiling() const;
+
+  /// Adds an arm, with the findings of an earlier process about it. It is skipped if there is a reason for that.
+  /// Returns: invalid argument for a name that is empty or exists already.
+  Status add(ArmSpec spec, std::string whySkipped);
+  /// Skips all arms that still have to be compiled.
+  void skipWaiting(const std::string& reason);
+  /// Arms that are not dead have to compile other graphs; nothing that was measured counts.
+  void forgetAll();
+  /// Opens the verdicts of all arms that are ready, and drops their evidence.
+  void reopenReady();
+
+  // Roles -------------------------------------------------------------------------------------------------------------
+  /// The arm that should run.
+  size_t current() const { return current_; }
+  void setCurrent(size_t arm) { current_ = arm; }
+  /// A step of the arm finished. Returns whether the step before it ran another arm.
+  bool isSwitch(size_t arm) { return std::exchange(lastRan_, arm) != arm; }
+  /// The best arm proven so far; eager at the start.
+  size_t incumbent() const { return incumbent_; }
+  bool hasProven() const { return incumbent_ != kEager; }
+  const Arm& best() const { return arms_[incumbent_]; }
+  void promote(size_t arm) { incumbent_ = arm; }
+  /// The arm named by the database, until it is settled or fails.
+  std::optional<size_t> stored() const { return stored_; }
+  void setStored(std::optional<size_t> arm) { stored_ = arm; }
+  /// The decision: the arm is the incumbent, accepted and confirmed. Running compiles are given up.
+  void choose(size_t arm, const std::string& reason);
+
+  // Winning and losing ------------------------------------------------------------------------------------------------
+  void lose(size_t arm, std::string reason);
+  /// `evidence`: the rest of the reason.
+  void loseTo(size_t arm, size_t winner, const std::string& evidence);
+  /// Out for another reason than its typical speed: arms that lost to it in speed are reopened.
+  void disqualify(size_t arm, std::string reason);
+  /// Reopens arms that lost to `arm` and whose ratio to eager is below `limit`.
+  void reviveBeatenBy(size_t arm, double limit = std::numeric_limits<double>::infinity());
+  /// The arm has failed. After a decision the incumbent stays, for the rollback, and so do verdicts.
+  void dismiss(size_t arm, bool isDecided);
+  /// Grows with every arm that lost.
+  int64_t numLosses() const { return numLosses_; }
+
+  /// The accepted arm to compare with the incumbent next. No duel is needed if the pairs with eager settle the choice;
+  /// the better one then becomes the incumbent.
+  std::optional<size_t> nextChallenger(const TunerConfig& config);
+  /// An arm to which this one loses, see losesTo().
+  std::optional<size_t> findRival(size_t arm, const TunerConfig& config) const;
+  /// The lowest ratio to eager measured so far, as a cautious estimate; 1 is eager itself.
+  double bestRatio() const;
+  /// Why eager stays, as a sentence. `isIncomparable`: see ShapeTable.
+  std::string describeEager(bool isIncomparable, const TunerConfig& config) const;
+
+  // Step times --------------------------------------------------------------------------------------------------------
+  /// Median undisturbed eager step over all shapes; 0 if there is none.
+  double eagerSeconds() const;
+  /// eagerSeconds(), or the incumbent's if eager never ran, as after a decision from the database.
+  double stepSeconds() const;
+  /// The expected cost of one step of the arm beyond an eager step.
+  double excessSeconds(size_t arm) const;
+  /// By shape class: the step time that a guard expects of the incumbent at most.
+  std::map<int32_t, double> stepLimits() const;
+
+  // Findings of this and of an earlier process
+  // --------------------------------------------------------------------------
+  /// Returns: invalid argument with the reason if the text cannot be used; nothing has changed then.
+  Status resume(std::string_view findings);
+  std::string findings() const;
+  /// How many pairs of an earlier process still count.
+  int32_t numResumedPairs() const;
+
+ private:
+  void takeEarlier(Arm& arm);
+
+  std::vector<Arm> arms_;  ///< Invariant: arms_[0] is eager
+  size_t current_ = kEager;
+  size_t lastRan_ = kEager;
+  size_t incumbent_ = kEager;
+  std::optional<size_t> stored_;
+  int64_t numLosses_ = 0;
+  std::vector<ArmFindings> earlier_;  ///< findings about arms that do not exist yet
+};
+
+}  // namespace agspeed::runtime::tune
