@@ -1,7 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the ranks of a job on this host, for `agspeed run`. It needs neither torch nor the native extension.
+"""Starts the ranks of a job, for `agspeed run`, on this host and by ssh. It needs neither torch nor the extension.
 
-local.py     runs a job: the environment of its ranks, their output, the first rank that fails
-job_key.py   the secret of a job, in memory that only its ranks can read
-arguments.py horovodrun's flags, and the meaning of each one here
+    launcher (job, agents, output)  --  a pipe or ssh  --  agent (pipes, ranks)  --  keeper  --  ranks
+
+arguments.py    horovodrun's flags, and the meaning of each one here
+config_file.py  horovodrun's --config-file
+hosts.py        the hosts that the user names, and host files
+placement.py    which rank runs on which host, and its variables
+job.py          runs a job: the output of its ranks, the first rank that fails, signals
+agents.py       the launcher's side of the hosts
+starters.py     how an agent is started: as a child process, or by ssh
+frames.py       the messages between launcher and agent
+description.py  what a host says of itself, and where the ranks meet
+agent.py        the process that runs the ranks of one host
+pipes.py        what these ranks write
+ranks.py        an agent's side of the keeper
+keeper.py       the process that starts ranks and ends them
+output.py       passes output on, with prefixes and into files
+job_key.py      the secret of a job, in memory that only its ranks can read
 """

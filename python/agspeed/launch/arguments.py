@@ -1,26 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""horovodrun's flags, and the meaning of each one for ranks on this host.
+"""horovodrun's flags, and the meaning of each one here. Some of torchrun's are among them.
 
-Settings become variables that ranks read. Flags for several hosts, MPI and elastic jobs are refused with an error.
+Settings become variables that ranks read. Flags for MPI and elastic jobs are refused with an error.
 Flags for features that do not exist here (cycles, NCCL's streams) are accepted, and named once.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agspeed.errors import UserError
+from agspeed.launch import hosts
 from agspeed.launch.config_file import ConfigFile
-from agspeed.launch.local import Request
+from agspeed.launch.job import Request
+from agspeed.launch.starters import Ssh
 
 __all__ = ["add_to", "ignored", "request_of"]
 
 _MIB = 1 << 20
-_HOST_SEPARATORS = ","
-_LOCAL = ("localhost", "127.0.0.1")
+_MOST_PORTS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,10 @@ _NUMBERS = (
 )
 _TEXTS = {
     "timeline-filename": ("HOROVOD_TIMELINE", "rank 0 writes a trace of all operations"),
-    "autotune-log-file": ("HOROVOD_AUTOTUNE_LOG", "rank 0 writes what it has tried"),
+    "autotune-log-file": ("HOROVOD_AUTOTUNE_LOG", "rank 0 writes the settings that it has tried"),
 }
 _SWITCHES = {
-    "autotune": ("HOROVOD_AUTOTUNE", "tune what is fused while training"),
+    "autotune": ("HOROVOD_AUTOTUNE", "tune the fusion of operations while training"),
     "timeline-mark-cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", "mark in the trace when operations are ordered"),
 }
 _IGNORED_WITH_VALUE = (
@@ -57,7 +59,6 @@ _IGNORED_WITH_VALUE = (
     "gloo-timeout-seconds",
     "log-level",
     "num-nccl-streams",
-    "start-timeout",
     "thread-affinity",
 )
 _IGNORED_SWITCHES = (
@@ -80,14 +81,11 @@ _REFUSED_WITH_VALUE = (
     "blacklist-cooldown-range",
     "elastic-timeout",
     "host-discovery-script",
-    "hostfile",
     "max-np",
     "min-np",
     "mpi-args",
     "reset-limit",
     "slots-per-host",
-    "ssh-identity-file",
-    "ssh-port",
 )
 _REFUSED_SWITCHES = ("jsrun", "mpi")
 
@@ -95,7 +93,7 @@ _REFUSED_SWITCHES = ("jsrun", "mpi")
 def add_to(parser: argparse.ArgumentParser) -> None:
     """Adds the flags, and the command behind them."""
     parser.add_argument("-np", "--num-proc", type=int, metavar="N", help="ranks to start")
-    parser.add_argument("-H", "--hosts", metavar="HOST:SLOTS", help="localhost:N, at least as many slots as ranks")
+    _add_hosts(parser)
     parser.add_argument("--network-interfaces", metavar="A,B", help="interfaces that carry the job")
     parser.add_argument("--network-interface", action="append", default=[], metavar="A", help=argparse.SUPPRESS)
     parser.add_argument("--output-filename", type=Path, metavar="FOLDER", help="write FOLDER/rank.N/stdout and stderr")
@@ -108,11 +106,13 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     )
     _add_switch(parser, "stall-check", "warn of operations that wait for ranks (default)")
     parser.add_argument("--tcp", action="store_true", help="no InfiniBand for NCCL: sets NCCL_IB_DISABLE=1")
-    parser.add_argument("-cb", "--check-build", action="store_true", help="print what is there, and start nothing")
+    parser.add_argument(
+        "-cb", "--check-build", action="store_true", help="print the available parts, and start nothing"
+    )
     parser.add_argument(
         "--as-horovod", action="store_true", help="the command's `import horovod` finds agspeed.horovod"
     )
-    parser.add_argument("--verbose", action="store_true", help="print what is started")
+    parser.add_argument("--verbose", action="store_true", help="print the commands that are started")
     parser.add_argument(
         "--config-file", action=ConfigFile, metavar="FILE", help="YAML with horovodrun's keys; flags behind it go first"
     )
@@ -127,7 +127,28 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", nargs=count, help=argparse.SUPPRESS)
     for name in (*_IGNORED_SWITCHES, *_REFUSED_SWITCHES):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="what every rank runs")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="the command that every rank runs"
+    )
+
+
+def _add_hosts(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of jobs on several hosts."""
+    parser.add_argument(
+        "-H", "--hosts", metavar="A:N,B:N", help="hosts with their slots, that is, how many ranks each may run"
+    )
+    parser.add_argument(
+        "-hostfile", "--hostfile", type=Path, metavar="FILE", help="the same as a file of lines such as: node0 slots=4"
+    )
+    parser.add_argument("--ssh-port", "-p", type=int, metavar="N", help="the port of sshd on the other hosts")
+    parser.add_argument("--ssh-identity-file", "-i", type=Path, metavar="FILE", help="the private key for ssh")
+    parser.add_argument(
+        "--start-timeout", type=float, metavar="S", default=30.0, help="seconds until all hosts must be ready (30)"
+    )
+    parser.add_argument(
+        "--master-addr", metavar="A", help="an address of the first host that the others reach; default: ssh's"
+    )
+    parser.add_argument("--remote-python", metavar="FILE", help="the interpreter on other hosts, if it is another path")
 
 
 def _add_switch(parser: argparse.ArgumentParser, name: str, what: str) -> None:
@@ -147,42 +168,55 @@ def request_of(arguments: argparse.Namespace) -> Request:
     refused = [f"--{name}" for name in (*_REFUSED_WITH_VALUE, *_REFUSED_SWITCHES) if _given(arguments, name)]
     if refused:
         raise UserError(
-            f"{', '.join(refused)}: `agspeed run` starts ranks on this host only, a fixed number of them, without MPI; "
-            "for several hosts use torchrun, mpirun or srun, under which the same script runs."
+            f"{', '.join(refused)}: `agspeed run` starts a fixed number of ranks, on this host or by ssh, without MPI; "
+            "leave these flags out, or use mpirun or srun, under which the same script runs."
         )
-    if arguments.num_proc is None or arguments.num_proc < 1:
+    named = _hosts(arguments)
+    num_ranks = arguments.num_proc if arguments.num_proc is not None else sum(host.slots for host in named)
+    if num_ranks < 1:
         raise UserError("say how many ranks to start: agspeed run -np 4 python train.py")
     command = _command(arguments.command)
     if not command:
-        raise UserError("say what every rank runs: agspeed run -np 4 python train.py")
-    _check_hosts(arguments.hosts, arguments.num_proc)
+        raise UserError("name the command that every rank runs: agspeed run -np 4 python train.py")
     return Request(
-        num_ranks=arguments.num_proc,
+        num_ranks=num_ranks,
         command=command,
         variables=_variables(arguments),
         output_folder=arguments.output_filename,
         has_time=arguments.has_time,
+        hosts=named,
+        ssh=_ssh(arguments),
+        master_address=arguments.master_addr,
+        start_timeout_s=_seconds(arguments.start_timeout),
     )
+
+
+def _hosts(arguments: argparse.Namespace) -> tuple[hosts.Host, ...]:
+    if arguments.hosts is not None and arguments.hostfile is not None:
+        raise UserError("--hosts and --hostfile name hosts twice; use one of them.")
+    if arguments.hostfile is not None:
+        return hosts.read(arguments.hostfile)
+    return () if arguments.hosts is None else hosts.parse(arguments.hosts)
+
+
+def _ssh(arguments: argparse.Namespace) -> Ssh:
+    port, key = arguments.ssh_port, arguments.ssh_identity_file
+    if port is not None and not 0 < port < _MOST_PORTS:
+        raise UserError(f"--ssh-port {port}: write the port of sshd, 1 to {_MOST_PORTS - 1}.")
+    if key is not None and not key.is_file():
+        raise UserError(f"--ssh-identity-file {key}: there is no such file; name a private key.")
+    ssh = Ssh(port=port, identity_file=key)
+    return ssh if arguments.remote_python is None else replace(ssh, python=arguments.remote_python)
+
+
+def _seconds(seconds: float) -> float:
+    if not 0 < seconds < math.inf:
+        raise UserError(f"--start-timeout {seconds}: write a number of seconds, more than 0.")
+    return seconds
 
 
 def _command(words: Sequence[str]) -> list[str]:
     return list(words[1:] if words[:1] == ["--"] else words)
-
-
-def _check_hosts(hosts: str | None, num_ranks: int) -> None:
-    slots = 0
-    for each in (hosts or f"localhost:{num_ranks}").split(_HOST_SEPARATORS):
-        name, separator, count = each.partition(":")
-        if not separator or not count.isdigit() or not name:
-            raise UserError("Invalid host input, please make sure it has format as : worker-0:2,worker-1:2.")
-        if name not in _LOCAL:
-            raise UserError(
-                f"--hosts {hosts}: `agspeed run` starts ranks on this host only, as localhost:{num_ranks}; for several "
-                "hosts use torchrun, mpirun or srun, under which the same script runs."
-            )
-        slots += int(count)
-    if slots < num_ranks:
-        raise UserError(f"Requested more processes ({num_ranks}) than there are available slots ({slots})")
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:

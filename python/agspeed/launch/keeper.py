@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process between a launcher and its ranks: it starts ranks, reports their ends in order, and ends the rest.
+"""The process between an agent and its ranks: it starts ranks, reports their ends in order, and ends the rest.
 
-    launcher -> keeper -> ranks -> processes that ranks start
+    agent -> keeper -> ranks -> processes that ranks start
 
-A launcher that is killed cannot end its ranks itself, so the keeper does. The keeper is in a session of its own, where
-no signal of a terminal reaches it. The kernel sends SIGTERM to the keeper when the launcher dies, and SIGKILL to the
+An agent that is killed cannot end its ranks itself, so the keeper does. The keeper is in a session of its own, where
+no signal of a terminal reaches it. The kernel sends SIGTERM to the keeper when the agent dies, and SIGKILL to the
 ranks when the keeper dies. Processes that lose their parent become children of the keeper, in any session. So the
 keeper finds all processes that ranks have started.
 
@@ -106,7 +106,7 @@ class _Keeper:
         self._must_end = True
 
     def _say(self, event: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # the launcher has died
+        with contextlib.suppress(OSError):  # the agent has died
             os.write(self._events, json.dumps(event).encode() + b"\n")
 
     def _start(self, job: Mapping[str, Any]) -> None:
@@ -135,7 +135,7 @@ class _Keeper:
                 self._ids[descriptor] = process.pid
                 self._poller.register(descriptor, select.EPOLLIN)
         for descriptor in {each for rank in job["ranks"] for each in rank["outputs"] if each > 2}:
-            os.close(descriptor)  # the launcher sees the end of a pipe once all writers have closed it
+            os.close(descriptor)  # the agent sees the end of a pipe once all writers have closed it
         self._say({"started": self._sessions})
 
     def _wait(self, seconds: float | None) -> None:
@@ -192,20 +192,20 @@ def _descendants() -> dict[int, Process]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Keeps a job. arguments: the launcher's process id, and the descriptor for events."""
-    launcher, events = map(int, arguments)
+    """Keeps a job. arguments: the agent's process id, and the descriptor for events."""
+    agent, events = map(int, arguments)
     os.set_inheritable(events, False)
     keeper = _Keeper(events)
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    if os.getppid() != launcher:
+    if os.getppid() != agent:
         return 1
     try:
         job = json.load(sys.stdin)
     except ValueError:
-        return 1  # the launcher has died
+        return 1  # the agent has died
     keeper.run(job)
-    os._exit(0)  # a normal exit would remove the handlers first, but the launcher may send SIGTERM at any time
+    os._exit(0)  # a normal exit would remove the handlers first, but the agent may send SIGTERM at any time
 
 
 if __name__ == "__main__":

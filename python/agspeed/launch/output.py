@@ -20,30 +20,25 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self, TextIO
 
 from agspeed import files
 from agspeed.errors import UserError
+from agspeed.launch.pipes import STREAMS
 
 __all__ = ["Output"]
 
-_NAMES = ("stdout", "stderr")
-_CHUNK_BYTES = 1 << 16
 _HOLD_S = 0.1
 _MOST_HELD_BYTES = 1 << 16
 _MOST_PENDING_BYTES = 1 << 20
-_PIPE_BYTES = 1 << 20  # the most that a pipe holds
 _LAST_LINES = 20
 _LONGEST_LAST_LINE = 1000
 
 
 class Output:
-    """The output of all ranks; a context manager.
-
-    `rank_ends` has, by rank, the descriptors that become the rank's stdout and stderr.
-    """
+    """The output of all ranks; a context manager."""
 
     def __init__(self, num_ranks: int, folder: Path | None, has_time: bool) -> None:
         """folder: where ranks' output is also written, as rank.N/stdout and stderr; None for no files.
@@ -53,66 +48,66 @@ class Output:
         self._targets = _targets()
         copies = [_copies(folder, rank, num_ranks, self._targets[1]) for rank in range(num_ranks)]
         self._streams = [self._streams_of(rank, pair, has_time) for rank, pair in enumerate(copies)]
-        self._open = [stream for pair in self._streams for stream in pair]
-        self.rank_ends = [(pair[0].rank_end, pair[1].rank_end) for pair in self._streams]
+        self._all = [stream for pair in self._streams for stream in pair]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close_rank_ends()
-        for stream in [stream for pair in self._streams for stream in pair]:
+        for stream in self._all:
             stream.close()
-
-    def close_rank_ends(self) -> None:
-        """Closes this process's copies of `rank_ends`. Call it once the ranks have them."""
-        for descriptor in (each for pair in self.rank_ends for each in pair):
-            os.close(descriptor)
-        self.rank_ends = []
 
     @property
     def is_pending(self) -> bool:
         """Whether there is output that the launcher's reader has not taken."""
         return any(target.pending for target in self._targets)
 
-    def pass_on(self, others: Sequence[int], seconds: float = math.inf) -> Collection[int]:
-        """Waits for output, for `others` or for `seconds`, and passes the output on.
+    def is_full(self, stream: int) -> bool:
+        """Whether the launcher's reader is slow, so that ranks should wait. stream: 0 for stdout, 1 for stderr."""
+        return self._targets[stream].is_full
 
-        Returns: the descriptors of `others` that are readable.
+    def add(self, rank: int, stream: int, data: bytes) -> None:
+        """Passes on what a rank has written. stream: as for `is_full`."""
+        self._streams[rank][stream].add(data)
+
+    def wait(self, others: Mapping[int, int], seconds: float = math.inf) -> Collection[int]:
+        """Waits for `others` or for `seconds`, and writes output meanwhile.
+
+        Args:
+            others: descriptors, with their events for select.poll().
+
+        Returns: the descriptors of `others` that are ready.
         """
+        self._write_some()
         poller = select.poll()
-        sources = {stream.source: stream for stream in self._open if not stream.target.is_full}
-        for descriptor in (*others, *sources):
-            poller.register(descriptor, select.POLLIN)
+        for descriptor, events in others.items():
+            poller.register(descriptor, events)
         for target in self._targets:
             if target.pending:
                 poller.register(target.descriptor, select.POLLOUT)
-        left = min([seconds, *(stream.due - time.monotonic() for stream in self._open)])
+        left = min([seconds, *(stream.due - time.monotonic() for stream in self._all)])
         ready = {descriptor for descriptor, _ in poller.poll(None if left == math.inf else max(0.0, left) * 1000)}
-        for descriptor, stream in sources.items():
-            if descriptor in ready:
-                self._read(stream)
-        for stream in self._open:
+        for stream in self._all:
             if stream.due <= time.monotonic():
                 stream.pass_on_rest()
         self._write_some()
         return ready.intersection(others)
 
-    def read_rest(self) -> None:
-        """Reads the rest of the pipes after the ranks have ended. Processes that they left behind may still write."""
-        for stream in list(self._open):
-            left = _PIPE_BYTES
-            while left > 0 and (size := self._read(stream)):
-                left -= size
+    def finish(self) -> None:
+        """Called when the ranks have ended."""
+        for stream in self._all:
             stream.end()
-        self._open = []
         self._write_some()
 
-    def write_report(self, rank: int, how: str) -> None:
-        """Writes to stderr how a rank has ended, and its last lines."""
-        text = f"agspeed: rank {rank} ended {how}, so the job was ended; its last lines:\n"
-        self._targets[1].write_line(text.encode(), None)
-        for line in self._streams[rank][0].last_lines:
+    def write_note(self, sentence: str) -> None:
+        """Writes a line of the launcher to stderr."""
+        self._targets[1].write_line(f"agspeed: {sentence}\n".encode("utf-8", "replace"), None)
+        self._write_some()
+
+    def write_report(self, rank: str, number: int, how: str) -> None:
+        """Writes to stderr how a rank has ended, and its last lines. rank: its name for the user."""
+        self.write_note(f"{rank} ended {how}, so the job was ended; its last lines:")
+        for line in self._streams[number][0].last_lines:
             self._targets[1].write_line(b"  " + line + b"\n", None)
         self._write_some()
 
@@ -124,21 +119,8 @@ class Output:
         lines = collections.deque[bytes](maxlen=_LAST_LINES)
         return [
             _Stream(f"[{rank}]<{name}>:", has_time, target, copy, lines)
-            for name, target, copy in zip(_NAMES, self._targets, copies, strict=True)
+            for name, target, copy in zip(STREAMS, self._targets, copies, strict=True)
         ]
-
-    def _read(self, stream: _Stream) -> int:
-        """Reads from a stream once. Returns: the number of bytes read."""
-        try:
-            data = os.read(stream.source, _CHUNK_BYTES)
-        except BlockingIOError:
-            return 0
-        if data:
-            stream.add(data)
-        else:
-            stream.end()
-            self._open.remove(stream)
-        return len(data)
 
 
 class _Stream:
@@ -149,8 +131,6 @@ class _Stream:
     ) -> None:
         self.target, self.last_lines = target, last_lines
         self.due = math.inf
-        self.source, self.rank_end = os.pipe()
-        os.set_blocking(self.source, False)
         self._prefix, self._has_time, self._copy = prefix, has_time, copy
         self._held = b""
         self._last_line = b""
@@ -180,7 +160,6 @@ class _Stream:
         self._last_line = b""
 
     def close(self) -> None:
-        os.close(self.source)
         if self._copy is not None:
             self._copy.close()
 
@@ -295,9 +274,9 @@ def _targets() -> tuple[_Target, _Target]:
 def _copies(folder: Path | None, rank: int, num_ranks: int, errors: _Target) -> list[_Copy | None]:
     """Creates the files of a rank, for its stdout and its stderr."""
     if folder is None:
-        return [None for _ in _NAMES]
+        return [None for _ in STREAMS]
     own = _folder(folder / f"rank.{rank:0{len(str(num_ranks - 1))}}")
-    return [_Copy(own / name, errors) for name in _NAMES]
+    return [_Copy(own / name, errors) for name in STREAMS]
 
 
 def _folder(path: Path) -> Path:
@@ -309,5 +288,5 @@ def _folder(path: Path) -> Path:
         raise UserError(f"the folder {path} cannot be made: {error.strerror}; name another one.") from None
     if stat.S_ISLNK(info.st_mode) or info.st_uid != os.geteuid():
         what = "is a symbolic link" if stat.S_ISLNK(info.st_mode) else f"belongs to user {info.st_uid}, not to you"
-        raise UserError(f"the folder {path} {what}: what ranks write could get to a wrong place; name another one.")
+        raise UserError(f"the folder {path} {what}: the ranks' output could get to a wrong place; name another one.")
     return path

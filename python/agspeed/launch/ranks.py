@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher's side of a job's ranks. They run under a keeper, which ends them with the launcher (`keeper.py`).
+"""An agent's side of its ranks. They run under a keeper, which ends them with the agent (`keeper.py`).
 
-Threading: one thread makes, follows and leaves a `Ranks`. If that thread ends, the kernel acts as if the launcher had
+Threading: one thread makes, follows and leaves a `Ranks`. If that thread ends, the kernel acts as if the agent had
 died.
 """
 
@@ -22,11 +22,13 @@ from agspeed.launch import keeper
 __all__ = ["INHERITED", "Ranks", "ending"]
 
 INHERITED = (1, 2)
-"""The output descriptors of a rank that uses its launcher's stdout and stderr."""
+"""The output descriptors of a rank that uses this process's stdout and stderr."""
 
 
 class Ranks:
-    """The ranks of one job; a context manager. Leaving it ends the ranks that still run, and waits for their end.
+    """The ranks of a job on this host; a context manager.
+
+    Leaving it ends the ranks that still run, and waits for their end.
 
     Attributes:
         first_failed: the first rank that ended with another status than 0, and that status (minus the signal).
@@ -51,6 +53,7 @@ class Ranks:
         self.is_over = False
         self._command = command
         self._running: dict[int, int] = {}  # process ids by rank
+        self._has_started = self._must_end = False
         self._unread = b""
         self._events, write = os.pipe()
         passed = {write, *inherited, *(each for pair in outputs for each in pair if each > 2)}
@@ -104,7 +107,8 @@ class Ranks:
 
         Does not wait for the end.
         """
-        if not self.is_over:
+        self._must_end = True
+        if self._has_started and not self.is_over:  # a keeper that has just begun does not handle SIGTERM yet
             self._keeper.terminate()
 
     def _note(self, event: dict[str, Any]) -> None:
@@ -112,6 +116,9 @@ class Ranks:
             raise UserError(f"cannot start {self._command[0]}: {event['error']}; check its name and path.")
         if "started" in event:
             self._running = dict(enumerate(event["started"]))
+            self._has_started = True
+            if self._must_end:
+                self.end()
             return
         rank, status = event["ended"], event["status"]
         self._running.pop(rank, None)

@@ -17,22 +17,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from agspeed.launch import keeper
-from tests.python.launch.jobs import TIMEOUT_S, Job, wait_until
+from tests.python.launch.jobs import RANK, TIMEOUT_S, WAITS, Job, wait_until
 
-# A rank with one child in its own session and one in a new session. `stubborn`: the rank ignores SIGTERM.
-RANK = """
-import os, pathlib, resource, signal, subprocess, time
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-folder, rank = pathlib.Path(os.environ["FOLDER"]), os.environ["RANK"]
-if os.environ.get("KIND") == "stubborn":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-for is_elsewhere in (False, True):
-    subprocess.Popen(["sleep", "600"], start_new_session=is_elsewhere)
-draft = folder / f"draft.{rank}"
-draft.write_text(str(os.getpid()))
-draft.rename(folder / f"rank.{rank}")
-"""
-WAITS = RANK + "time.sleep(600)"
 WRITES = RANK + "while True: print('x' * 1000)"
 NUM_RANKS = 3
 
@@ -149,7 +135,7 @@ def test_nothing_is_left_and_the_first_that_failed_is_named(job: Job, case: Case
 
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 2, 0), (0, 2, 1)])
-def test_ranks_that_die_together_are_told_apart_by_who_died_first(job: Job, order: tuple[int, ...]) -> None:
+def test_of_ranks_that_die_together_the_first_to_die_is_named(job: Job, order: tuple[int, ...]) -> None:
     """All of them have died before the keeper can check."""
     launcher = begin(job)
     ranks = job.pids("rank")

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,26 +12,7 @@ import pytest
 
 from agspeed.errors import UserError
 from agspeed.launch.ranks import INHERITED, Ranks
-from tests.lint import sources
-
-_TIMEOUT_S = 60
-
-
-def start(*words: str | Path, **variables: str) -> subprocess.Popen[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AGSPEED_", "HOROVOD_"))}
-    return subprocess.Popen(
-        [sys.executable, "-m", "agspeed", "run", *map(str, words)],
-        env=environment | {"PYTHONPATH": str(sources.ROOT / "python")} | variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def run(*words: str | Path, **variables: str) -> tuple[int, str, str]:
-    process = start(*words, **variables)
-    out, err = process.communicate(timeout=_TIMEOUT_S)
-    return process.returncode, out, err
+from tests.python.support.launcher import TIMEOUT_S, run, start
 
 
 def python(text: str) -> list[str]:
@@ -102,11 +81,11 @@ def test_a_rank_that_a_signal_ends_is_named_by_it() -> None:
 def test_ending_the_launcher_ends_the_ranks(tmp_path: Path) -> None:
     text = f"import os, pathlib, time; pathlib.Path('{tmp_path}', str(os.getpid())).touch(); time.sleep(600)"
     process = start("-np", "2", *python(text))
-    until = time.monotonic() + _TIMEOUT_S
+    until = time.monotonic() + TIMEOUT_S
     while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=_TIMEOUT_S)
+    process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 130
     left = [path.name for path in tmp_path.iterdir() if Path("/proc", path.name).exists()]
     assert len(list(tmp_path.iterdir())) == 2 and left == []
@@ -152,7 +131,7 @@ def test_a_config_file_holds_over_flags_before_it_and_flags_behind_it_over_the_f
     behind = ["--stall-check-warning-time-seconds", "30"]
     status, out, err = run("-np", "1", *before, "--config-file", file, *behind, *python(text))
     assert (status, out) == (0, "[0]<stdout>:8388608 1 /c 0 30 1 7\n")
-    assert err == "agspeed: ignored, as there is nothing of it here: --cycle-time-ms, --gloo\n"
+    assert err == "agspeed: ignored, because they have no effect here: --cycle-time-ms, --gloo\n"
     _, out, _ = run("-np", "1", "--config-file", file, "--no-autotune", "--stall-check", *python(text))
     assert out == "[0]<stdout>:8388608 0 /c 0 90 - -\n"
 
@@ -166,7 +145,7 @@ def test_a_config_file_holds_over_flags_before_it_and_flags_behind_it_over_the_f
         ("params: {cache_capacity: many}", "params.cache_capacity is 'many'; write a whole number"),
         ("autotune: {enabled: 1}", "autotune.enabled is 1; write true or false"),
         ("controller: ring", "No such controller supported: ring"),
-        ("controller: mpi", "--mpi: `agspeed run` starts ranks on this host only"),
+        ("controller: mpi", "--mpi: `agspeed run` starts a fixed number of ranks"),
         ("params: {cache_capacity: -1}", "--cache-capacity -1: write a number, 0 or more"),
         ("a: [", "is no YAML: while parsing"),
         ("!!python/object/apply:os.system ['touch pwned']", "is no YAML: could not determine a constructor"),
@@ -184,13 +163,21 @@ def test_a_config_file_that_is_wrong_says_where(content: str, sentence: str, tmp
     [
         (["-np", "1", "--config-file", "/nowhere.yaml", "true"], "--config-file /nowhere.yaml: No such file"),
         (["python", "x.py"], "say how many ranks to start"),
-        (["-np", "2"], "say what every rank runs"),
+        (["-np", "2"], "name the command that every rank runs"),
         (["-np", "0", "true"], "say how many ranks to start"),
         (["-np", "2", "-H", "localhost", "true"], "Invalid host input, please make sure it has format as"),
         (["-np", "2", "-H", "localhost:1", "true"], "Requested more processes (2) than there are available slots (1)"),
-        (["-np", "2", "-H", "node7:2", "true"], "starts ranks on this host only"),
-        (["-np", "2", "--hostfile", "hosts", "true"], "--hostfile: `agspeed run` starts ranks on this host only"),
-        (["-np", "2", "--min-np", "1", "--mpi", "true"], "--min-np, --mpi: `agspeed run` starts ranks"),
+        (["-np", "2", "-H", "node7:1", "true"], "Requested more processes (2) than there are available slots (1)"),
+        (["-H", "node7:2,node7:1", "true"], "--hosts node7:2,node7:1: node7 is named twice"),
+        (["--hostfile", "/nowhere", "true"], "--hostfile /nowhere: No such file or directory"),
+        (["-H", "a:1", "--hostfile", "/nowhere", "true"], "--hosts and --hostfile name hosts twice"),
+        (["-H", "a:1", "--ssh-port", "0", "true"], "--ssh-port 0: write the port of sshd"),
+        (["-H", "a:1", "--ssh-identity-file", "/nowhere", "true"], "--ssh-identity-file /nowhere: there is no such"),
+        (["-H", "a:1", "--start-timeout", "0", "true"], "--start-timeout 0.0: write a number of seconds"),
+        (
+            ["-np", "2", "--min-np", "1", "--mpi", "true"],
+            "--min-np, --mpi: `agspeed run` starts a fixed number of ranks",
+        ),
         (["-np", "1", "--cache-capacity", "-1", "true"], "--cache-capacity -1: write a number, 0 or more"),
         (["-np", "1", "no-such-command-here"], "cannot start no-such-command-here: No such file"),
     ],
@@ -215,7 +202,7 @@ def test_the_reason_of_a_failed_start_is_not_lost_in_the_end() -> None:
 def test_flags_without_matter_here_are_named_once() -> None:
     status, _, err = run("-np", "1", "--cycle-time-ms", "3", "--gloo", "--disable-cache", "true")
     assert status == 0
-    assert err == "agspeed: ignored, as there is nothing of it here: --cycle-time-ms, --disable-cache, --gloo\n"
+    assert err == "agspeed: ignored, because they have no effect here: --cycle-time-ms, --disable-cache, --gloo\n"
 
 
 def test_the_build_is_shown() -> None:

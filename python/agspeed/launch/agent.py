@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that runs the ranks of one host for a launcher, which may be on another host.
+
+    launcher -> agent -> keeper -> ranks        with ssh between launcher and agent on another host
+
+It reads frames (`frames.py`) from stdin and writes frames to stdout: first the job, then what its ranks write, and how
+they end. The launcher starts the ranks only when the agents of all hosts are ready. When stdin ends, because the
+launcher has died or ssh has lost its connection, the agent ends its ranks. The kernel ends them if the agent is killed
+(`ranks.py`).
+
+It trusts the launcher, which is its own user. Threading: one thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agspeed.errors import AgspeedError, UserError
+from agspeed.launch import frames, job_key
+from agspeed.launch.pipes import Piece, Pipes
+from agspeed.launch.ranks import Ranks
+from agspeed.version import __version__
+
+__all__ = ["main", "words"]
+
+_RUN = "from agspeed.launch import agent; sys.exit(agent.main())"
+_HERE = f"import sys; sys.path.append(sys.argv[1]); {_RUN}"
+# The folder is used only if it and all folders above it belong to this user or root, and others cannot write to it.
+_ELSEWHERE = "; ".join(
+    [
+        "import os, pathlib, sys",
+        "path = pathlib.Path(sys.argv[1])",
+        "found = [os.lstat(each) for each in (path, *path.parents) if os.path.lexists(each)]",
+        "is_whole = len(found) == len(path.parts)",
+        "is_safe = is_whole and {each.st_uid for each in found} <= {0, os.getuid()} and not found[0].st_mode & 2",
+        "sys.path += sys.argv[1:] if is_safe else []",
+        _RUN,
+    ]
+)
+
+
+def words(folder: str, is_local: bool) -> list[str]:
+    """Returns the words behind `python` that run an agent.
+
+    folder: the folder of the launcher's agspeed. On this host the agent uses it. On another host, the folder of that
+        name may be someone else's. It is used if Python finds no agspeed there otherwise, and if no other user can have
+        made it.
+    """
+    # -P keeps files of the working directory from taking the place of Python's modules. -S saves time.
+    return ["-S", "-P", "-c", _HERE, folder] if is_local else ["-P", "-c", _ELSEWHERE, folder]
+
+
+class _Agent:
+    """Runs one job."""
+
+    def __init__(self, link: frames.Link) -> None:
+        self._link = link
+        self._silence_s = math.inf
+        self._last_frame = time.monotonic()
+        self._received: list[frames.Frame] = []
+
+    def run(self) -> None:
+        """Returns when the ranks have ended. Raises: ClosedError if the launcher or its connection is lost."""
+        job = self._wait_for("job")
+        self._silence_s = job["silence_s"] or math.inf
+        folder = _prepare(job)
+        self._link.send("ready", _description(folder))
+        ranks = self._wait_for("start")
+        with _key(job["key"]) as (of_key, inherited), Pipes(len(ranks)) as pipes:
+            variables = [each | of_key for each in ranks]
+            with Ranks(job["command"], variables, pipes.rank_ends, inherited) as running:
+                pipes.close_rank_ends()
+                self._follow(running, pipes)
+            for piece in pipes.rest():
+                self._send(piece)
+        self._link.send("over", 0)
+
+    def say_goodbye(self, error: AgspeedError | None) -> None:
+        """Sends the reason why the job cannot run, if there is one, and all frames that wait. Raises: ClosedError."""
+        if error is not None:
+            self._link.send("error", [str(error), isinstance(error, UserError)])
+        while self._link.is_sending:
+            self._poll(())
+
+    def _wait_for(self, kind: str) -> Any:
+        while True:
+            while not self._received:
+                self._poll(())
+            found = self._received.pop(0)
+            if found.kind == kind:
+                return found.value
+            if found.kind == "end":
+                raise frames.ClosedError
+
+    def _follow(self, ranks: Ranks, pipes: Pipes) -> None:
+        """Passes output on until the ranks have ended."""
+        has_told = False
+        while not ranks.is_over:
+            ready = self._poll([ranks.fileno(), *pipes.sources()])
+            for source in ready.intersection(pipes.sources()):
+                if (piece := pipes.take(source)) is not None:
+                    self._send(piece)
+            if ranks.fileno() in ready:
+                ranks.note_events()
+            if ranks.first_failed is not None and not has_told:
+                has_told = True
+                self._link.send("failed", list(ranks.first_failed))
+            self._heed(ranks, pipes)
+
+    def _heed(self, ranks: Ranks, pipes: Pipes) -> None:
+        for kind, value, _ in self._received:
+            if kind == "end":
+                ranks.end()
+            elif kind == "taken":
+                for stream, num_bytes in enumerate(value):
+                    pipes.open_windows(stream, num_bytes)
+        self._received = []
+
+    def _send(self, piece: Piece) -> None:
+        self._link.send("output", [piece.rank, piece.stream], piece.data)
+
+    def _poll(self, sources: Sequence[int]) -> set[int]:
+        """Waits for `sources` or frames. Returns: the sources that can be read. Raises: ClosedError."""
+        poller = select.poll()
+        events = dict.fromkeys(sources, select.POLLIN) | self._link.events()
+        for descriptor, event in events.items():
+            poller.register(descriptor, event)
+        seconds = self._last_frame + self._silence_s - time.monotonic()
+        ready = {each for each, _ in poller.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)}
+        self._link.send_rest()
+        if found := self._link.receive():
+            self._last_frame = time.monotonic()
+            self._received += found
+        elif time.monotonic() > self._last_frame + self._silence_s:
+            raise frames.ClosedError
+        return ready.intersection(sources)
+
+
+def _prepare(job: Mapping[str, Any]) -> str:
+    """Makes this process's environment and folder the job's, if this host has the folder.
+
+    Returns: the folder that is used instead, or an empty text. Raises: UserError if the command is not on this host.
+    """
+    os.environ.update(job["environment"])
+    instead = ""
+    try:
+        os.chdir(job["folder"] or ".")
+    except OSError:
+        instead = os.getcwd()
+    command = job["command"][0]
+    if shutil.which(command) is None:
+        is_path = os.sep in command and os.path.exists(command)
+        reason = "it cannot be executed" if is_path else "No such file or directory"
+        raise UserError(f"cannot start {command}: {reason}; check its name and path.")
+    return instead
+
+
+def _description(folder: str) -> dict[str, Any]:
+    """Describes this host for the launcher. The addresses are both ends of ssh's connection."""
+    words = os.environ.get("SSH_CONNECTION", "").split()
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        port = probe.getsockname()[1]
+    return {
+        "version": __version__,
+        "folder": folder,
+        "port": port,  # free at the moment; rank 0 will listen there
+        "launcher_address": words[0] if len(words) == 4 else "",
+        "address": words[2] if len(words) == 4 else "",
+    }
+
+
+@contextlib.contextmanager
+def _key(key: str | None) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+    """Yields variables that name the key's file, and descriptors for ranks to inherit; empty without a key."""
+    if key is None:
+        yield {}, ()
+        return
+    descriptor = job_key.in_memory(key)
+    try:
+        yield {"AGSPEED_JOB_KEY_FILE": f"/proc/self/fd/{descriptor}"}, (descriptor,)
+    finally:
+        os.close(descriptor)
+
+
+def main() -> int:
+    """Runs the job that comes from stdin. Ranks and the keeper get neither this process's stdin nor its stdout."""
+    link = frames.Link(os.dup(0), os.dup(1), frames.MOST_LAUNCHER_BYTES)
+    os.dup2(2, 1)
+    agent = _Agent(link)
+    error: AgspeedError | None = None
+    try:
+        agent.run()
+    except AgspeedError as found:
+        error = found
+    except frames.ClosedError:
+        return 1
+    with contextlib.suppress(frames.ClosedError):
+        agent.say_goodbye(error)
+    return 0

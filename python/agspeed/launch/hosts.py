@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts of a job, as users name them: `-H node0:2,node1:2`, or a host file. Pure, except that it reads the file.
+
+A host file has one host per line, as Horovod's, Open MPI's and MPICH's do. These three lines mean the same:
+
+    node0 slots=2                   Horovod
+    node0 slots=2 max_slots=4       Open MPI
+    node0:2                         MPICH, Intel MPI
+
+Text behind a # is a comment.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agspeed.errors import UserError
+
+__all__ = ["MOST_SLOTS", "Host", "local", "parse", "read"]
+
+MOST_SLOTS = 4096
+_MOST_FILE_BYTES = 1 << 20
+_LOCAL = ("localhost", "127.0.0.1")
+# A name begins with a letter or digit, so that no program takes it for an option.
+_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_SLOTS = re.compile(r"[0-9]{1,9}")
+_SLOTS_WORD = re.compile(r"slots=(\S*)")
+_MAX_SLOTS_WORD = re.compile(r"max[_-]slots=[0-9]+")
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, and how many ranks it may run.
+
+    Attributes:
+        name: as the user wrote it; it may begin with a user's name, as in root@node1.
+    """
+
+    name: str
+    slots: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this process runs there."""
+        return self.name in (*_LOCAL, socket.gethostname())
+
+
+def local(slots: int) -> tuple[Host, ...]:
+    """This host alone."""
+    return (Host(_LOCAL[0], slots),)
+
+
+def parse(text: str) -> tuple[Host, ...]:
+    """Returns the hosts of `node0:2,node1:2`. Raises: UserError, which names the wrong entry."""
+    return _distinct([(f"--hosts {text}", _host(f"--hosts {text}", entry)) for entry in text.split(",")])
+
+
+def read(path: Path) -> tuple[Host, ...]:
+    """Returns the hosts of a host file. Raises: UserError, which names the file and the line."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MOST_FILE_BYTES + 1)
+        text = content.decode()
+    except OSError as error:
+        raise UserError(f"--hostfile {path}: {error.strerror}; name a file that can be read.") from None
+    except UnicodeDecodeError:
+        raise UserError(f"--hostfile {path} is no text; write one line per host, such as node0 slots=4.") from None
+    if len(content) > _MOST_FILE_BYTES:
+        raise UserError(f"--hostfile {path} is longer than {_MOST_FILE_BYTES} bytes; write one line per host.")
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if words:
+            where = f"--hostfile {path}, line {number}"
+            found.append((where, _host_of_line(where, words)))
+    if not found:
+        raise UserError(f"--hostfile {path} names no host; write one line per host, such as node0 slots=4.")
+    return _distinct(found)
+
+
+def _host_of_line(where: str, words: list[str]) -> Host:
+    name, *rest = words
+    slots = [match[1] for word in rest if (match := _SLOTS_WORD.fullmatch(word))]
+    unknown = [word for word in rest if not _SLOTS_WORD.fullmatch(word) and not _MAX_SLOTS_WORD.fullmatch(word)]
+    if unknown:
+        raise UserError(f"{where}: {unknown[0]!r} is unknown; write a host and its slots, such as node0 slots=4.")
+    if len(slots) > 1 or (slots and ":" in name):
+        raise UserError(f"{where}: {name} has two numbers of slots; write one, such as node0 slots=4.")
+    if not slots and ":" not in name:
+        raise UserError(f"{where}: {name} has no slots; write how many ranks it may run: {name} slots=4.")
+    return _host(where, f"{name}:{slots[0]}" if slots else name)
+
+
+def _host(where: str, entry: str) -> Host:
+    name, separator, count = entry.strip().rpartition(":")
+    if not separator or not _NAME.fullmatch(name) or not _SLOTS.fullmatch(count):
+        raise UserError(
+            f"{where}: {entry!r} is no host with slots. "
+            "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
+        )
+    slots = int(count)
+    if not 1 <= slots <= MOST_SLOTS:
+        raise UserError(f"{where}: {name} has {slots} slots; write how many ranks it may run, 1 to {MOST_SLOTS}.")
+    return Host(name, slots)
+
+
+def _distinct(found: Iterable[tuple[str, Host]]) -> tuple[Host, ...]:
+    hosts: dict[str, Host] = {}
+    for where, host in found:
+        key = _LOCAL[0] if host.is_local else host.name
+        if key in hosts:
+            raise UserError(
+                f"{where}: {host.name} is named twice{_as_other(hosts[key], host)}; write it once, with all its slots."
+            )
+        hosts[key] = host
+    return tuple(hosts.values())
+
+
+def _as_other(first: Host, second: Host) -> str:
+    return "" if first.name == second.name else f", first as {first.name}"

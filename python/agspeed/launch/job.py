@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a job: starts its ranks on their hosts, passes their output on, and decides how the job ends.
+
+The first rank that fails ends the job. SIGHUP, SIGINT, SIGQUIT or SIGTERM to the launcher ends it, too, unless the
+launcher was started with that signal ignored. When the launcher ends for any reason, its ranks and all processes that
+they have started end with it (`agent.py`, `keeper.py`).
+
+Threading: the caller's thread does everything. Signals are handled only if it is the main thread.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from agspeed.errors import AgspeedError
+from agspeed.launch import hosts, job_key
+from agspeed.launch.agents import Agents, Plan
+from agspeed.launch.output import Output
+from agspeed.launch.placement import Share, place
+from agspeed.launch.ranks import ending
+from agspeed.launch.starters import Local, Ssh
+
+__all__ = ["Request", "run"]
+
+_INTERRUPTED = 130
+_INTERRUPTED_FLUSH_S = 1.0
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+# Variables that belong to one host or one login, so that other hosts do not get them.
+_OF_ONE_HOST = frozenset(
+    (
+        # keep-sorted
+        "DBUS_SESSION_BUS_ADDRESS",
+        "DISPLAY",
+        "HOME",
+        "HOSTNAME",
+        "LOGNAME",
+        "MAIL",
+        "OLDPWD",
+        "PWD",
+        "SHELL",
+        "SHLVL",
+        "TMPDIR",
+        "USER",
+        "XAUTHORITY",
+        "_",
+    )
+)
+_GROUPS_OF_ONE_HOST = ("BASH_FUNC_", "SSH_", "XDG_")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The job to start."""
+
+    num_ranks: int
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    """Added to the variables of this process and to the variables that say which rank a process is."""
+    output_folder: Path | None = None
+    """The folder to which rank.N/stdout and stderr are written as well; None for no files."""
+    has_time: bool = False
+    hosts: Sequence[hosts.Host] = ()
+    """Where the ranks run; none for this host."""
+    ssh: Ssh = field(default_factory=Ssh)
+    master_address: str | None = None
+    """An address of the first host; None for the one that ssh has used."""
+    start_timeout_s: float = 30.0
+    """How long other hosts may take until they are ready."""
+
+
+def run(request: Request) -> int:
+    """Starts the ranks and waits for them.
+
+    Returns: 0, the status of the first rank that failed (128 + N for signal N), or 130 after a signal to the launcher.
+    Raises: UserError for a command that cannot be started, for files that cannot be made, and for too few slots;
+    AgspeedError for a host that cannot be reached, or is lost.
+    """
+    plan = _plan(request)
+    is_interrupted, error = False, None
+    with Output(request.num_ranks, request.output_folder, request.has_time) as output, _Signals() as signals:
+        agents = Agents(plan, output)
+        try:
+            with agents:
+                is_interrupted = _follow(agents, output, signals)
+        except AgspeedError as found:
+            error = found
+        output.finish()
+        for sentence in agents.notes:
+            output.write_note(sentence)
+        failed = None if is_interrupted or error else agents.first_failed
+        if failed is not None:
+            output.write_report(_name(failed[0], plan.shares), failed[0], ending(failed[1]))
+        _flush(output, signals)
+    if error is not None:
+        raise error
+    if failed is None:
+        return _INTERRUPTED if is_interrupted else 0
+    return 128 - failed[1] if failed[1] < 0 else failed[1]
+
+
+def _plan(request: Request) -> Plan:
+    shares = place(request.hosts or hosts.local(request.num_ranks), request.num_ranks)
+    job = {"command": list(request.command), "folder": _folder(), "key": _key(shares)}
+    of_others = _environment_of_others()
+    return Plan(
+        shares=shares,
+        starters=[Local() if share.host.is_local else request.ssh for share in shares],
+        jobs=[{**job, "environment": {} if share.host.is_local else of_others} for share in shares],
+        variables=request.variables,
+        master_address=request.master_address,
+        start_timeout_s=request.start_timeout_s,
+    )
+
+
+def _key(shares: Sequence[Share]) -> str | None:
+    """Returns the job's key; None if the user has set one that all ranks inherit."""
+    if not any(os.environ.get(name) for name in job_key.NAMES):
+        return job_key.new()
+    return None if all(share.host.is_local for share in shares) else job_key.own(os.environ)
+
+
+def _environment_of_others() -> dict[str, str]:
+    """Returns the variables of this process that ranks on other hosts get. Keys of jobs are not among them."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(_GROUPS_OF_ONE_HOST)}
+    return {name: value for name, value in kept.items() if name not in _OF_ONE_HOST.union(job_key.NAMES)}
+
+
+def _folder() -> str:
+    """The working folder; empty if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+def _name(rank: int, shares: Sequence[Share]) -> str:
+    share = next(share for share in shares if rank in share.ranks)
+    is_on_other = any(not each.host.is_local for each in shares)
+    return f"rank {rank} on host {share.host.name}" if is_on_other else f"rank {rank}"
+
+
+def _follow(agents: Agents, output: Output, signals: _Signals) -> bool:
+    """Passes output on until the job is over. Returns: whether a signal has ended it, not a rank."""
+    is_interrupted = False
+    while not agents.are_over:
+        ready = output.wait(agents.events() | {signals.fileno(): select.POLLIN}, agents.seconds_left())
+        if signals.fileno() in ready:
+            signals.take()
+        if signals.have_come and not is_interrupted and agents.first_failed is None:
+            is_interrupted = True
+            agents.end()
+        agents.note(ready)
+    return is_interrupted
+
+
+def _flush(output: Output, signals: _Signals) -> None:
+    """Waits until the reader has taken all output; after a signal only for a short time."""
+    until = time.monotonic() + _INTERRUPTED_FLUSH_S if signals.have_come else math.inf
+    while output.is_pending and time.monotonic() < until:
+        if output.wait({signals.fileno(): select.POLLIN}, until - time.monotonic()):
+            signals.take()
+            if signals.have_come:
+                until = min(until, time.monotonic() + _INTERRUPTED_FLUSH_S)
+
+
+class _Signals:
+    """Notes the signals that end a job, while the context is open."""
+
+    have_come = False
+
+    def __enter__(self) -> Self:
+        self._wake, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._is_listening = threading.current_thread() is threading.main_thread()
+        if self._is_listening:
+            self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            caught = [each for each in _SIGNALS if signal.getsignal(each) not in (None, signal.SIG_IGN)]
+            self._before = {each: signal.signal(each, self._note) for each in caught}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_listening:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._wake)
+        os.close(self._write)
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when a signal has come, even one that does not end the job."""
+        return self._wake
+
+    def take(self) -> None:
+        """Clears `fileno` until the next signal comes."""
+        os.read(self._wake, 1 << 16)
+
+    def _note(self, *_: object) -> None:
+        self.have_come = True

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pipes into which the ranks of this host write, read as fast as the launcher takes the bytes.
+
+An agent owns them. If the launcher is slow, a window closes, the pipes of that stream fill, and ranks wait.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+from agspeed.launch.frames import WINDOW_BYTES
+
+__all__ = ["PIPE_BYTES", "STREAMS", "Piece", "Pipes"]
+
+STREAMS = ("stdout", "stderr")
+PIPE_BYTES = 1 << 20
+"""The most that a pipe holds."""
+_CHUNK_BYTES = 1 << 16
+
+
+class Piece(NamedTuple):
+    """Bytes of one stream of a rank. `rank` counts from 0 on this host."""
+
+    rank: int
+    stream: int
+    data: bytes
+
+
+class Pipes:
+    """Two pipes per rank; a context manager.
+
+    `rank_ends` has, by rank, the descriptors that become the rank's stdout and stderr.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._places: dict[int, tuple[int, int]] = {}  # rank and stream by the descriptor of our end
+        self._windows = [WINDOW_BYTES for _ in STREAMS]
+        ends = []
+        for rank in range(num_ranks):
+            for stream in range(len(STREAMS)):
+                source, end = os.pipe()
+                os.set_blocking(source, False)
+                self._places[source] = rank, stream
+                ends.append(end)
+        self.rank_ends = list(zip(ends[::2], ends[1::2], strict=True))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close_rank_ends()
+        for source in self._places:
+            os.close(source)
+
+    def close_rank_ends(self) -> None:
+        """Closes this process's copies of `rank_ends`. Call it once the ranks have them."""
+        for descriptor in (each for pair in self.rank_ends for each in pair):
+            os.close(descriptor)
+        self.rank_ends = []
+
+    def sources(self) -> list[int]:
+        """The descriptors that may be read now."""
+        return [source for source, (_, stream) in self._places.items() if self._windows[stream] > 0]
+
+    def take(self, source: int) -> Piece | None:
+        """Reads once from one of `sources`. Returns: None if there is nothing to read."""
+        rank, stream = self._places[source]
+        if self._windows[stream] == 0:
+            return None
+        try:
+            data = os.read(source, min(_CHUNK_BYTES, self._windows[stream]))
+        except BlockingIOError:
+            return None
+        self._windows[stream] -= len(data)
+        if not data:
+            del self._places[source]
+            os.close(source)
+            return None
+        return Piece(rank, stream, data)
+
+    def open_windows(self, stream: int, num_bytes: int) -> None:
+        """Called when the launcher has taken this many bytes of the stream."""
+        self._windows[stream] = min(WINDOW_BYTES, self._windows[stream] + num_bytes)
+
+    def rest(self) -> Iterator[Piece]:
+        """Yields what the pipes still hold after the ranks have ended. Processes that they left may still write."""
+        for source in list(self._places):
+            left = PIPE_BYTES
+            while left > 0:
+                self._windows = [_CHUNK_BYTES for _ in STREAMS]
+                if (piece := self.take(source)) is None:
+                    break
+                left -= len(piece.data)
+                yield piece
