@@ -3,7 +3,7 @@
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, TypedDict
+from typing import Any, Literal, NotRequired, ParamSpec, TypedDict
 
 import torch
 
@@ -311,7 +311,7 @@ class TunerArm(TypedDict, total=False):
 class TunerConfig(TypedDict, total=False):
     """Every field may be missing or None: then the default of runtime/tune/config.h holds."""
 
-    mode: Literal["auto", "max", "fast-start", "deterministic"]
+    mode: str  # "auto", "max", "fast-start" or "deterministic"
     arms: list[str | TunerArm]  # order of compiling, and of choice in deterministic mode
     pinned_arm: str
     capture_seconds: float
@@ -343,6 +343,98 @@ class TunerAction(TypedDict):
     seconds: float  # priority: for about so long; wait: so long at most; load: then the rest waits for another step
     reason: str  # decide, rollback, priority
 
+class TunerRatio(TypedDict):
+    """A ratio of step times with its confidence interval; an unbounded end is None."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+    pairs: int
+    confidence: float
+    sum_ratio: NotRequired[TunerRatio]
+
+class TunerStepTimes(TypedDict):
+    count: int
+    p05: float
+    p25: float
+    p50: float
+    p75: float
+    p95: float
+
+class TunerDuel(TypedDict):
+    against: str
+    ratio: TunerRatio
+
+class TunerArmSnapshot(TypedDict):
+    name: str
+    state: str  # as for arm_changed
+    verdict: Literal["open", "accepted", "lost"]
+    reason: str
+    is_too_large: bool  # whether it lost because of its peak of memory
+    steps: int
+    seconds: TunerStepTimes | None  # undisturbed steps
+    ratio: TunerRatio | None  # step time over eager's
+    peak_bytes: int  # 0: not measured
+    background_seconds: float
+    foreground_seconds: float
+    duel: NotRequired[TunerDuel]
+
+class TunerDecision(TypedDict):
+    arm: str
+    reason: str
+    ratio: TunerRatio | None
+    step: int
+    wall_seconds: float
+    from_database: bool
+
+class TunerShape(TypedDict):
+    shape: str
+    eager_seconds: float | None
+
+class TunerLedger(TypedDict):
+    steps: int
+    trained_seconds: float
+    foreground_seconds: float
+    inflation_seconds: float
+    trial_seconds: float
+    slowdown_seconds: float
+    background_seconds: float
+    saved_seconds: float
+    allowance_seconds: float | None  # None: no limit
+
+class TunerGuard(TypedDict):
+    blocks: int
+    suspicions: int
+    rollbacks: int
+    retunes: int
+    ratio: TunerRatio | None
+
+class TunerEvent(TypedDict):
+    what: str
+    arm: str
+    step: int
+    wall_seconds: float
+    reason: str
+
+class TunerSnapshot(TypedDict):
+    """A tuner's state for the report; see runtime/tune/README.md."""
+
+    version: int
+    mode: Literal["auto", "max", "fast-start", "deterministic"]
+    phase: Literal["observing", "capturing", "tuning", "settled"]
+    status: Literal["tuning", "tuned", "eager"]
+    reason: str
+    current: str
+    incumbent: str
+    decision: TunerDecision | None
+    arms: list[TunerArmSnapshot]
+    shapes: list[TunerShape]
+    eager_paired_seconds: float | None
+    resumed_pairs: int
+    ledger: TunerLedger
+    guard: TunerGuard
+    timeline: list[TunerEvent]
+
 class _EitherTuner:
     """What Tuner and GroupTuner have in common: what happens to a process, and what can be asked."""
 
@@ -372,7 +464,7 @@ class _EitherTuner:
     def arm_changed(
         self,
         arm: str,
-        state: Literal["waiting", "compiling", "compiled", "loading", "ready", "rejected", "failed", "skipped"],
+        state: str,  # of a candidate, as in agspeed/regions/outcome.py
         reason: str = "",
         background_seconds: float = 0.0,
         foreground_seconds: float = 0.0,
@@ -392,7 +484,7 @@ class _EitherTuner:
     def status(self) -> Literal["tuning", "tuned", "eager"]: ...
     @property
     def status_reason(self) -> str: ...
-    def snapshot(self) -> dict[str, Any]: ...  # for the report; fields in runtime/tune/README.md
+    def snapshot(self) -> TunerSnapshot: ...
     def decision_record(self) -> dict[str, Any] | None: ...  # for the database
 
 class Tuner(_EitherTuner):
@@ -408,26 +500,26 @@ class Tuner(_EitherTuner):
     def quiet_steps(self) -> int | None: ...  # steps that need no report; None = for ever
 
 class GroupTuner(_EitherTuner):
-    """One tuner for all ranks of a group, as a copy at each; what it is told is for the next meeting. See
+    """One tuner for all ranks of a group, as a copy at each; its events are for the next rank sync. See
     runtime/tune/group_tuner.h. Not thread-safe. ValueError on wrong input.
     """
 
     def __init__(self, config: TunerConfig, names: list[str]) -> None: ...  # by rank: "rank 1 on node3"
-    def advance(self) -> list[TunerAction]: ...  # what the latest meetings asked for
-    def take_record(self) -> bytes: ...  # this rank's, for the next meeting
-    def meet(self, records: list[bytes]) -> None: ...  # by rank; ValueError: the group is over
-    def leave(self, reason: str) -> None: ...  # this rank tunes no longer; the next meeting tells the others
-    def end(self, reason: str) -> None: ...  # no meeting will follow
-    def recheck(self) -> None: ...  # all ranks are suspicious: meetings follow
+    def advance(self) -> list[TunerAction]: ...  # the actions of the latest syncs
+    def take_record(self) -> bytes: ...  # this rank's, for the next sync
+    def sync(self, records: list[bytes]) -> None: ...  # by rank; ValueError: the group is over
+    def leave(self, reason: str) -> None: ...  # this rank tunes no longer; the next sync informs the others
+    def end(self, reason: str) -> None: ...  # no sync will follow
+    def recheck(self) -> None: ...  # all ranks are suspicious: syncs follow
     def postpone_recheck(self) -> None: ...  # the others are not suspicious
     @property
-    def num_quiet_meetings(self) -> int: ...  # to be left out from now on, at all ranks
+    def num_quiet_syncs(self) -> int: ...  # to be left out from now on, at all ranks
     @property
-    def is_refining(self) -> bool: ...  # the latest meeting asked for "refine"
+    def is_refining(self) -> bool: ...  # the latest sync asked for "refine"
     @property
-    def is_settled(self) -> bool: ...  # no meeting will follow for now
+    def is_settled(self) -> bool: ...  # no sync will follow for now
     @property
-    def is_rechecking(self) -> bool: ...  # meetings compare what was decided with eager again
+    def is_rechecking(self) -> bool: ...  # syncs compare the decision with eager again
     @property
     def is_suspicious(self) -> bool: ...  # this rank doubts what was decided
     @property

@@ -28,4 +28,4 @@ class UnsupportedError(AgspeedError):
 
 
 class InternalError(AgspeedError):
-    """A broken invariant of agspeed itself: please report it with the output of ``agspeed doctor --json``."""
+    """A broken invariant of agspeed itself: please report it with the output of ``agspeed doctor --report FILE``."""

@@ -147,7 +147,7 @@ def _opened(path: Path) -> int:
     if found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         return descriptor
     os.close(descriptor)
-    raise PermissionError(f"{path} belongs to somebody else, or others may enter it: remove it")
+    raise PermissionError(f"{path} belongs to another user, or other users may enter it: remove it")
 
 
 def _is_at(path: Path, descriptor: int) -> bool:

@@ -6,7 +6,6 @@ Thread-safety: as for Python's import system; the function runs under the module
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import sys
 from collections.abc import Callable, Sequence
@@ -23,8 +22,11 @@ def when_loaded(module: str, act: Callable[[], None]) -> None:
         sys.meta_path.insert(0, _Watch(module, act))
 
 
-class _Watch(importlib.abc.MetaPathFinder):
-    """Finds one module as Python would, and calls `act` after the module's code has run."""
+class _Watch:
+    """Finds one module as Python would, and calls `act` after the module's code has run.
+
+    It is no subclass of importlib.abc.MetaPathFinder, because that module takes long to import.
+    """
 
     def __init__(self, module: str, act: Callable[[], None]) -> None:
         self._module = module

@@ -29,9 +29,7 @@ struct Wanted {
 };
 
 NamedKind kindOf(const std::string& name) {
-  for (const NamedKind kind :
-       {NamedKind::kAllReduce, NamedKind::kAllGather, NamedKind::kBroadcast, NamedKind::kAllToAll,
-        NamedKind::kReduceScatter, NamedKind::kBarrier, NamedKind::kJoin}) {
+  for (const NamedKind kind : comm::kNamedKinds) {
     if (name == comm::toString(kind)) return kind;
   }
   throw pybind11::value_error("there is no operation '" + name + "'");

@@ -8,7 +8,7 @@ void bindMemoryMeter(pybind11::module_& module) {
   namespace py = pybind11;
   using runtime::aten::MemoryMeter;
   const auto start = [](MemoryMeter& meter) {
-    if (Status status = meter.start(); !status) throw std::runtime_error(status.message());
+    if (Status status = meter.start(); !status.isOk()) throw std::runtime_error(status.message());
   };
   py::class_<MemoryMeter>(module, "MemoryMeter")
       .def(py::init<>())

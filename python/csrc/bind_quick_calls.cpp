@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Quick calls: fast versions of functions that training scripts call for every tensor. They run no Python frame for a
-// name that repeats.
+// Quick calls: fast versions of functions that training scripts call for every tensor. Their fast path runs no Python
+// frame.
 //
-// A quick call wraps a Python function and falls back to it outside the fast path: for other arguments, first calls and
-// failures. So only the Python function reports errors. The GIL is held, and released while the network is polled.
+// A quick call wraps a Python function and calls it for every case outside the fast path: other arguments, a name that
+// is in flight, a full cache of names, and failures. So only the Python function reports errors. The GIL is held, and
+// released while the network is polled.
 #include <structmember.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -22,7 +23,8 @@ namespace {
 
 using comm::HandleTable;
 
-/// A Python object that is called like a function. It holds its references for good: there is one object per function.
+/// A Python object that is called like a function. There is one object per function. It owns its references until the
+/// garbage collector clears it or it is destroyed.
 struct QuickCall {
   PyObject_HEAD vectorcallfunc call;
   HandleTable* table;

@@ -85,7 +85,7 @@ PyObject* call(PyObject* object, PyObject* const* args, size_t nargs, PyObject* 
     py::gil_scoped_release noGil;
     return self->region->forward(inputs);
   }();
-  if (!outputs) {
+  if (!outputs.hasValue()) {
     const std::shared_ptr<const Region> region = self->region;  // the callbacks may drop this object
     PyObject* instead = callFallback(self, outputs.status().message(), args, count);
     return tellFailure(*region, outputs.status(), instead);

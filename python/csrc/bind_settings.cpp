@@ -11,7 +11,7 @@ namespace {
 
 void configure(const SettingValues& values, const std::map<std::string, std::string>& origins) {
   for (const auto configureOne : {&configureSettings, &compiler::configure}) {
-    if (const Status status = configureOne(values, origins); !status) raise(status);
+    if (const Status status = configureOne(values, origins); !status.isOk()) raise(status);
   }
 }
 

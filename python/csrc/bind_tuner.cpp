@@ -2,6 +2,10 @@
 // Tuner, GroupTuner and TuningDatabase. Python uses plain dicts: configuration in, actions, snapshots and records out.
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
 
 #include <pybind11/stl.h>
 
@@ -18,7 +22,7 @@ using namespace runtime::tune;  // only in this source file, where every name be
 
 /// Errors of these classes are always mistakes of the caller.
 void throwIfFailed(const Status& status) {
-  if (!status) throw py::value_error(status.message());
+  if (!status.isOk()) throw py::value_error(status.message());
 }
 
 template <typename T>
@@ -110,38 +114,53 @@ py::object optionalSteps(int64_t steps) { return steps == Tuner::kForever ? py::
 const Tuner& queried(const Tuner& tuner) { return tuner; }
 const Tuner& queried(const GroupTuner& group) { return group.tuner(); }
 
-/// Binds the events of a rank, which are the same for a Tuner and a GroupTuner.
+/// The type that Python passes for a field of an event, and its value.
+template <typename Field, typename Value = typename Field::Type>
+using EventArgument = std::conditional_t<
+    std::is_same_v<Value, ArmState>, std::string,
+    std::conditional_t<std::is_same_v<Value, ArmSpec> || Field::kKind == FieldKind::kJson, py::object, Value>>;
+
+template <typename Field>
+typename Field::Type toValue(EventArgument<Field> argument) {
+  if constexpr (Field::kKind == FieldKind::kJson) {
+    return dumpJson(argument);
+  } else if constexpr (std::is_same_v<typename Field::Type, ArmState>) {
+    return valueOrThrow(parseArmState(argument));
+  } else if constexpr (std::is_same_v<typename Field::Type, ArmSpec>) {
+    return toArmSpec(argument);
+  } else {
+    return argument;
+  }
+}
+
+template <typename Field>
+auto toKeyword(const Field& field) {
+  if constexpr (Field::kKind == FieldKind::kOptional) {
+    return py::arg(field.name) = EventArgument<Field>{};
+  } else {
+    return py::arg(field.name);
+  }
+}
+
+/// Binds an event as a method with its name, whose arguments are its fields.
+template <typename Event, typename Either>
+void bindEvent(py::class_<Either>& bound) {
+  const auto bindFields = [&]<typename... Fields>(const Fields&... fields) {
+    const auto report = [](Either& tuner, EventArgument<Fields>... arguments) {
+      throwIfFailed(tuner.report(Event{toValue<Fields>(std::move(arguments))...}));
+    };
+    bound.def(Event::kName, report, toKeyword(fields)...);
+  };
+  std::apply(bindFields, Event::kFields);
+}
+
+/// Binds all events, which are the same for a Tuner and a GroupTuner.
 template <typename Either>
 void bindEvents(py::class_<Either>& bound) {
-  const auto armChanged = [](Either& tuner, std::string arm, const std::string& state, std::string reason,
-                             double backgroundSeconds, double foregroundSeconds) {
-    const ArmState parsed = valueOrThrow(parseArmState(state));
-    throwIfFailed(tuner.armChanged({std::move(arm), parsed, std::move(reason), backgroundSeconds, foregroundSeconds}));
+  const auto bindAll = [&]<typename... Events>(std::type_identity<std::variant<Events...>>) {
+    (bindEvent<Events>(bound), ...);
   };
-  const auto stepFinished = [](Either& tuner, std::string arm, double seconds, std::string shape, int64_t peakBytes,
-                               bool disturbed) {
-    throwIfFailed(tuner.stepFinished({std::move(arm), seconds, std::move(shape), peakBytes, disturbed}));
-  };
-  bound.def("capture_finished", &Either::captureFinished, py::arg("foreground_seconds"))
-      .def("capture_failed", &Either::captureFailed, py::arg("reason"), py::arg("foreground_seconds") = 0.0)
-      .def("capture_grew", &Either::captureGrew)
-      .def("paused", &Either::paused, py::arg("foreground_seconds"))
-      .def(
-          "resume", [](Either& tuner, const py::object& findings) { throwIfFailed(tuner.resume(dumpJson(findings))); },
-          py::arg("findings"))
-      .def("started", &Either::started, py::arg("foreground_seconds"))
-      .def("share_budget", &Either::shareBudget, py::arg("num_searches"))
-      .def("expect_loads", &Either::expectLoads, py::arg("foreground_seconds"))
-      .def("expect_capture", &Either::expectCapture, py::arg("foreground_seconds"))
-      .def("arm_changed", armChanged, py::arg("arm"), py::arg("state"), py::arg("reason") = "",
-           py::arg("background_seconds") = 0.0, py::arg("foreground_seconds") = 0.0)
-      .def(
-          "add_arm", [](Either& tuner, const py::handle& arm) { throwIfFailed(tuner.addArm(toArmSpec(arm))); },
-          py::arg("arm"))
-      .def("step_finished", stepFinished, py::arg("arm"), py::arg("seconds"), py::arg("shape") = "",
-           py::arg("peak_bytes") = 0, py::arg("disturbed") = false)
-      .def("steps_skipped", &Either::stepsSkipped, py::arg("count"), py::arg("seconds"))
-      .def("adopt", [](Either& tuner, const std::string& arm) { throwIfFailed(tuner.adopt(arm)); }, py::arg("arm"));
+  bindAll(std::type_identity<TunerEvent>());
 }
 
 template <typename Either>
@@ -179,17 +198,17 @@ void bindGroupTunerClass(py::module_& module) {
   const auto create = [](const py::dict& config, std::vector<std::string> names) {
     return valueOrThrow(GroupTuner::create(toConfig(config), std::move(names)));
   };
-  const auto meet = [](GroupTuner& group, const std::vector<std::string>& records) {
-    throwIfFailed(group.meet(records));
+  const auto sync = [](GroupTuner& group, const std::vector<std::string>& records) {
+    throwIfFailed(group.sync(records));
   };
   py::class_<GroupTuner> bound(module, "GroupTuner");
   bound.def(py::init(create), py::arg("config"), py::arg("names"))
       .def("advance", [](GroupTuner& group) { return toList(group.takeActions()); })
       .def("take_record", [](GroupTuner& group) { return py::bytes(group.takeRecord()); })
-      .def("meet", meet, py::arg("records"))
+      .def("sync", sync, py::arg("records"))
       .def("leave", &GroupTuner::leave, py::arg("reason"))
       .def("end", &GroupTuner::end, py::arg("reason"))
-      .def_property_readonly("num_quiet_meetings", &GroupTuner::numQuietMeetings)
+      .def_property_readonly("num_quiet_syncs", &GroupTuner::numQuietSyncs)
       .def_property_readonly("is_refining", &GroupTuner::isRefining)
       .def_property_readonly("is_settled", &GroupTuner::isSettled)
       .def_property_readonly("is_over_because", [](const GroupTuner& group) { return group.isOverBecause(); })

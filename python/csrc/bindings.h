@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bind functions of python/csrc, one per component. module.cpp calls them in this order.
+// The bind functions of python/csrc, one per component. module.cpp calls all of them.
 //
 // Threading: all of them run with the GIL held, while the module is imported.
 #pragma once
@@ -14,13 +14,15 @@ void bindBuildInfo(pybind11::module_& module);
 void bindDispatcher(pybind11::module_& module);
 /// compile() and Executable.
 void bindExecutable(pybind11::module_& module);
-/// NamedGroup: named operations on tensors, as in Horovod.
+/// create_named_group(), NamedGroup, NamedRequest, NamedHandles and GradientExchange: named operations on tensors, as
+/// in Horovod.
 void bindHorovod(pybind11::module_& module);
 /// MemoryMeter: live and peak bytes of CPU tensors.
 void bindMemoryMeter(pybind11::module_& module);
-/// explain_interfaces(): which network interfaces carry a job, and why.
+/// explain_interfaces(): which network interfaces carry a job, and why. describe_transport(): the rails of a rank.
 void bindNetwork(pybind11::module_& module);
-/// ProcessGroup: the backend "agspeed" of torch.distributed, if torch has that.
+/// ProcessGroup, create_process_group() and collective_algorithms(): the backend "agspeed" of torch.distributed. Binds
+/// nothing if torch was built without torch.distributed.
 void bindProcessGroup(pybind11::module_& module);
 /// quick_allreduce() and quick_synchronize(): callables that replace functions; reduce_again().
 void bindQuickCalls(pybind11::module_& module);
@@ -28,7 +30,7 @@ void bindQuickCalls(pybind11::module_& module);
 void bindRegion(pybind11::module_& module);
 /// configure(): takes the settings that the Python side has resolved.
 void bindSettings(pybind11::module_& module);
-/// Tuner and TuningDatabase.
+/// Tuner, GroupTuner and TuningDatabase.
 void bindTuner(pybind11::module_& module);
 
 }  // namespace agspeed::python

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Translates a Status into an exception of agspeed.errors; no other code does so. GIL required.
+// Translates a Status into an exception of agspeed.errors. GIL required. Only this code raises these exceptions. Some
+// bindings raise others: the tuner's a ValueError, the memory meter's a RuntimeError, and comm/c10d and comm/horovod
+// torch's exceptions.
 //
 //   kInvalidArgument                                 UserError (a ValueError)
 //   kUnsupported, kUnavailable, kResourceExhausted   UnsupportedError
@@ -20,7 +22,7 @@ namespace agspeed::python {
 /// The value, or raise().
 template <typename T>
 T unwrap(StatusOr<T> result) {
-  if (!result) raise(result.status());
+  if (!result.hasValue()) raise(result.status());
   return std::move(result).value();
 }
 

@@ -5,7 +5,7 @@ It saves autograd's bookkeeping and recomputes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import fx
@@ -43,12 +43,12 @@ def trace_for_aten(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
 
 def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:
     """A graph compiler that compiles nothing: FX's generated Python code calls ATen."""
-    forward = graph.forward
+    forward: Callable[..., Sequence[Any]] = graph.forward
 
     def run(args: list[Any]) -> Sequence[Any]:
         inputs = tuple(args)
         args.clear()
-        return forward(*inputs)  # type: ignore[no-any-return]
+        return forward(*inputs)
 
     mark_boxed(run)
     return run

@@ -3,11 +3,12 @@
 
 A candidate turns a region's graph into a callable with the graph's own calling convention. The callable takes flat
 arguments (tensors, parameters, buffers, symbolic integers) and returns a sequence of differentiable outputs. It also
-applies the graph's input mutations. ``compile`` runs on the main thread of the training process or of a child process,
-under the ambient modes (gradients, autocast) in which the region was captured.
+applies the graph's input mutations. A candidate compiles on the thread that trains, or on the main thread of the
+compile child, under the ambient modes (gradients, autocast) in which the region was captured.
 
-Each built-in candidate is one module in this package. Other packages add candidates through the entry point group
-``agspeed.backends``: an entry point that loads to a `Candidate` subclass.
+Built-in candidates are the `Candidate` subclasses in the modules of this package; a module may have several. Other
+packages add candidates through the entry point group ``agspeed.backends``: an entry point that loads to a `Candidate`
+subclass.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Runner = Callable[..., Sequence[Any]]
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """The options of a compile. All of them are part of the tuning database's key."""
+    """The options of a compile. The tuning database's key contains `num_threads`, `numerics` and `dynamic`."""
 
     num_threads: int
     numerics: str = "standard"
@@ -113,4 +114,5 @@ def to_end(parts: Generator[None, None, Result]) -> Result:
         try:
             next(parts)
         except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
+            result: Result = end.value
+            return result

@@ -108,7 +108,7 @@ class CapturedDirection:
     def __call__(self, inputs: list[Any]) -> Sequence[Any]:
         values = list(inputs)
         inputs.clear()
-        is_busy = self._in_use is not None and not self._in_use.expired()  # type: ignore[no-untyped-call]
+        is_busy = self._in_use is not None and not self._in_use.expired()
         if is_busy or self._maker.is_capturing():
             return self._run(values)
         key = tuple(value for value in values if not isinstance(value, torch.Tensor))
@@ -185,7 +185,7 @@ class CapturedDirection:
         for at in range(self._first_saved, len(results)):
             if isinstance(results[at], torch.Tensor) and at not in entry.from_input and results[at].numel() > 0:
                 results[at] = memory.with_own_storage(results[at])
-                self._in_use = memory.StorageWeakRef(results[at].untyped_storage())  # type: ignore[no-untyped-call]
+                self._in_use = memory.StorageWeakRef(results[at].untyped_storage())
                 return
         self._in_use = None
 
@@ -215,7 +215,7 @@ class CudaGraphMaker:
     def capture(self, work: Callable[[], Sequence[Any]]) -> tuple[Graph, Sequence[Any]]:
         device = torch.device("cuda", torch.cuda.current_device())
         before = torch.cuda.get_rng_state(device)
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             for _ in range(self._WARM_UPS):

@@ -36,6 +36,7 @@ from agspeed.errors import UnsupportedError
 from agspeed.log import logger
 from agspeed.torch_compat import operators
 from agspeed.torch_compat.autograd import current_backward
+from agspeed.torch_compat.graphs import outputs_of
 from agspeed.torch_compat.modes import TorchDispatchMode
 from agspeed.torch_compat.operators import run_and_save_rng_state, run_with_rng_state
 from agspeed.torch_compat.shapes import FakeTensor, detect_fake_mode
@@ -72,7 +73,7 @@ def _in_forward(node: fx.Node, operator: Any, arguments: Sequence[Any], values: 
     call = node.graph.call_function(operator, tuple(arguments), dict(node.kwargs))
     state.meta["val"], call.meta["val"] = values
     for part in list(node.users):  # each user takes one of the two results
-        part.replace_all_uses_with((state, call)[part.args[1]])  # type: ignore[index]
+        part.replace_all_uses_with(call if part.args[1] == 1 else state)
         node.graph.erase_node(part)
 
 
@@ -176,7 +177,7 @@ class _Update:
             self._terms = operators.differences(self._averages, self._terms)
         for output in outputs:
             if isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(self._apply)  # type: ignore[no-untyped-call]
+                output.register_hook(self._apply)
 
     def _apply(self, gradient: torch.Tensor | None) -> None:
         """Applies the second update, once per backward. Called for each output; gradient: None if only another output
@@ -247,7 +248,7 @@ def _effects(body: fx.GraphModule) -> tuple[set[fx.Node], bool]:
     return changed | {node for node, old, new in zip(parameters, before, after, strict=True) if new > old}, drawn.any
 
 
-class _Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Drawn(TorchDispatchMode):
     """Records whether any operator draws random numbers."""
 
     any = False
@@ -291,8 +292,7 @@ def _outputs_of(call: fx.Node) -> tuple[int, ...]:
             raise UnsupportedError(_TWICE.format("a checkpointed part whose result is written into another tensor"))
         if node.op == "output" or _needs_gradient(node):
             reached.add(node)
-    (outputs,) = call.graph.output_node().args
-    return tuple(index for index, output in enumerate(outputs) if output in reached)  # type: ignore[arg-type]
+    return tuple(index for index, output in enumerate(outputs_of(call.graph)) if output in reached)
 
 
 def _writes(node: fx.Node) -> bool:

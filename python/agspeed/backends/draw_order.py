@@ -36,7 +36,8 @@ class DrawInOrder(CustomGraphPass):
         scheduler = nodes[0].scheduler
         scheduler.nodes = scheduler.topological_sort_schedule(nodes)
         scheduler.compute_ancestors()
-        return scheduler.nodes  # type: ignore[no-any-return]
+        result: Sequence[Any] = scheduler.nodes
+        return result
 
     def uuid(self) -> Any:
         return get_hash_for_files((__file__,))

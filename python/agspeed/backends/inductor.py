@@ -128,7 +128,7 @@ class InductorStaged(Inductor):
     same_without_choices = ()
 
     def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
-        return None if options.stage_bytes else "nobody takes gradients before the backward has ended"
+        return None if options.stage_bytes else "gradients are not used before the backward has ended"
 
     def _compile_backward(
         self, joint: Joint, options: CompileOptions, work: _Compile

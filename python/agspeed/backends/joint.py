@@ -23,7 +23,7 @@ from torch import fx
 from agspeed.errors import UnsupportedError
 from agspeed.torch_compat import aot_autograd, dynamo
 from agspeed.torch_compat.aot_autograd import OutputType, ViewAndMutationMeta, aot_module_simplified
-from agspeed.torch_compat.graphs import grad_switches
+from agspeed.torch_compat.graphs import grad_switches, outputs_of
 from agspeed.torch_compat.shapes import FakeTensor, TracingContext, detect_fake_mode, tracing
 
 BoxedRunner = Callable[[list[Any]], Sequence[Any]]
@@ -223,8 +223,8 @@ def _gradient_sources(backward: fx.GraphModule, num_tangents: int) -> tuple[tupl
     for node in backward.graph.nodes:
         own = {number[node]} if node in number else set()
         sources[node] = own.union(*(sources[source] for source in node.all_input_nodes))
-    (gradients,) = backward.graph.output_node().args
-    return tuple(tuple(sorted(sources[g])) if isinstance(g, fx.Node) else () for g in gradients)  # type: ignore[union-attr]
+    gradients = outputs_of(backward.graph)
+    return tuple(tuple(sorted(sources[g])) if isinstance(g, fx.Node) else () for g in gradients)
 
 
 def _refuse_what_the_node_cannot_do(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any]) -> None:
@@ -254,9 +254,9 @@ def _outputs_of_type(meta: ViewAndMutationMeta, kind: OutputType) -> dict[int, i
 
 def _output_views(meta: ViewAndMutationMeta, forward: Half, inputs: Sequence[Any]) -> dict[int, int]:
     views = _outputs_of_type(meta, OutputType.alias_of_input)
-    (results,) = forward.graph.graph.output_node().args
+    results = outputs_of(forward.graph.graph)
     for output, base in views.items():
-        view = results[len(meta.mutated_inp_runtime_indices) + output].meta["val"]  # type: ignore[index, union-attr]
+        view = results[len(meta.mutated_inp_runtime_indices) + output].meta["val"]
         if meta.input_info[base].mutates_data:
             raise UnsupportedError(f"output {output} of the region is a view of input {base}, which changes in place")
         if view.dtype != inputs[base].dtype or view.is_conj() or view.is_neg():

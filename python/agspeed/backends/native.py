@@ -27,7 +27,7 @@ from agspeed.backends.stages import inputs_in_memory_of
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
-from agspeed.torch_compat.aot_autograd import min_cut_rematerialization_partition
+from agspeed.torch_compat.aot_autograd import mark_boxed, min_cut_rematerialization_partition
 from agspeed.torch_compat.operators import get_decompositions
 
 _aten = torch.ops.aten
@@ -114,7 +114,8 @@ class _NativeRunner:
         self.num_kernels, self.num_cached_kernels = stats.get("kernels", 0), stats.get("cache_hits", 0)
 
     def __call__(self, *args: Any) -> Sequence[Any]:
-        return self.direct(*args)  # type: ignore[no-any-return]
+        result: Sequence[Any] = self.direct(*args)
+        return result
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
         """Calls `on_failure`, on the thread that runs the region, for forwards that failed and that eager computed
@@ -173,7 +174,8 @@ def _boxed(executable: Any, entry: str) -> BoxedRunner:
     def run(args: list[Any]) -> Sequence[Any]:
         inputs = list(args)
         args.clear()
-        return executable.run(entry, inputs)  # type: ignore[no-any-return]
+        result: Sequence[Any] = executable.run(entry, inputs)
+        return result
 
-    run._boxed_call = True  # type: ignore[attr-defined]
+    mark_boxed(run)
     return run

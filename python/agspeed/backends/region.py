@@ -170,10 +170,11 @@ def make_region(
     assert joint.forward is not None and joint.signature is not None
     signature = joint.signature
     mutated = {*signature.mutated_inputs, *signature.mutated_by_code}
+    run: Runner = gm.forward
 
     def fallback(*inputs: Any) -> Sequence[Any]:
         try:
-            return gm.forward(*inputs)  # type: ignore[no-any-return]
+            return run(*inputs)
         except Exception as error:
             if on_failure is not None and is_sticky(error):  # the compiled code has lost the GPU
                 on_failure(str(error))
@@ -182,7 +183,7 @@ def make_region(
     def replay(*inputs: Any) -> Sequence[Any]:
         if is_final():
             raise RuntimeError("the exception of the backward shall pass")
-        return gm(*[value.clone() if index in mutated else value for index, value in enumerate(inputs)])  # type: ignore[no-any-return]
+        return run(*[value.clone() if index in mutated else value for index, value in enumerate(inputs)])
 
     described: _native.RegionSignature = {
         "name": "compiled region",

@@ -22,6 +22,7 @@ import torch
 from torch import fx
 
 from agspeed.backends.joint import Joint, RegionSignature
+from agspeed.torch_compat.graphs import outputs_of
 from agspeed.torch_compat.operators import OpOverload, schema_of
 
 _aten = torch.ops.aten
@@ -74,10 +75,9 @@ def inputs_in_memory_of(joint: Joint) -> list[list[int]]:
     assert joint.forward is not None and joint.signature is not None
     graph, signature = joint.forward.graph.graph, joint.signature
     memory = alias_classes(graph)
-    (results,) = graph.output_node().args
-    assert isinstance(results, (list, tuple))
+    results = outputs_of(graph)
     end = len(results) - signature.num_saved_integers
-    saved = [memory[node] for node in results[end - signature.num_saved_tensors : end]]  # type: ignore[index]
+    saved = [memory[node] for node in results[end - signature.num_saved_tensors : end]]
     return [
         [signature.num_saved_integers + number for number, class_of in enumerate(saved) if class_of is memory[source]]
         for source in graph.find_nodes(op="placeholder")
@@ -133,9 +133,9 @@ def _ready_positions(graph: fx.Graph, in_memory_of: list[list[int]]) -> dict[fx.
             for touched in (node, *node.all_input_nodes):
                 last_touch[memory[touched]] = position
     placeholders = graph.find_nodes(op="placeholder")
-    (gradients,) = graph.output_node().args
+    gradients = outputs_of(graph)
     ready: dict[fx.Node, int] = {}
-    for gradient, numbers in zip(gradients, in_memory_of, strict=True):  # type: ignore[arg-type]
+    for gradient, numbers in zip(gradients, in_memory_of, strict=True):
         if isinstance(gradient, fx.Node):
             touched = [gradient, *(placeholders[number] for number in numbers)]
             ready[gradient] = max(ready.get(gradient, 0), *(last_touch[memory[node]] for node in touched))
@@ -182,9 +182,8 @@ class _Cutter:
             self._stage_of[node] = self._stage_of[node.args[0]] if node.target is operator.getitem else own
 
     def cut(self) -> Stages:
-        (gradients,) = self._graph.graph.output_node().args
-        assert isinstance(gradients, (list, tuple))
-        leaving = [self._leaves_in.get(gradient, 0) for gradient in gradients]  # type: ignore[arg-type]
+        gradients = outputs_of(self._graph.graph)
+        leaving = [self._leaves_in.get(gradient, 0) for gradient in gradients]
         integers = self._signature.num_saved_integers
         saved = self._placeholders[integers : integers + self._signature.num_saved_tensors]
         taken_in = {node: min(self._needed_in(node), default=0) for node in saved}

@@ -31,7 +31,7 @@ class TorchScript(Candidate):
         inputs = tuple(_zeros_like(value) for value in example_inputs)
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
-            traced = torch.jit.trace(gm, inputs, check_trace=False)  # type: ignore[no-untyped-call]
+            traced = torch.jit.trace(gm, inputs, check_trace=False)
 
         def run(*args: Any) -> Sequence[Any]:
             result = traced(*args)

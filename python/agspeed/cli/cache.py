@@ -8,10 +8,8 @@ import contextlib
 import json
 import os
 import re
-import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,11 @@ from agspeed import config
 from agspeed.cli import cache_archive as archive
 from agspeed.cli import cache_files as files
 from agspeed.cli.console import make_console
+from agspeed.config.paths import DATABASE
 from agspeed.errors import UserError
 from agspeed.files import make_folder, write
 from agspeed.reporting import format as fmt
+from agspeed.tuning.decision_table import Decision, read_decisions, remove_decisions, write_decisions
 
 __all__ = ["add"]
 
@@ -35,9 +35,9 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "cache",
-        help="list, prune, move or verify what tuning has stored",
-        description="Looks after the cache directory: decisions (tuning.sqlite), compiled kernels (kernels/) and what "
-        "torch's compiler keeps for agspeed (inductor/).",
+        help="list, prune, move or verify the stored results of tuning",
+        description="Looks after the cache directory: decisions (tuning.sqlite), compiled kernels (kernels/) and the "
+        "files of torch's compiler for agspeed (inductor/).",
     )
     parser.add_argument("--cache-dir", type=Path, help="the directory (default: the setting cache_dir)")
     shared = argparse.ArgumentParser(add_help=False)  # the option is also valid after the action
@@ -47,9 +47,11 @@ def add(commands: Any) -> None:
     listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
     pruning = actions.add_parser(
-        "prune", help="remove what has not been used for long, one model, or everything", parents=[shared]
+        "prune", help="remove entries that were not used for long, one model, or everything", parents=[shared]
     )
-    pruning.add_argument("--days", type=float, default=90.0, help="remove what was last used longer ago (default 90)")
+    pruning.add_argument(
+        "--days", type=float, default=90.0, help="remove entries that were last used longer ago (default 90)"
+    )
     pruning.add_argument(
         "--max-size", type=_size, metavar="SIZE", help="then remove oldest compiled files down to, e.g., 500M"
     )
@@ -59,7 +61,7 @@ def add(commands: Any) -> None:
     pruning.add_argument(
         "--all", action="store_true", help="remove every decision, kernel and file of torch's compiler"
     )
-    pruning.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    pruning.add_argument("--dry-run", action="store_true", help="only print the entries that would be removed")
     pruning.set_defaults(run=_prune)
     exporting = actions.add_parser("export", help="write decisions and kernels to one archive", parents=[shared])
     exporting.add_argument("archive", type=Path)
@@ -94,7 +96,7 @@ def _folder(arguments: argparse.Namespace) -> Path:
 
 def _list(arguments: argparse.Namespace) -> int:
     folder = _folder(arguments)
-    decisions = [decision for decision, problem in files.read_decisions(folder) if problem is None]
+    decisions = [decision for decision, problem in read_decisions(folder) if problem is None]
     kernels = files.kernel_paths(folder)
     compiled = files.compiler_files(folder)
     total, compiled_total = (sum(path.stat().st_size for path in paths) for paths in (kernels, compiled))
@@ -115,12 +117,12 @@ def _list(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _decision_json(decision: files.Decision) -> dict[str, Any]:
+def _decision_json(decision: Decision) -> dict[str, Any]:
     key, record = decision.parsed()
     return {"key": key, "record": record, "created": decision.created, "used": decision.used, "uses": decision.uses}
 
 
-def _decision_table(decisions: list[files.Decision]) -> Table:
+def _decision_table(decisions: list[Decision]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("Decision", "Graph", "Device", "Threads", "Last used", "Uses", "Reason"):
         table.add_column(column, overflow="fold", justify="right" if column == "Uses" else "left")
@@ -142,7 +144,7 @@ def _prune(arguments: argparse.Namespace) -> int:
     if not arguments.days >= 0:
         raise UserError(f"--days must be a number that is not negative, and is {arguments.days:g}.")
     folder = _folder(arguments)
-    stored = [decision for decision, problem in files.read_decisions(folder) if problem is None]
+    stored = [decision for decision, problem in read_decisions(folder) if problem is None]
     old_files: list[tuple[Path, int]] = []
     if arguments.graph is not None:
         old = _of_graph(stored, arguments.graph)
@@ -164,7 +166,7 @@ def _compiler_files(count: int) -> str:
     return f"{fmt.plural(count, 'file')} of torch's compiler"
 
 
-def _of_graph(decisions: list[files.Decision], graph: str) -> list[str]:
+def _of_graph(decisions: list[Decision], graph: str) -> list[str]:
     """Returns the keys of the decisions about graphs whose name begins with `graph`. Raises: UserError if there are
     none."""
     named = [decision.key for decision in decisions if str(decision.parsed()[0]["graph"]).startswith(graph)]
@@ -194,8 +196,7 @@ def _remove(folder: Path, keys: list[str], old_files: list[tuple[Path, int]]) ->
         with contextlib.suppress(OSError):
             emptied.rmdir()
     if keys:
-        with closing(sqlite3.connect(folder / files.DATABASE, timeout=5)) as database, database:
-            database.executemany("DELETE FROM decisions WHERE key = ?", [(key,) for key in keys])
+        remove_decisions(folder, keys)
 
 
 def _export(arguments: argparse.Namespace) -> int:
@@ -212,7 +213,7 @@ def _import(arguments: argparse.Namespace) -> int:
     reason = files.distrust(folder)
     if reason is not None:
         raise UserError(f"The cache directory {str(folder)!r} {reason}: agspeed would not read it. Choose another one.")
-    merged = files.write_decisions(folder, contents.decisions) if contents.decisions else 0
+    merged = write_decisions(folder, contents.decisions) if contents.decisions else 0
     if kernels:
         make_folder(folder / files.KERNELS)
     for name, data in kernels.items():
@@ -234,12 +235,12 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _problems(folder: Path) -> Iterator[files.Problem]:
-    database = folder / files.DATABASE
+    database = folder / DATABASE
     for path in (folder, folder / files.KERNELS, database, *files.kernel_paths(folder)):
         if os.path.lexists(path) and (reason := files.distrust(path)) is not None:
             yield files.Problem(str(path), f"{reason}: agspeed ignores it")
     try:
-        for decision, reason in files.read_decisions(folder):
+        for decision, reason in read_decisions(folder):
             if reason is not None:
                 yield files.Problem(f"{database}: the decision {decision.key[:60]!r}", reason)
     except UserError as error:

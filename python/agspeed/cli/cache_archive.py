@@ -25,6 +25,7 @@ from agspeed import bounded_json
 from agspeed.cli import cache_files as files
 from agspeed.errors import UserError
 from agspeed.files import replacing
+from agspeed.tuning.decision_table import Decision, check_decision, read_decisions
 
 __all__ = ["Contents", "export", "read"]
 
@@ -40,14 +41,14 @@ _MAX_TOTAL_BYTES = 4 << 30
 class Contents(NamedTuple):
     """A checked archive: rows for the database, and kernel files by name."""
 
-    decisions: list[files.Decision]
+    decisions: list[Decision]
     kernels: dict[str, bytes]
 
 
 def export(cache_dir: Path, target: Path) -> Contents:
     """Writes all valid content of the cache to an archive. Omits invalid content and unfinished tuning. Returns the
     written content."""
-    intact = [decision for decision, problem in files.read_decisions(cache_dir) if problem is None]
+    intact = [decision for decision, problem in read_decisions(cache_dir) if problem is None]
     decisions = [decision for decision in intact if not decision.is_unfinished]
     loaded = (
         (path.name, files.read_kernel(path)) for path in files.kernel_paths(cache_dir) if not files.distrust(path)
@@ -80,7 +81,7 @@ def _read(archive: zipfile.ZipFile, source: Path) -> Contents:
         raise UserError(
             f"{source}: the manifest and the archive's entries differ ({_example(names ^ set(checksums))})."
         )
-    decisions: list[files.Decision] = []
+    decisions: list[Decision] = []
     kernels: dict[str, bytes] = {}
     for name, checksum in checksums.items():
         data = archive.read(name)
@@ -130,7 +131,7 @@ def _checked_kernel(name: str, data: bytes, source: Path) -> dict[str, bytes]:
     return {match[1]: data}
 
 
-def _decision_lines(decisions: list[files.Decision]) -> bytes:
+def _decision_lines(decisions: list[Decision]) -> bytes:
     rows: list[dict[str, Any]] = [_DECISIONS_HEADER]
     for d in decisions:
         key, record = d.parsed()
@@ -138,7 +139,7 @@ def _decision_lines(decisions: list[files.Decision]) -> bytes:
     return "".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) + "\n" for row in rows).encode()
 
 
-def _parse_decisions(data: bytes, source: Path) -> list[files.Decision]:
+def _parse_decisions(data: bytes, source: Path) -> list[Decision]:
     try:
         rows = [bounded_json.loads(line) for line in data.decode().split("\n") if line]
     except ValueError as error:
@@ -148,12 +149,12 @@ def _parse_decisions(data: bytes, source: Path) -> list[files.Decision]:
     return [_parse_decision(row, number, source) for number, row in enumerate(rows[1:], 2)]
 
 
-def _parse_decision(row: Any, number: int, source: Path) -> files.Decision:
+def _parse_decision(row: Any, number: int, source: Path) -> Decision:
     try:
         key = json.dumps(row["key"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         record = json.dumps(row["record"], separators=(",", ":"), ensure_ascii=False)
-        decision = files.Decision(key, record, row["created"], row["used"], row["uses"])
-        problem = files.check_decision(decision)
+        decision = Decision(key, record, row["created"], row["used"], row["uses"])
+        problem = check_decision(decision)
     except (KeyError, TypeError, UnicodeEncodeError):
         problem = "is not a decision"
     if problem is not None:

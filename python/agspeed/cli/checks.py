@@ -26,7 +26,7 @@ from agspeed.native_files import extensions, release
 from agspeed.reporting import environment
 from agspeed.reporting import format as fmt
 
-__all__ = ["CHECKS", "Check", "compile_canary"]
+__all__ = ["CHECKS", "Check", "available_memory", "compile_canary", "filesystem"]
 
 _MIN_TORCH = (2, 11)
 _PYTHONS = ((3, 11), (3, 13))
@@ -136,7 +136,7 @@ def threads() -> Iterator[Check]:
 
 
 def memory() -> Iterator[Check]:
-    free = _available_memory()
+    free = available_memory()
     text = f"{fmt.size(free)} free of {fmt.size(environment.memory_bytes())}"
     if free < _LOW_MEMORY:
         remedy = "end other programs or use a larger machine: the gate needs room for an fp64 copy"
@@ -218,10 +218,10 @@ def cache() -> Iterator[Check]:
     if reason is not None:
         yield Check(name, "fail", f"{folder} {reason}: it is ignored", f"chmod go-w {folder}, or set AGSPEED_CACHE_DIR")
         return
-    filesystem = _filesystem(existing)
-    if filesystem in _NETWORK_FILESYSTEMS:
+    kind = filesystem(existing)
+    if kind in _NETWORK_FILESYSTEMS:
         remedy = "set AGSPEED_CACHE_DIR to a local directory"
-        yield Check(name, "warn", f"{folder} is on {filesystem}: slow and locks may fail", remedy)
+        yield Check(name, "warn", f"{folder} is on {kind}: slow and locks may fail", remedy)
         return
     text = str(folder) if folder.exists() else f"{folder} (will be created)"
     yield _judged_by_room(name, existing, text, "agspeed cache prune, or set AGSPEED_CACHE_DIR")
@@ -246,9 +246,8 @@ def compile_canary() -> Iterator[Check]:
     ended = "took longer than three minutes" if code == -1 else f"ended with code {code}"
     last = next((text for text in reversed(output.splitlines()) if text.strip()), "no output")
     detail = f"a process that optimizes a tiny model {ended}: {last}"
-    yield Check(
-        "compile canary", "fail", detail, "AGSPEED_DISABLE=1 trains eagerly; report it with `agspeed doctor --json`"
-    )
+    remedy = "AGSPEED_DISABLE=1 trains eagerly; report it with the file of `agspeed doctor --compile --report FILE`"
+    yield Check("compile canary", "fail", detail, remedy)
 
 
 CHECKS: tuple[Callable[[], Iterator[Check]], ...] = (
@@ -286,16 +285,13 @@ def _judged_by_room(name: str, folder: Path, text: str, remedy: str) -> Check:
     return Check(name, "ok", text)
 
 
-def _available_memory() -> int:
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return environment.memory_bytes()
-    available = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return environment.memory_bytes() if available is None else min(int(available) << 10, environment.memory_bytes())
+def available_memory() -> int:
+    """Returns the bytes that new programs may use."""
+    available, whole = environment.available_bytes(), environment.memory_bytes()
+    return whole if available is None else min(available, whole)
 
 
-def _filesystem(path: Path) -> str:
+def filesystem(path: Path) -> str:
     """Returns the type of the file system that holds `path`, or ""."""
     try:
         mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]

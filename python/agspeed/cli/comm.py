@@ -31,14 +31,14 @@ examples:
   AGSPEED_SHARED_MEMORY=0 agspeed comm bench --ranks 4           the same over loopback
   agspeed comm bench --ranks 4 --against gloo                    how many times as fast as Gloo, measured in turns
   agspeed comm bench --ranks 4 --collectives all_reduce --algorithms all --html bench.html
-  on each of four hosts, N being 0 to 3, and node0 the first one's name or address:
+  on each of four hosts, where N is 0 to 3 and node0 is the name or address of the first host:
   torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 \\
       -m agspeed comm bench --sizes 1M:256M --link-rate 25gbit,25gbit,10gbit,10gbit
 
-Sizes and bandwidths are those of nccl-tests: the bus bandwidth is what each rank's link carries at least. The last
-lines say, for the last row, what share each rail of the first rank had, and what part that is of what the rail can
-carry: by --link-rate, else by what the adapter's driver says. `agspeed doctor --net`, started alike, says why rails are
-slow."""
+Sizes and bandwidths are defined as in nccl-tests: each rank's link carries at least the bus bandwidth. The last lines
+are about the last row. They show the share of each rail of the first rank, and how much of the rail's rate it reached.
+The rail's rate comes from --link-rate, or else from the adapter's driver. If rails are slow, start
+`agspeed doctor --net` in the same way: it shows the reasons."""
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _RATES = {"mbit": 1e6, "gbit": 1e9}
 _MAX_RANKS = 256
@@ -54,12 +54,12 @@ def add(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    bench.add_argument("--ranks", type=int, help="start so many ranks on this host")
+    bench.add_argument("--ranks", type=int, help="start this number of ranks on this host")
     bench.add_argument("--collectives", default="all_reduce", metavar="A,B", help="default all_reduce; or all")
     bench.add_argument(
         "--sizes", default="1K:64M", metavar="LIST", help="like 64K,1M, or 1K:64M for steps of 4 (default 1K:64M)"
     )
-    bench.add_argument("--algorithms", default="auto", metavar="A,B", help="names, auto (what the plan takes), or all")
+    bench.add_argument("--algorithms", default="auto", metavar="A,B", help="names, auto (the plan's choice), or all")
     bench.add_argument("--dtype", default="float32", help="a type of torch (default float32)")
     bench.add_argument("--backend", default="agspeed", help="agspeed, or another backend to compare with: gloo, nccl")
     bench.add_argument("--against", metavar="BACKEND", help="also time another backend, in turns: gloo, nccl")
@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
     bench.add_argument(
         "--link-rate",
         metavar="RATE[,RATE]",
-        help="what a host's links carry, each or (a single rate) in all: adds the share of it",
+        help="the rate of each link of a host, or one rate for all links together: adds the reached share",
     )
     bench.add_argument("--json", action="store_true", help="print JSON instead of a table")
     bench.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot")
@@ -211,7 +211,7 @@ class _Printer:
             return
         print(f"Rails of rank 0, {row['collective']} of {fmt.size(row['bytes'])}:")
         for index, rail in enumerate(row["rails"]):
-            line = f"  {rail['interface']:<12} {rail['address']:<16} {fmt.percent(rail['share']):>7} of what was sent"
+            line = f"  {rail['interface']:<12} {rail['address']:<16} {fmt.percent(rail['share']):>7} of the sent bytes"
             line += f" {8e3 * rail['gbytes_per_s']:>9,.0f} Mbit/s"
             carries = _carries(rail["interface"], index, len(row["rails"]), links)
             if carries is not None:
@@ -241,7 +241,8 @@ def _start_ranks(arguments: argparse.Namespace) -> int:
     count = arguments.ranks
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    shared |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(count))
     shared["AGSPEED_SOCKET_IFNAME"] = config.resolve().socket_interfaces or "lo"
     for variable, value in (("GLOO_SOCKET_IFNAME", "lo"), ("OMP_NUM_THREADS", "1")):
         shared[variable] = os.environ.get(variable, value)

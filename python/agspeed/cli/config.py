@@ -25,7 +25,7 @@ def add(commands: Any) -> None:
         description="Shows every setting with its value and the place it came from. Keyword arguments of "
         "agspeed.optimize override all of them.",
     )
-    parser.add_argument("--explain", action="store_true", help="show what each setting means instead of its value")
+    parser.add_argument("--explain", action="store_true", help="show the meaning of each setting instead of its value")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_run)
 

@@ -12,7 +12,7 @@ from typing import Any
 from rich.text import Text
 
 import agspeed
-from agspeed.cli import checks, gpu_checks, nccl_checks, net_checks, net_peers, net_ranks
+from agspeed.cli import bug_report, checks, gpu_checks, nccl_checks, net_checks, net_peers, net_ranks
 from agspeed.cli.console import make_console
 from agspeed.errors import UserError
 from agspeed.netprobe import Survey
@@ -24,8 +24,8 @@ __all__ = ["add"]
 _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "bold red")}
 _DESCRIPTION = """\
 Checks the installation and this machine, and with --net the network between the hosts of a job: rail by rail (a rail is
-a network interface that carries jobs) who answers, the round trip, the rate, the largest packet, ports, whether the job
-keys are equal (they are never sent), and how far clocks are apart."""
+a network interface that carries jobs) which hosts answer, the round trip, the rate, the largest packet, ports, whether
+the job keys are equal (they are never sent), and how far clocks are apart."""
 _EPILOG = """\
 examples:
   agspeed doctor --net                                      this host's interfaces
@@ -34,9 +34,16 @@ examples:
   torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 \\
       -m agspeed doctor --net                               on each of four hosts (N = 0 to 3): from all to all
 
-exit code: 0 if nothing failed (lines with ! may remain), 1 if something did, and its line says what to do; 2 for
-wrong arguments. Under torchrun all hosts end with the code of the whole, and the first one prints. Looking at hosts
-takes 10 s at most, however they behave, and then about a second for each of them."""
+The file of --report is Markdown, and its beginning says what it contains. Placeholders replace names of users and
+hosts, paths, addresses, secrets, and values of variables that are no settings of agspeed. Read the file before you
+attach it to an issue.
+
+exit code: 0 if no check failed (lines with ! may remain), 1 if a check failed, and its line names the remedy; 2 for
+wrong arguments, or if the file of --report cannot be written. Under torchrun all hosts end with the same code, and the
+first one prints. Looking at hosts takes 10 s at most, however they behave, and then about a second for each of them."""
+
+_TO_STDOUT = "-"
+_ONE_HOST = "--report describes this host alone, in one text: leave out --listen, --peer and --json, and start no ranks"
 
 
 def add(commands: Any) -> None:
@@ -67,7 +74,13 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--nccl", action="store_true", help="also say whether NCCL would use agspeed's network plug-in, and why not"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for a bug report")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--report",
+        metavar="FILE",
+        help="also write the findings, the settings and facts about this machine to a text file, for a bug report; "
+        "- prints that text instead of the lines",
+    )
     parser.set_defaults(run=_run)
 
 
@@ -75,6 +88,8 @@ def _run(arguments: argparse.Namespace) -> int:
     ports = net_peers.parse_ports(arguments.port)
     if arguments.listen and (arguments.peer or arguments.net or arguments.json or arguments.compile or arguments.nccl):
         raise UserError("--listen goes alone, with --port at most: other options are for the host that looks")
+    if arguments.report is not None and (arguments.listen or arguments.peer or arguments.json):
+        raise UserError(_ONE_HOST)
     if arguments.listen:
         return net_peers.listen(ports)
     if arguments.peer is not None:
@@ -84,10 +99,12 @@ def _run(arguments: argparse.Namespace) -> int:
         return 0
     if place is None or place.num_hosts == 1:
         return _examine(arguments, None)
-    with net_ranks.meet(place) as meeting:
+    if arguments.report is not None:
+        raise UserError(_ONE_HOST)
+    with net_ranks.open_survey(place) as host:
         if place.host == 0:
-            return meeting.end(_examine(arguments, meeting.survey, meeting.checks))
-        return meeting.follow()
+            return host.end(_examine(arguments, host.survey, host.checks))
+        return host.follow()
 
 
 def _hosts(text: str) -> list[str]:
@@ -105,13 +122,14 @@ def _examine(
     """Prints all checks of this host, then the results of `look` between hosts and the checks of `of_others`. Returns:
     the exit code."""
     is_net = arguments.net or look is not None
+    prints_lines = not arguments.json and arguments.report != _TO_STDOUT
     found: list[checks.Check] = []
     console = make_console()
 
     def report(results: Iterable[checks.Check]) -> None:
         for result in results:
             found.append(result)
-            if not arguments.json:
+            if prints_lines:
                 console.print(_line(result), soft_wrap=True)
 
     for check in [*checks.CHECKS, gpu_checks.gpus, *(net_checks.NET_CHECKS if is_net else ())]:
@@ -122,14 +140,24 @@ def _examine(
         report(checks.compile_canary())
     survey = look() if look is not None else None
     if survey is not None:
-        for part in [] if arguments.json else net_peers.matrix(survey):
+        for part in net_peers.matrix(survey) if prints_lines else []:
             console.print(part)
         report([*of_others(), *net_peers.check_survey(survey)])
     if arguments.json:
         print(json.dumps(_document(found, survey), indent=1))
-    else:
+    if prints_lines:
         console.print(_verdict(found), soft_wrap=True)
+    if arguments.report is not None:
+        _report(arguments.report, found)
     return 1 if any(result.status == "fail" for result in found) else 0
+
+
+def _report(path: str, found: list[checks.Check]) -> None:
+    if path == _TO_STDOUT:
+        print(bug_report.text(found), end="")
+        return
+    bug_report.write(path, found)
+    print(fmt.printable(f"{path} is written. Read it before you attach it to an issue."))
 
 
 def _line(check: checks.Check) -> Text:

@@ -20,8 +20,8 @@ EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
 _EXIT_CODES = """exit codes:
-  0    everything that was asked for was done
-  1    it was done and found problems (doctor, cache verify, cache import, comm, netbed), or it failed
+  0    the command succeeded
+  1    the command found problems (doctor, cache verify, cache import, comm, netbed), or it failed
   2    wrong arguments, settings or files; nothing was changed
   130  interrupted"""
 

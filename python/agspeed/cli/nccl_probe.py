@@ -112,4 +112,4 @@ def _pass_message(table: _Table, context: c_void_p) -> None:
     wait("sending", lambda: is_done(sending))
     wait("receiving", lambda: is_done(receiving))
     if came.raw != sent.raw:
-        raise _FailedError("what came is not what was sent")
+        raise _FailedError("the received bytes differ from the sent bytes")

@@ -70,6 +70,15 @@ class Interface(NamedTuple):
         """The speed in Mbit/s; 0 if the driver does not report it, as for most virtual interfaces."""
         return max(_number(_SYSTEM / self.name / "speed"), 0)
 
+    @property
+    def hardware(self) -> list[str]:
+        """The known properties of the adapter: packet size, speed, NUMA node."""
+        facts = [f"MTU {self.mtu}"] if self.mtu > 0 else []
+        if self.mbits > 0:
+            facts.append(f"{self.mbits / 1000:g} Gbit/s")
+        node = _number(_SYSTEM / self.name / "device" / "numa_node")
+        return [*facts, f"NUMA node {node}"] if node >= 0 else facts
+
 
 def interfaces() -> Iterator[Check]:
     """Yields a line per interface, and a verdict on the selection."""
@@ -100,7 +109,7 @@ def transport() -> Iterator[Check]:
         yield Check("transport", "ok", str(probe()["transport"]))
     elif "transport_error" in probe() and selected():
         reason = str(probe()["transport_error"])
-        yield Check("transport", "fail", reason, "correct it; `agspeed config` shows what is set and where")
+        yield Check("transport", "fail", reason, "correct it; `agspeed config` shows all settings and their origins")
 
 
 def packets() -> Iterator[Check]:
@@ -136,7 +145,8 @@ def one_network() -> Iterator[Check]:
     strict = [name for name in names if _setting(name, "rp_filter") == _STRICT]
     if strict:
         detail = (
-            f"{', '.join(strict)} share a network, and rp_filter=1 drops what arrives on one and is routed by another"
+            f"{', '.join(strict)} share a network, and rp_filter=1 drops packets that arrive on one and are routed by "
+            "another"
         )
         yield Check("reverse path", "fail", detail, "sysctl -w " + _assignments(strict, "rp_filter", 2))
     mixed = [n for n in names if _setting(n, "arp_ignore") < 1 or _setting(n, "arp_announce") < 2]
@@ -176,7 +186,7 @@ def job_key() -> Iterator[Check]:
         return
     path = settings.job_key_file
     if path is None:
-        detail = "none: ranks agree on keys through the store, and trust whoever can write to it"
+        detail = "none: ranks agree on keys through the store, and trust every process that can write to it"
         yield Check("job key", "warn", detail, _MAKE_A_KEY)
         return
     try:
@@ -224,15 +234,7 @@ def _use_others() -> str:
 
 
 def _described(each: Interface) -> str:
-    facts = [f"{each.name} {each.address}/{each.prefix_bits}"]
-    if each.mtu > 0:
-        facts.append(f"MTU {each.mtu}")
-    if each.mbits > 0:
-        facts.append(f"{each.mbits / 1000:g} Gbit/s")
-    node = _number(_SYSTEM / each.name / "device" / "numa_node")
-    if node >= 0:
-        facts.append(f"NUMA node {node}")
-    return ", ".join(facts)
+    return ", ".join([f"{each.name} {each.address}/{each.prefix_bits}", *each.hardware])
 
 
 def _setting(name: str, setting: str) -> int:

@@ -36,7 +36,7 @@ def listen(ports: list[int]) -> int:
     with Listener(this_host(), key, ports, visits.note) as listener:
         rails = ", ".join(f"{rail.name} {rail.address}" for rail in listener.record.rails)
         print(f"{listener.record.name} listens at port {ports[0]}, with the rails {rails}.")
-        whom = "those who have the same job key" if key else "anybody, since there is no job key"
+        whom = "hosts that have the same job key" if key else "all hosts, since there is no job key"
         print(f"It answers {whom}. Ctrl-C ends it; so do {_IDLE_S / 60:.0f} minutes without a visit.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() - visits.last < _IDLE_S:

@@ -35,7 +35,7 @@ from agspeed.netprobe import HostRecord, Listener, Path, Survey
 from agspeed.netprobe.peers import LOOK_S, STREAM_S, look_at, measure_to, routes_to
 from agspeed.netprobe.probe import Prober
 
-__all__ = ["Meeting", "Place", "meet", "place"]
+__all__ = ["Place", "SurveyHost", "open_survey", "place"]
 
 _STORE_S = 10.0
 _COME_S = 10.0  # how long the first host waits for the others
@@ -47,9 +47,7 @@ _MOST_ROWS = 1 << 12
 _MOST_LETTERS = 2000
 _MOST_CODE = 255
 _FIRST_S = 60.0  # the first host also checks itself and may be busy for this long
-_START_ALL = (
-    "start this command on all hosts within a minute, each with its own --node-rank, and see what it printed there"
-)
+_START_ALL = "start this command on all hosts within a minute, each with its own --node-rank, and read its output there"
 
 
 class Place(NamedTuple):
@@ -77,15 +75,16 @@ def place(env: Mapping[str, str] = os.environ) -> Place | None:
 
 
 @contextlib.contextmanager
-def meet(where: Place) -> Iterator[Meeting]:
+def open_survey(where: Place) -> Iterator[SurveyHost]:
     """Opens this host's listener and the connection to the store. Raises: AgspeedError if either is impossible."""
     store = _open_store(where)
     with Listener(net_peers.this_host(), net_peers.job_key()) as listener:
-        yield Meeting(where, store, listener)
+        yield SurveyHost(where, store, listener)
 
 
-class Meeting:
-    """This host's part. The first rank of host 0 calls `survey`, `checks` and `end`; other hosts call `follow`."""
+class SurveyHost:
+    """This host's part in the survey. The first rank of host 0 calls `survey`, `checks` and `end`; other hosts call
+    `follow`."""
 
     def __init__(self, where: Place, store: Any, listener: Listener) -> None:
         self._where = where
@@ -110,7 +109,9 @@ class Meeting:
         for missing in sorted(set(range(self._where.num_hosts)) - set(records)):
             survey.silent[f"node {missing}"] = f"has not come within {_COME_S:g} s of this one"
         for index in sorted(set(records) - set(seen)):
-            survey.silent[hosts[index].name] = "has not said what it saw: it ended, or the store is out of its reach"
+            survey.silent[hosts[index].name] = (
+                "has not reported its results: it ended, or the store is out of its reach"
+            )
         return survey
 
     def checks(self) -> Iterator[Check]:
@@ -137,12 +138,12 @@ class Meeting:
             found = self._get("hosts", _COME_S + _FIRST_S) or []
             present = sorted({count(index, self._where.num_hosts - 1) for index in found[: self._where.num_hosts]})
         if self._where.host not in present:
-            raise AgspeedError("the first host did not wait for this one, or has ended; see what it printed")
+            raise AgspeedError("the first host did not wait for this one, or has ended; read its output")
         hosts = self._hosts(self._gather("host", present, _LATE_S))
         self._set(f"paths/{self._where.host}", [path.to_json() for path in self._look(hosts)])
         verdict = self._get("verdict", LOOK_S + _ROUND_S * len(hosts) + _FIRST_S)
         if verdict is None:
-            raise AgspeedError("the first host said nothing of the result; see what it printed")
+            raise AgspeedError("the first host did not report the result; read its output")
         self._set(f"done/{self._where.host}", True)
         with _understanding():
             return count(verdict, _MOST_CODE)
@@ -216,11 +217,12 @@ def _open_store(where: Place) -> Any:
 
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_server = os.environ["RANK"] == "0" and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    torch_distributed: Any = distributed
     options: Any = {"timeout": datetime.timedelta(seconds=_STORE_S), "wait_for_workers": False}
     try:
         if is_server:
             return job_store.serve(address, port, **options)
-        return distributed.TCPStore(address, port, **options)  # type: ignore[attr-defined]
+        return torch_distributed.TCPStore(address, port, **options)
     except (OSError, RuntimeError) as error:
         raise AgspeedError(
             f"host {where.host}: the store at {address}:{port} (MASTER_ADDR, MASTER_PORT) does not answer: "
@@ -249,8 +251,8 @@ def _understanding() -> Iterator[None]:
         yield
     except (KeyError, TypeError, ValueError) as error:
         raise AgspeedError(
-            f"a host wrote to the store what this version does not understand ({error}): install the same version of "
-            "agspeed on all hosts"
+            f"a host wrote an entry to the store that this version does not understand ({error}): install the same "
+            "version of agspeed on all hosts"
         ) from None
 
 

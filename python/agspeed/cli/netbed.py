@@ -57,11 +57,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--host-rate", action="append", default=[], metavar="HOST:RATE", help="other rates for one host; repeatable"
     )
-    parser.add_argument("--shape-ingress", action="store_true", help="shape what arrives at a host as well")
+    parser.add_argument("--shape-ingress", action="store_true", help="also shape packets that arrive at a host")
     parser.add_argument("--mtu", type=int, default=1500, help="bytes per packet (default 1500)")
     parser.add_argument("--mptcp", action="store_true", help="let COMMAND's TCP connections over rail0 use all rails")
-    parser.add_argument("--measure", action="store_true", help="first print what a raw TCP stream reaches on each rail")
-    parser.add_argument("--counters", action="store_true", help="at the end print what each rail has carried")
+    parser.add_argument("--measure", action="store_true", help="first print the rate of a raw TCP stream on each rail")
+    parser.add_argument("--counters", action="store_true", help="at the end print the bytes that each rail has carried")
     parser.add_argument(
         "--fault",
         action="append",

@@ -26,7 +26,7 @@ faults: SECONDS:HOST:RAIL:KIND, where KIND is
   drop-port=N                 packets to TCP port N of the host vanish, as in a firewall
   rate=RATE                   the shaping changes in place
   heal                        ends drop, drop-port and corrupt
-or SECONDS:HOST:KIND, where KIND is kill, stop or resume, for what runs on the host"""
+or SECONDS:HOST:KIND, where KIND is kill, stop or resume, for the processes on the host"""
 
 # {kind: its effect, given the text after "="}.
 _ON_RAILS: dict[str, Callable[[Rail, str], None]] = {

@@ -26,6 +26,8 @@ found = {}
 try:
     import torch
     found["torch"] = torch.__version__
+    cuda, rocm = torch.version.cuda, getattr(torch.version, "hip", None)
+    found["torch_flavour"] = f"CUDA {cuda}" if cuda else f"ROCm {rocm}" if rocm else "the CPU"
     found["threads"] = torch.get_num_threads()
     found["cuda"] = torch.cuda.is_available()
     if found["cuda"]:
@@ -64,7 +66,8 @@ print("PROBE" + json.dumps(found))
 @functools.cache
 def probe() -> Mapping[str, Any]:
     """Returns the child's findings: torch, threads, cuda, gpu_free_bytes, native, network, transport. If x is missing,
-    x_error says why. Also settings_error, torch_remedy and torch_parts ({part of torch: what does not fit, or ""})."""
+    x_error says why. Also settings_error, torch_flavour, torch_remedy and torch_parts ({part of torch: what does not
+    fit, or ""})."""
     code, output = run_child(_SCRIPT, _TIMEOUT_S)
     line = next((line for line in output.splitlines() if line.startswith("PROBE{")), None)
     if line is None:
@@ -75,12 +78,13 @@ def probe() -> Mapping[str, Any]:
 
 
 def run_child(script: str, timeout_s: float) -> tuple[int, str]:
-    """Runs Python text with this package importable. Returns the exit code (-1: timed out) and all output."""
+    """Runs Python text with this package importable. Returns the exit code (-1: timed out) and all output. The child
+    ends together with this process."""
     package_root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([package_root, *filter(None, [os.environ.get("PYTHONPATH")])])
     try:
         done = subprocess.run(
-            [sys.executable, "-c", script],
+            [sys.executable, "-c", f"from agspeed.parent_death import end_with; end_with({os.getpid()})\n{script}"],
             env={**os.environ, "PYTHONPATH": path},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

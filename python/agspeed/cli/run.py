@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed run`: starts the ranks of a job on this host, with horovodrun's flags."""
+"""`agspeed run`: starts the ranks of a job on this host or on several, with horovodrun's flags."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from agspeed.launch import arguments as flags
-from agspeed.launch import local
+from agspeed.launch import job
 from agspeed.native_files import extensions
 
 __all__ = ["add"]
@@ -20,17 +20,23 @@ examples:
   agspeed run -np 4 python train.py              four ranks of a script that says import agspeed.horovod.torch as hvd
   agspeed run -np 4 --as-horovod python train.py the same for a script that says import horovod.torch as hvd
   agspeed run -np 2 --output-filename logs python train.py --epochs 3
+  agspeed run -H node0:2,node1:2 python train.py two ranks on each of two hosts, by ssh
+  agspeed run --hostfile hosts.txt -np 8 python train.py
+
+Ranks on other hosts need the same agspeed there, and a login by ssh without questions. They get this command's
+variables, and its folder if they have it. ssh checks the keys of hosts; your ssh settings apply.
 
 Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its
 own, which stands in no command line, file or variable; connections without it are refused. The first rank that fails
-ends the job, with its last lines and its status; so does a signal to this command. All its processes end with it."""
+ends the job, with its last lines and its status; so does a signal to this command, or a host that is lost. All
+processes of the job end with it, on all hosts."""
 
 
 def add(commands: Any) -> None:
     parser = commands.add_parser(
         "run",
-        help="start a job of several ranks on this host",
-        description="Starts ranks of one command on this host, as horovodrun does.",
+        help="start a job of several ranks, on this host or on several",
+        description="Starts ranks of one command, on this host or by ssh on several, as horovodrun does.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -48,10 +54,11 @@ def _run(arguments: argparse.Namespace) -> int:
         request = replace(request, command=_as_horovod(request.command))
     unused = flags.ignored(arguments)
     if unused:
-        print(f"agspeed: ignored, as there is nothing of it here: {', '.join(unused)}", file=sys.stderr)
+        print(f"agspeed: ignored, because they have no effect here: {', '.join(unused)}", file=sys.stderr)
     if arguments.verbose:
-        print(f"agspeed: {request.num_ranks} ranks run {' '.join(request.command)}", file=sys.stderr)
-    return local.run(request)
+        where = f" on {', '.join(host.name for host in request.hosts)}" if request.hosts else ""
+        print(f"agspeed: {request.num_ranks} ranks run {' '.join(request.command)}{where}", file=sys.stderr)
+    return job.run(request)
 
 
 def _as_horovod(command: Any) -> list[str]:

@@ -14,8 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["FILE_NAME", "Files", "default_cache_dir", "find_files", "home", "own_file", "why_not_writable"]
+__all__ = ["DATABASE", "FILE_NAME", "Files", "default_cache_dir", "find_files", "home", "own_file", "why_not_writable"]
 
+DATABASE = "tuning.sqlite"
+"""The database of decisions in a cache directory."""
 FILE_NAME = "agspeed.toml"
 _ROOT = 0
 

@@ -229,7 +229,7 @@ def _file_layer(path: Path) -> _Layer:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{path} is not valid TOML: {error}. Correct or remove the file.") from None
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}. Correct or remove the file.") from None
     known = [setting.toml_key for setting in SETTINGS if not setting.secret]
     layer: _Layer = {}

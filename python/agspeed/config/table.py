@@ -252,7 +252,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         doc=(
             "The network interfaces that carry the job. Entries are beginnings of names, or networks like "
             "10.0.0.0/8. A leading = makes names exact; a leading ^ selects all other interfaces. If unset: every "
-            "real interface."
+            "interface that is up, except loopback, link-local addresses, and bridges of containers (names that "
+            "begin with docker or virbr). If there is nothing else: loopback."
         ),
         env_aliases=("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"),
     ),
@@ -301,8 +302,8 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         env="AGSPEED_PEER_TIMEOUT_MS",
         doc=(
             "How long a rank that others wait for may be silent, or unreachable on all its network interfaces, "
-            "before it counts as lost. Choose more for a debugger. If no process has ever answered at its "
-            "addresses, the limit is one second."
+            "before it counts as lost. Choose more for a debugger. A rank that has joined, but at whose addresses "
+            "no process has ever answered, counts as lost after one second."
         ),
         at_least=1,
         at_most=2147483647,

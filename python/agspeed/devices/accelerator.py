@@ -91,7 +91,7 @@ def numerics_flags() -> dict[str, Any]:
 
     A flag is None if torch refuses to read it, for example because its older and newer names were mixed.
     """
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if not torch.cuda.is_initialized():
         return {}
     return {name: _flag(name) for name in NUMERICS_FLAGS}
 

@@ -64,7 +64,10 @@ def _why_elsewhere(tensor: torch.Tensor, home: torch.device) -> str | None:
         )
     if device.type == "cpu" and tensor.ndim == 0:
         return None
-    return f"it works on the device {device} and on {home}: what is spread over devices, or moves later, is not tuned"
+    return (
+        f"it works on the device {device} and on {home}: a model that is spread over devices, or moves later, is not "
+        "tuned"
+    )
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

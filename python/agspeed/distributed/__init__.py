@@ -68,7 +68,7 @@ def register() -> None:
     if BACKEND not in distributed.Backend.backend_list:
         distributed.Backend.register_backend(BACKEND, _create, extended_api=True, devices=["cpu", "cuda"])
         core_functions.install()
-    job_store.keep_local()
+    job_store.listen_on_one_address()
 
 
 def _create(options: Any, backend_options: Any) -> Any:

@@ -99,7 +99,7 @@ def parsed(content: bytes, what: str, parse: Callable[[Any], T]) -> T:
         return parse(bounded_json.loads(content))
     except (KeyError, TypeError, ValueError) as error:
         why = f"{type(error).__name__}: {plain(str(error), _SHOWN)}"
-        raise MessageError(f"{what} is not what this version of agspeed writes: {why}") from None
+        raise MessageError(f"{what} does not have the format of this version of agspeed: {why}") from None
 
 
 # --- parts of a content -----------------------------------------------------------------------------------------------

@@ -53,6 +53,10 @@ class WrapperLayouts:
         self._own = {name: getattr(wrapper, name, None) for name in _CAPS}
         self.current: Layout | None = None
         """None: the user's own."""
+        self.wanted: Layout | None = None
+        """The layout that the ranks have agreed on, from their next forward on; None: the user's own."""
+        self.in_backward = ""
+        """The name of the layout in the latest backward that reduced gradients; "" for the user's own."""
 
     @property
     def own(self) -> Layout:
@@ -64,6 +68,14 @@ class WrapperLayouts:
         is_default = self._own["bucket_bytes_cap_default"]
         first = ddp.first_bucket_bytes() if is_default else rest
         return Layout(first, rest)
+
+    def want(self, name: str) -> None:
+        """Sets the wanted layout by its name; "" for the user's own."""
+        self.wanted = Layout.parse(name) if name else None
+
+    def note_backward(self) -> None:
+        """Called when a backward that reduces gradients begins."""
+        self.in_backward = self.current.name if self.current is not None else ""
 
     def change(self, layout: Layout | None) -> None:
         """Gives the wrapper a new reducer with `layout` (None: with the user's own). It takes milliseconds."""

@@ -22,16 +22,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 
 from agspeed.config import Settings
 from agspeed.distributed.backwards import Backwards
 from agspeed.distributed.messages import count, text, yes
-from agspeed.distributed.reducers import why_left_alone
+from agspeed.distributed.rank_group import RankGroup
 from agspeed.distributed.room import room_of
 from agspeed.errors import AgspeedError
 from agspeed.log import logger
-from agspeed.torch_compat import ddp, modules
+from agspeed.torch_compat import modules
 
 _IN_STRICT = 1000
 """Backwards from one comparison to the next in strict mode. Comparisons then take less than a thousandth of the
@@ -41,48 +41,46 @@ _FEWEST = 4
 """Fewest backwards from one comparison to the next. All ranks know the result of one before the next one begins."""
 _SHOWN = 8
 _MOST_NUMBER, _MOST_LETTERS = 1 << 62, 2000
-_checked: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-"""The wrappers whose replicas are compared."""
+_checked: weakref.WeakSet[RankGroup] = weakref.WeakSet()
+"""The groups whose replicas are compared."""
 
 
-def compare_replicas(
-    wrapper: nn.parallel.DistributedDataParallel, called: nn.Module, module: nn.Module, settings: Settings
-) -> None:
-    """Compares the parameters of a wrapper from now on until `module` is restored, if the settings ask for it.
+def compare_replicas(group: RankGroup, called: nn.Module, module: nn.Module, settings: Settings) -> None:
+    """Compares the parameters that a group reduces from now on until `module` is restored, if the settings ask for it.
 
     All ranks must call this in the same training forward. called: see `Backwards`. module: the optimized module.
     """
     interval = settings.check_replicas or (_IN_STRICT if settings.strict else 0)
-    if interval == 0 or wrapper in _checked:
+    if interval == 0 or group in _checked:
         return
     try:
-        if (reason := why_left_alone(wrapper)) is None:
-            Replicas(wrapper, called, module, max(interval, _FEWEST), is_strict=settings.strict)
+        if (reason := group.why_layouts_stay()) is None:
+            Replicas(group, called, module, max(interval, _FEWEST), is_strict=settings.strict)
     except Exception as error:  # private parts of torch may change
         reason = f"{type(error).__name__}: {error}"
-    _checked.add(wrapper)
+    _checked.add(group)
     if reason is not None:
         logger.info("the replicas of %s are not compared: %s", type(module).__name__, reason)
 
 
 class Replicas(Backwards):
-    """The comparisons of one wrapper's replicas (see the module's docstring). Hooks of the wrapper own this object."""
+    """The comparisons of one group's replicas (see the module's docstring). Hooks of the wrapper own this object."""
 
     def __init__(
         self,
-        wrapper: nn.parallel.DistributedDataParallel,
+        group: RankGroup,
         called: nn.Module,
         module: nn.Module,
         interval: int,
         *,
         is_strict: bool,
     ) -> None:
-        super().__init__(wrapper, called)
+        super().__init__(group, called)
         self._module = weakref.ref(module)
         self._name = type(module).__name__
-        self._rank, self._size = distributed.get_rank(self._group), distributed.get_world_size(self._group)
+        self._rank, self._size = group.rank, group.size
         # Ranks may compare different sets of models, so the number of collectives tells the rooms apart.
-        self._room, _ = room_of(self._group, f"replicas/{self._num_before}")
+        self._room, _ = room_of(group.process_group, f"replicas/{self._num_before}")
         self._interval, self._is_strict = interval, is_strict
         self._num_backwards = 0
         self._listen()
@@ -96,7 +94,7 @@ class Replicas(Backwards):
         found = None
         try:
             if since == 0:
-                self._tell()
+                self._write_digests()
             elif since == 1 and self._rank == 0:
                 self._compare()
             elif since == 2:
@@ -108,7 +106,7 @@ class Replicas(Backwards):
         if found is not None and self._rank == 0:
             logger.warning("%s", found)
 
-    def _tell(self) -> None:
+    def _write_digests(self) -> None:
         module = self._module()
         if module is None or modules.entry(module) is None:
             self._end("the model was restored")
@@ -119,11 +117,11 @@ class Replicas(Backwards):
 
     def _compare(self) -> None:
         """Runs at rank 0: writes to the store if the ranks differ, or if they are not in the same step."""
-        told = self._room.find_all([f"place/{rank}" for rank in range(self._size)], _numbers) or [[]]
-        if not told[0] or any(place[:-1] != told[0][:-1] for place in told):
+        places = self._room.find_all([f"place/{rank}" for rank in range(self._size)], _numbers) or [[]]
+        if not places[0] or any(place[:-1] != places[0][:-1] for place in places):
             self._room.put("over", True)
-        elif any(place[-1] != told[0][-1] for place in told):
-            self._room.put("differs", self._difference([place[-1] for place in told]))
+        elif any(place[-1] != places[0][-1] for place in places):
+            self._room.put("differs", self._difference([place[-1] for place in places]))
 
     def _difference(self, totals: Sequence[int]) -> str:
         """Returns a sentence that names the ranks that differ. totals: by rank, one checksum of all its digests."""
@@ -158,14 +156,13 @@ class Replicas(Backwards):
     def _place(self) -> list[int]:
         """This rank's position; it is equal at ranks in the same step."""
         try:
-            return [self._num_backwards, self.num_collectives()]
+            return [self._num_backwards, self._group.num_collectives()]
         except RuntimeError:  # a backend that does not count them
             return [self._num_backwards]
 
     def _parameters(self) -> list[tuple[str, torch.Tensor]]:
         """The parameters that the wrapper reduces, with their names."""
-        called, wrapper = self._called(), self._wrapper()
-        reduced = set(map(id, ddp.parameters_of(wrapper)[0]))
+        called, reduced = self._called(), set(map(id, self._group.reduced_parameters()))
         assert called is not None  # the module is being called, so it exists
         return [(name, parameter) for name, parameter in called.named_parameters() if id(parameter) in reduced]
 

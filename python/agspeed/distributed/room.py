@@ -35,7 +35,7 @@ class Room:
         self.seal = seal
 
     def bind(self, token: str) -> None:
-        """Makes the room accept only messages whose writers know `token` (`Announcement.token`) from now on."""
+        """Makes the room accept only messages whose writers know `token` (`Reply.token`) from now on."""
         self.seal = self.seal.at(token)
 
     def put(self, key: str, value: Any) -> None:

@@ -8,41 +8,74 @@ gather in every backward, so all of them reach the same backwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.graph import Node
 
 from agspeed.devices.placement import is_sharded
-from agspeed.torch_compat import fsdp
+from agspeed.distributed.rank_group import RankGroup
+from agspeed.distributed.reducers import WrapperLayouts
+from agspeed.distributed.step_profile import StepProfile
+from agspeed.torch_compat import ddp, fsdp
 
 
-class Sharding:
-    """Presents the units of a module as the wrapper around it, for the meetings of ranks (`meetings.py`)."""
-
-    _join_config: ClassVar[Any] = SimpleNamespace(enable=False)
+class Sharding(RankGroup):
+    """The ranks around the units of a module."""
 
     def __init__(self, module: nn.Module, units: Mapping[str, nn.Module], process_group: Any) -> None:
-        self.process_group = process_group
+        super().__init__(process_group)
         self._module, self._units = module, units
 
     @classmethod
     def of(cls, module: nn.Module, units: Mapping[str, nn.Module]) -> Sharding | None:
         """Returns None unless all parameters are sharded over the same ranks in one mesh dimension."""
-        meshes = [parameter.device_mesh for parameter in sharded_parameters(units)]  # type: ignore[attr-defined]
+        sharded: list[Any] = [*sharded_parameters(units)]
+        meshes = [parameter.device_mesh for parameter in sharded]
         if not meshes or meshes[0].ndim != 1 or any(mesh != meshes[0] for mesh in meshes):
             return None
         return cls(module, units, meshes[0].get_group())
 
     @property
-    def require_backward_grad_sync(self) -> bool:
-        """Whether the next backward reduces gradients."""
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def is_alive(self) -> bool:
+        return True
+
+    def is_called(self) -> bool:
+        return ddp.active() is None
+
+    def will_reduce(self) -> bool:
+        """FSDP reads only in the backward whether to reduce."""
+        return True
+
+    def reduces(self, gradients: Sequence[Node]) -> bool:
         return all(group.reduce_grads for group in fsdp.groups_of(self._units.values()))
+
+    def gradient_nodes(self) -> list[Node]:
+        return []  # ranks communicate in every backward
 
     def parameters(self) -> Iterator[nn.Parameter]:
         return self._module.parameters()
+
+    def reduced_parameters(self) -> Iterator[torch.Tensor]:
+        return self.parameters()
+
+    def option(self, name: str) -> object:
+        return None
+
+    def why_layouts_stay(self) -> str | None:
+        return None
+
+    def layouts(self) -> WrapperLayouts | None:
+        return None
+
+    def latest_step(self) -> StepProfile | None:
+        return None
 
 
 def units_of(module: nn.Module) -> dict[str, nn.Module]:

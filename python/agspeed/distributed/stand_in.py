@@ -64,7 +64,8 @@ def _making_ours(make: Any) -> Any:
             c10d.enter(group, backend, store)
         return made
 
-    new_process_group.makes_ours = True  # type: ignore[attr-defined]
+    marked: Any = new_process_group
+    marked.makes_ours = True
     return new_process_group
 
 

@@ -74,7 +74,7 @@ class Standstill:
                 beats[rank], heard = number, now
             time.sleep(pause)
             pause = min(2 * pause, _POLLS_S[1])
-        logger.info("ranks train on before the last one is through with what it does")
+        logger.info("ranks train on before the last rank has finished its capture or load")
 
     def _through_key(self, rank: int) -> str:
         return f"through/{self._number}/{rank}"

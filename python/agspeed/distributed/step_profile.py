@@ -54,10 +54,10 @@ def latest_step(ddp: DistributedDataParallel) -> StepProfile | None:
     """
     wrapper: Any = ddp
     try:
-        told = logging_data(wrapper)
-        begun, ended = (int(told[f"backward_compute_time_{end}"]) for end in ("start", "end"))
-        first, last = (int(told[f"backward_comm_time_{end}"]) for end in ("start", "end"))
-        members = told.get("rebuilt_per_bucket_param_indices") or ""
+        data = logging_data(wrapper)
+        begun, ended = (int(data[f"backward_compute_time_{end}"]) for end in ("start", "end"))
+        first, last = (int(data[f"backward_comm_time_{end}"]) for end in ("start", "end"))
+        members = data.get("rebuilt_per_bucket_param_indices") or ""
         buckets = _buckets(wrapper, [[int(word) for word in part.split()] for part in members.split(",") if part])
     except (AttributeError, KeyError, ValueError, IndexError):
         return None

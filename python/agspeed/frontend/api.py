@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from os import PathLike
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import nn
@@ -18,11 +18,15 @@ from agspeed.errors import UserError
 from agspeed.frontend import live_sessions, mistakes, startup
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
-from agspeed.frontend.target import FunctionTarget, Target, target_of
+from agspeed.frontend.target import FunctionTarget, Target, UserCall, target_of
 from agspeed.log import logger, set_level, warn_once
 from agspeed.torch_compat import dynamo, misfits, modules
 
+if TYPE_CHECKING:
+    from agspeed.reporting.model import Report
+
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+OwnT = TypeVar("OwnT")
 
 
 _DECORATES: Any = object()
@@ -58,7 +62,7 @@ def optimize(
     cache_dir: str | PathLike[str] | None = None,
     report: str | PathLike[str] | None = None,
     strict: bool | None = None,
-    **unknown: Any,
+    **unknown: object,
 ) -> Any:
     """Makes training of `model` faster, or leaves it as it is.
 
@@ -161,7 +165,7 @@ def wait(model: object, timeout_s: float | None = None) -> Status:
     return status(model)
 
 
-def report(model: object) -> Any:
+def report(model: object) -> Report:
     """Returns the current autotune report of `model`: ``.to_dict()``, ``.save(path)``, ``str()``.
 
     For a module under ``torch.compile(backend="agspeed")`` it covers all graphs compiled with the same options.
@@ -195,7 +199,7 @@ def paused() -> AbstractContextManager[None]:
     return live_sessions.paused()
 
 
-def _changed_keywords(model: Any, settings: config.Settings, keywords: dict[str, Any]) -> list[str]:
+def _changed_keywords(model: object, settings: config.Settings, keywords: dict[str, object]) -> list[str]:
     """Returns the passed keywords whose values differ from the settings with which `model` is already optimized."""
     session = session_of(_unwrapped(model))
     passed = [name for name, value in keywords.items() if value is not None]
@@ -226,13 +230,13 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
         _stays_eager(inner, "it has no parameters: there is nothing to train")
         return module
     if (reason := _why_unusable(settings) or _why_not_sharded(inner)) is not None:
-        return _left_by_torch(inner, reason, settings, module)  # type: ignore[no-any-return]
+        return _left_by_torch(inner, reason, settings, module)
     try:
         target = target_of(inner)
         home = placement.home_of(target.tensors())
         reason = placement.naming(placement.why_eager(target.tensors(), home), inner)
     except AttributeError as error:  # private parts of torch's fully_shard may have changed
-        reason = f"what this torch's fully_shard keeps is not known here: {error}"
+        reason = f"the state of this torch's fully_shard is not known here: {error}"
     if reason is not None:
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)
@@ -241,9 +245,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     return module
 
 
-def _optimize_function(
-    function: Callable[..., Any], settings: config.Settings, changed: list[str]
-) -> Callable[..., Any]:
+def _optimize_function(function: UserCall, settings: config.Settings, changed: list[str]) -> UserCall:
     if session_of(function) is not None:
         if changed:
             raise UserError(
@@ -255,7 +257,7 @@ def _optimize_function(
         _stays_eager(function, reason)
         return function
     if (reason := _why_unusable(settings)) is not None:
-        return _left_by_torch(function, reason, settings, function)  # type: ignore[no-any-return]
+        return _left_by_torch(function, reason, settings, function)
     target = FunctionTarget(function)
     _open_session(target, settings, "cpu")
     return target.wrapper
@@ -276,26 +278,26 @@ def _why_not_sharded(module: nn.Module) -> str | None:
     return misfits.of_shards() if any(map(placement.is_sharded, module.parameters())) else None
 
 
-def _left_by_torch(target: Any, reason: str, settings: config.Settings, returned: Any) -> Any:
+def _left_by_torch(target: object, reason: str, settings: config.Settings, returned: OwnT) -> OwnT:
     """Returns `returned` unchanged, because this torch does not fit. Raises: UnsupportedError if `strict` is set."""
     misfits.tell(getattr(target, "__name__", type(target).__name__), reason, strict=settings.strict)
     _stays_eager(target, reason)
     return returned
 
 
-def _stays_eager(target: Any, reason: str) -> None:
+def _stays_eager(target: object, reason: str) -> None:
     with suppress(TypeError):  # the object has no hash or no weak references: its status has no reason
         _why_eager[target] = reason
 
 
-def _reason_of(target: Any) -> str | None:
+def _reason_of(target: object) -> str | None:
     try:
         return _why_eager.get(target)
     except TypeError:
         return None
 
 
-def _unwrapped(model: Any) -> Any:
+def _unwrapped(model: object) -> Any:
     """Returns the module inside DistributedDataParallel or DataParallel; any other object as it is."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     return model.module if isinstance(model, wrappers) else model

@@ -16,7 +16,7 @@ import inspect
 import re
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +25,15 @@ from torch import fx
 
 from agspeed.backends.joint import fake_inputs
 from agspeed.errors import UnsupportedError
-from agspeed.frontend.dynamo_identity import DynamoIdentity, this_call_alone
+from agspeed.frontend.dynamo_identity import DynamoIdentity, GuardFailure, this_call_alone
 from agspeed.frontend.graphs.float_inputs import pass_floats_as_tensors, shapes_being_traced
 from agspeed.frontend.graphs.linked_outputs import cut
 from agspeed.frontend.shadow.comparison import Comparison
-from agspeed.frontend.user_lines import PACKAGE, is_installed, is_users
+from agspeed.frontend.target import UserCall
 from agspeed.frontend.weak_calls import weakly
 from agspeed.log import logger
-from agspeed.torch_compat import dynamo, wrong_captures
+from agspeed.regions.user_lines import PACKAGE, graph_location, is_installed, is_users
+from agspeed.torch_compat import dynamo, log_messages, wrong_captures
 from agspeed.torch_compat.autograd import start_engine
 from agspeed.torch_compat.dynamo import (
     TORCH_DYNAMO_RESUME_IN_PREFIX,
@@ -44,7 +45,7 @@ from agspeed.torch_compat.dynamo import (
 from agspeed.torch_compat.shapes import FakeTensorMode, ShapeEnv, forget_floats, forget_originals, mode_of
 from agspeed.tuning.interrupted import deferred_signals
 
-RegionFactory = Callable[[fx.GraphModule], Callable[..., Any]]
+RegionFactory = Callable[[fx.GraphModule], UserCall]
 """Takes a captured graph and returns the callable that Dynamo's generated code calls."""
 
 _SETTINGS: dict[str, Any] = {
@@ -95,7 +96,7 @@ class Capture:
 
     def __init__(
         self,
-        function: Callable[..., Any],
+        function: UserCall,
         make_region: RegionFactory,
         on_event: Callable[[CaptureEvent], None],
         dynamic: bool | None,
@@ -119,9 +120,9 @@ class Capture:
         self.home = _definition_of(function)
         """The place of the function's definition in the user's code."""
         self._function = function
-        self.call: Callable[..., Any] = context(_with_own_code(function, weakly(self._run_uncaptured)))
+        self.call: UserCall = context(_with_own_code(function, weakly(self._run_uncaptured)))
 
-    def _backend(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+    def _backend(self, gm: fx.GraphModule, example_inputs: list[object]) -> UserCall:
         broken = getattr(gm, "compile_subgraph_reason", None)
         if broken is not None and broken.graph_break:
             where = user_location(broken.user_stack)
@@ -150,7 +151,7 @@ class Capture:
             return self._make_region(gm)
         return cut(gm, self._make_region)
 
-    def _on_guard_failure(self, failure: Any) -> None:
+    def _on_guard_failure(self, failure: GuardFailure) -> None:
         self._failed_guards.append(_first_line(failure.reason))
 
     def _on_end(self, code: types.CodeType) -> None:
@@ -180,7 +181,7 @@ class Capture:
         if self.left_silently is None:
             self.left_silently = CaptureEvent("graph-break", _first_line(reason), self.place(code))
 
-    def _run_uncaptured(self, args: Any, kwargs: Any) -> Any:
+    def _run_uncaptured(self, args: Any, kwargs: Any) -> object:
         """Runs a call as it is, because it fits no graph or its frame was given up."""
         if self._comparison.take_missed():
             return self._comparison.call_compared(self.call, args, kwargs)
@@ -197,7 +198,13 @@ class _ScopedConversion:
     is_converting = False
     """True while any instance converts a frame. Dynamo's compile lock admits one at a time."""
 
-    def __init__(self, inner: Any, identity: DynamoIdentity, capture: Capture, comparison: Comparison) -> None:
+    def __init__(
+        self,
+        inner: Callable[..., ConvertFrameReturn],
+        identity: DynamoIdentity,
+        capture: Capture,
+        comparison: Comparison,
+    ) -> None:
         on_skip = capture._on_skip
         self._torchdynamo_orig_backend = dynamo.overhear(inner, lambda convert: _Overheard(convert, on_skip))
         self._inner = inner
@@ -207,7 +214,9 @@ class _ScopedConversion:
         self._capture = capture
         self._comparison = comparison
 
-    def __call__(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
+    def __call__(
+        self, frame: types.FrameType, cache_entry: object, frame_state: dict[str, object]
+    ) -> ConvertFrameReturn:
         code = frame.f_code
         if _is_own(code):
             return ConvertFrameReturn(frame_exec_strategy=FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP))
@@ -237,12 +246,14 @@ class _ScopedConversion:
             self._comparison.check()
         return answer
 
-    def _convert(self, frame: Any, cache_entry: Any, frame_state: dict[str, Any]) -> ConvertFrameReturn:
+    def _convert(
+        self, frame: types.FrameType, cache_entry: object, frame_state: dict[str, object]
+    ) -> ConvertFrameReturn:
         own = self._identity.own_versions(cache_entry)
         try:
-            settings = _SETTINGS | self._identity.limits(frame.f_code)
             with (
-                dynamo.settings(settings),
+                dynamo.settings(_SETTINGS | self._identity.limits(frame.f_code)),
+                log_messages.left_out(self._comparison.obstacle is None),  # the user's own code gives its messages
                 dynamo.answering(self._is_compiling),
                 dynamo.left_out((*_LEFT_OUT, *wrong_captures.left_out())),
                 wrong_captures.guarding_classes(),
@@ -252,7 +263,7 @@ class _ScopedConversion:
                     results = {name: value for name, value in frame.f_locals.items() if name.startswith("___stack")}
                     self._identity.expect_floats(frame.f_code, results)
                 _ScopedConversion.is_converting = True
-                return self._inner(frame, own, frame_state)  # type: ignore[no-any-return]
+                return self._inner(frame, own, frame_state)
         except Exception as error:
             logger.debug("frame %s is left to eager", frame.f_code.co_name, exc_info=True)
             self._on_skip(frame.f_code, error)
@@ -270,14 +281,14 @@ class _ScopedConversion:
 class _Overheard:
     """Wraps Dynamo's inner conversion, which swallows its reasons for giving up a frame. Reports them to `on_skip`."""
 
-    def __init__(self, inner: Any, on_skip: Callable[[types.CodeType, BaseException], None]) -> None:
+    def __init__(self, inner: Callable[..., object], on_skip: Callable[[types.CodeType, BaseException], None]) -> None:
         self._inner = inner
         self._on_skip = on_skip
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, frame: types.FrameType, *args: Any, **kwargs: Any) -> object:
         try:
             return self._inner(frame, *args, **kwargs)
         except SkipFrame:  # nothing in this frame to capture
@@ -314,7 +325,7 @@ def _refuse_missing_gradients(gm: fx.GraphModule) -> None:
             )
 
 
-def _is_derived(argument: Any) -> bool:
+def _is_derived(argument: object) -> bool:
     """Returns whether a value requires grad and is not a parameter."""
     value = argument.meta.get("example_value") if isinstance(argument, fx.Node) else None
     return isinstance(value, torch.Tensor) and value.requires_grad and not isinstance(value, torch.nn.Parameter)
@@ -326,7 +337,7 @@ def _is_converting() -> bool:
     return _ScopedConversion.is_converting
 
 
-def _with_own_code(function: Callable[..., Any], run_uncaptured: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _with_own_code(function: UserCall, run_uncaptured: Callable[[object, object], object]) -> UserCall:
     """Returns a plain function that calls `function` and has its own code object and globals.
 
     Dynamo keeps its cache per code object, and the compiled graphs in the frame's globals: both die with the function.
@@ -334,7 +345,7 @@ def _with_own_code(function: Callable[..., Any], run_uncaptured: Callable[[Any, 
     """
     is_converting = _is_converting
 
-    def call_captured(*args: Any, **kwargs: Any) -> Any:
+    def call_captured(*args: Any, **kwargs: Any) -> object:
         if is_converting():
             return function(*args, **kwargs)
         return run_uncaptured(args, kwargs)
@@ -349,7 +360,7 @@ def _is_own(code: types.CodeType) -> bool:
     return code.co_filename.startswith(PACKAGE) and code.co_name != "call_captured"
 
 
-def _definition_of(function: Callable[..., Any]) -> str:
+def _definition_of(function: UserCall) -> str:
     """Returns "file.py:12" for the definition of a function, or of a bound module's forward; "" if unknown."""
     owner = getattr(function, "__self__", None)
     written = inspect.unwrap(owner.forward if isinstance(owner, torch.nn.Module) else function)
@@ -357,7 +368,7 @@ def _definition_of(function: Callable[..., Any]) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
-def _codes_of(function: Callable[..., Any]) -> Iterator[types.CodeType]:
+def _codes_of(function: UserCall) -> Iterator[types.CodeType]:
     """Yields the user's code objects of a function or, for a module, of all its modules' forwards, with wrappers."""
     owner = getattr(function, "__self__", None)
     modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
@@ -376,23 +387,11 @@ def parse_guard_failure(text: str) -> tuple[str, str]:
     return guard, found.group(1) if found else ""
 
 
-def user_location(stack: Any) -> str:
+def user_location(stack: Sequence[traceback.FrameSummary] | None) -> str:
     """Returns "file.py:12" for the innermost frame of the user's code in a traceback summary, or ""."""
     frames = [f for f in stack or [] if is_users(f.filename)]
     chosen = frames[-1] if frames else (stack[-1] if stack else None)
     return f"{chosen.filename}:{chosen.lineno}" if chosen is not None else ""
-
-
-def graph_location(gm: fx.GraphModule) -> str:
-    """Returns "file.py:12" for the graph's first operator, in the user's code if possible, else for the user's call."""
-    for node in gm.graph.nodes:
-        traced = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-        found = [(path, line) for path, line in traced if not path.startswith(PACKAGE)]
-        users = [(path, line) for path, line in found if is_users(path)]
-        for path, line in reversed(users or found):
-            return f"{path}:{line}"
-    files = ((frame.filename, frame.lineno) for frame in reversed(traceback.extract_stack()))
-    return next((f"{path}:{line}" for path, line in files if is_users(path) and not path.startswith("<")), "")
 
 
 def _first_line(text: object) -> str:

@@ -8,9 +8,6 @@ training steps in the same way as other sessions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from torch import fx, nn
 
 from agspeed import config
@@ -18,15 +15,20 @@ from agspeed.frontend import startup
 from agspeed.frontend.live_sessions import open_session
 from agspeed.frontend.mistakes import check_settings, switched_off
 from agspeed.frontend.session import Session
-from agspeed.frontend.target import CompiledFramesTarget
+from agspeed.frontend.target import CompiledFramesTarget, UserCall
 from agspeed.torch_compat import misfits
 
 _sessions: dict[str, Session] = {}
+"""{the options of torch.compile: the session of all graphs with these options}."""
 
 
 def agspeed_backend(
-    gm: fx.GraphModule, example_inputs: list[Any], *, mode: str | None = None, options: dict[str, Any] | None = None
-) -> Callable[..., Any]:
+    gm: fx.GraphModule,
+    example_inputs: list[object],
+    *,
+    mode: str | None = None,
+    options: dict[str, object] | None = None,
+) -> UserCall:
     """The Dynamo backend. `options` takes the keywords of `agspeed.optimize`. Raises: as `agspeed.optimize`."""
     keywords = {**({"mode": mode} if mode else {}), **(options or {})}
     settings = config.resolve(keywords)
@@ -48,9 +50,19 @@ def session_of_torch_compiled(module: nn.Module) -> Session | None:
 
 def _session_for(key: str, settings: config.Settings) -> Session:
     if key not in _sessions:
+        _drop_unused()
         target = CompiledFramesTarget()
         if lost := misfits.of_candidates(settings.backends, "cpu"):
             misfits.tell(target.name, lost, strict=settings.strict, plan="tuned without them")
         _sessions[key] = open_session(target, settings)
         _sessions[key].history.lost = lost
     return _sessions[key]
+
+
+def _drop_unused() -> None:
+    """Closes the sessions of which torch.compile has dropped all graphs."""
+    for key, session in list(_sessions.items()):
+        if not any(region.is_in_use for region in session.regions):
+            session.save_report()
+            session.close()
+            del _sessions[key]

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from types import CodeType
-from typing import Any
+from typing import Any, Protocol
 
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -29,6 +29,12 @@ _given_up_by_any = Tracker()
 
 _MOST_FAILURES = 4
 """After this many failed captures of code that has compiled versions, no further version is tried."""
+
+
+class GuardFailure(Protocol):
+    """The part of Dynamo's `GuardFail` that is used here."""
+
+    reason: str
 
 
 def this_call_alone() -> ConvertFrameReturn:
@@ -45,7 +51,7 @@ class DynamoIdentity:
             not hold here.
     """
 
-    def __init__(self, backend: Callable[..., Any], codes: Iterable[CodeType]) -> None:
+    def __init__(self, backend: Callable[..., object], codes: Iterable[CodeType]) -> None:
         self._backend = backend
         self._sizes = dynamo.new_sizes()
         self._given_up: Any = WeakIdKeyDictionary()
@@ -58,18 +64,18 @@ class DynamoIdentity:
         """Makes Dynamo use this target's record of varying sizes inside the block."""
         return dynamo.knowing(self._sizes)
 
-    def limits(self, code: CodeType) -> dict[str, Any]:
+    def limits(self, code: CodeType) -> dict[str, object]:
         """Returns Dynamo settings that do not count other targets' versions of `code` towards this target's limit."""
         return dynamo.limits(code, self._backend)
 
-    def expect_floats(self, code: CodeType, values: dict[str, Any]) -> None:
+    def expect_floats(self, code: CodeType, values: dict[str, object]) -> None:
         """Makes Dynamo expect the floats in a frame's `values` to vary: they are results that differ from call to
         call, so a version must not be specialized to one of them."""
         for name, value in values.items():
             if type(value) is float:
                 dynamo.expect_float(self._sizes, code, name)
 
-    def own_versions(self, entry: Any) -> Any:
+    def own_versions(self, entry: object) -> object:
         """Returns this target's compiled versions among the versions that Dynamo passes to a conversion."""
         return dynamo.own_versions(entry, self._backend)
 
@@ -111,7 +117,7 @@ def _try_again(codes: Iterable[CodeType]) -> None:
     _given_up_by_any.clear()
 
 
-def _drop_versions(converted: Tracker, backend: Callable[..., Any]) -> None:
+def _drop_versions(converted: Tracker, backend: Callable[..., object]) -> None:
     """Frees the compiled versions of a deleted target from code objects that still exist."""
     for reference in converted.seen:
         code = reference()

@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from agspeed.distributed.meetings import Meetings
+from agspeed.distributed.rank_sync import RankSync
 from agspeed.frontend import startup
-from agspeed.tuning.ran_step import RanStep
+from agspeed.frontend.target import UserCall
+from agspeed.tuning.driver import RanStep
 from agspeed.tuning.stored_decision import chose_compiled
 
 
 class EarnedStart:
     """Replaces a session's controller until that is loaded. One per session, on its training thread."""
 
-    def __init__(self, target: Callable[..., Any], cache_dir: Path) -> None:
+    def __init__(self, target: UserCall, cache_dir: Path) -> None:
         self.num_steps, self.seconds = 0, 0.0
         """Training steps so far, and their time."""
-        self.meetings: Meetings | None = None
-        """The meetings of ranks that begin to tune together, as soon as tuning is due at one of them."""
+        self.rank_sync: RankSync | None = None
+        """The rank sync of ranks that begin to tune together, as soon as tuning is due at one of them."""
         self._target, self._cache_dir = target, cache_dir
 
     def is_due(self) -> bool:
@@ -47,6 +46,8 @@ class EarnedStart:
         """The session's present activity, as a sentence."""
         if self.num_steps == 0:
             return "waiting for the first training step"
-        if self.meetings is not None:
-            return f"{self.meetings.num_ranks} ranks tune together, once training has paid for it at the first of them"
+        if self.rank_sync is not None:
+            return (
+                f"{self.rank_sync.group.size} ranks tune together, once training has paid for it at the first of them"
+            )
         return "training has been too short so far to pay for tuning"

@@ -13,7 +13,7 @@ from agspeed.frontend.steps import StepTimes
 from agspeed.reporting.timeline import TimelineRecorder
 
 if TYPE_CHECKING:
-    from agspeed.tuning.outcome import Outcome
+    from agspeed.regions.outcome import Outcome
 
 _RECENT_STEPS = 128
 """The number of recent steps that are averaged for "where time goes"."""

@@ -20,7 +20,7 @@ from agspeed.devices.placement import CPU
 from agspeed.frontend.steps import StepClock, StepTimes
 from agspeed.frontend.target import FunctionTarget, Target
 from agspeed.tuning.company import num_ranks
-from agspeed.tuning.ran_step import RanStep
+from agspeed.tuning.driver import RanStep
 
 if TYPE_CHECKING:
     from agspeed.distributed.wrapper import Wrapper
@@ -66,8 +66,8 @@ class Home:
         """Returns why a target inside `wrapper`, or one that other ranks train too, stays eager, or None."""
         if isinstance(self._target, FunctionTarget) and (ranks := num_ranks()) > 1:
             return (
-                f"{ranks} ranks train, and a step function also computes what must have the same bits at all of them, "
-                "as the optimizer's step: hand the module to agspeed.optimize instead"
+                f"{ranks} ranks train, and a step function also computes values that must have the same bits at all "
+                "of them, such as the optimizer's step: hand the module to agspeed.optimize instead"
             )
         if wrapper is None or self.late is None:
             return None

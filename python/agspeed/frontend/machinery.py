@@ -7,8 +7,8 @@ Sessions and their parts import this module inside their functions.
 from agspeed.backends import candidates
 from agspeed.backends.checkpointing import repetitions
 from agspeed.frontend.capture import Capture, CaptureEvent
-from agspeed.frontend.region import Region
 from agspeed.frontend.shadow.comparison import Comparison
+from agspeed.regions.region import Region
 from agspeed.tuning.build import build_in_parts
 from agspeed.tuning.controller import Controller
 from agspeed.tuning.deferred_regions import DeferredRegions

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -65,7 +64,7 @@ def trains_another(optimizer: str, model: str) -> str:
     )
 
 
-def check_keywords(unknown: dict[str, Any], mode: object) -> None:
+def check_keywords(unknown: dict[str, object], mode: object) -> None:
     """Raises: UserTypeError for a keyword that `optimize` does not have, UserError for a mode of torch.compile."""
     for name in unknown:
         meant = _KEYWORDS_OF_TORCH_COMPILE.get(name)
@@ -107,8 +106,8 @@ def describe(value: object) -> str:
 
 
 def _check_plan(plan: Path, settings: config.Settings) -> None:
+    from agspeed.regions.plan import candidates_of, is_plan
     from agspeed.reporting.model import load
-    from agspeed.tuning.plan import candidates_of, is_plan
 
     where = f"plan={str(plan)!r} ({settings.origins['plan']})"
     if settings.mode != "deterministic":

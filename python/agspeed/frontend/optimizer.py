@@ -16,20 +16,25 @@ from __future__ import annotations
 import copy
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from agspeed import native
+from agspeed.backends.base import Runner
 from agspeed.config import Settings
 from agspeed.devices.placement import why_eager
 from agspeed.frontend import startup
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
+from agspeed.regions.state import State
+from agspeed.reporting.parts import Json
 from agspeed.tuning.company import num_ranks
+from agspeed.tuning.driver import FOREVER, TunerDriver
 
 if TYPE_CHECKING:
+    from agspeed._native import GroupTuner, Tuner, TunerAction, TunerSnapshot
     from agspeed.tuning.gate import check as gate
 
 FUSED = "fused"
@@ -46,12 +51,11 @@ class OptimizerSession:
         self._original = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
         self._verdict: gate.Verdict | None = None
         self._begin = 0.0
-        self._num_quiet = 0
         self.chosen = "eager"
         self.reason = "waiting for the first step with gradients"
         self.name = type(optimizer).__name__
         self._optimizer = weakref.ref(optimizer)
-        self._tuner: Any = None
+        self._driver: TunerDriver | None = None
         self._is_stopped = False
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
@@ -65,13 +69,13 @@ class OptimizerSession:
             self._stop_unless_on_cpu(optimizer)
 
     @property
-    def gate_result(self) -> dict[str, Any] | None:
+    def gate_result(self) -> Json | None:
         """The report's gate object for the fused step; None before the check."""
         return self._verdict.to_dict() if self._verdict is not None else None
 
-    def snapshot(self) -> dict[str, Any] | None:
+    def snapshot(self) -> TunerSnapshot | None:
         """Returns the tuner's state for the report; None before tuning."""
-        return self._tuner.snapshot() if self._tuner is not None else None
+        return self._driver.tuner.snapshot() if self._driver is not None else None
 
     def close(self) -> None:
         """Gives the optimizer its own flags back."""
@@ -93,20 +97,18 @@ class OptimizerSession:
         self._begin = time.perf_counter()
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
-        if self._tuner is None or self._is_stopped or _is_paused:
+        driver = self._driver
+        if driver is None or self._is_stopped or _is_paused:
             return
         seconds = max(time.perf_counter() - self._begin, 1e-9)
-        if self._num_quiet > 0:
-            self._num_quiet -= 1
-            self._tuner.steps_skipped(1, seconds)
+        if driver.num_quiet > 0:
+            driver.pass_steps(1, seconds)
             return
-        self._tuner.step_finished(self.chosen, seconds)
-        self._advance(optimizer)
-        quiet = self._tuner.quiet_steps
-        if quiet is None:
+        driver.report_passed()
+        driver.tuner.step_finished(self.chosen, seconds)
+        driver.advance(lambda action: self._carry_out(optimizer, driver.tuner, action))
+        if driver.rest() == FOREVER:
             self._stop(self.reason)
-        else:
-            self._num_quiet = int(quiet)
 
     def _stop_unless_on_cpu(self, optimizer: torch.optim.Optimizer) -> None:
         reason = why_eager(p for group in optimizer.param_groups for p in group["params"])
@@ -139,22 +141,15 @@ class OptimizerSession:
             self._stop(f"the fused step is not used: {self._verdict.reason}")
             return
         mode = self._settings.mode
-        self._tuner = module.Tuner({"mode": mode, "arms": [FUSED], "capture_seconds": 0.0})
+        self._driver = TunerDriver(module.Tuner({"mode": mode, "arms": [FUSED], "capture_seconds": 0.0}))
 
-    def _advance(self, optimizer: torch.optim.Optimizer) -> None:
-        again = True
-        while again:
-            again = False
-            for action in self._tuner.advance():
-                again |= self._carry_out(optimizer, action)
-
-    def _carry_out(self, optimizer: torch.optim.Optimizer, action: dict[str, Any]) -> bool:
+    def _carry_out(self, optimizer: torch.optim.Optimizer, tuner: Tuner | GroupTuner, action: TunerAction) -> bool:
         match action["kind"]:
             case "capture":
-                self._tuner.capture_finished(0.0)
+                tuner.capture_finished(0.0)
                 return True
             case "compile" | "load":
-                self._tuner.arm_changed(FUSED, "ready")
+                tuner.arm_changed(FUSED, State.READY)
                 return True
             case "run":
                 self.chosen = action["arm"]
@@ -190,8 +185,8 @@ def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Ve
     keys = [[key for key, value in state.items() if isinstance(value, torch.Tensor)] for state in states]
     flat_state = [state[key] for state, names in zip(states, keys, strict=True) for key in names]
 
-    def update(fused: bool) -> Callable[..., Sequence[Any]]:
-        def run(*tensors: torch.Tensor) -> Sequence[Any]:
+    def update(fused: bool) -> Runner:
+        def run(*tensors: torch.Tensor) -> Sequence[object]:
             return _step_on(tensors, len(parameters), optimizer, states, keys, fused)
 
         return run
@@ -206,7 +201,7 @@ def _step_on(
     tensors: Sequence[torch.Tensor],
     count: int,
     original: torch.optim.Optimizer,
-    states: Sequence[dict[str, Any]],
+    states: Sequence[dict[str, object]],
     keys: Sequence[Sequence[str]],
     fused: bool,
 ) -> Sequence[torch.Tensor]:

@@ -16,18 +16,20 @@ from torch import fx
 from agspeed.backends.base import CompileOptions
 from agspeed.config import Settings
 from agspeed.errors import AgspeedError
-from agspeed.frontend.target import Target
+from agspeed.frontend.target import Target, UserCall
 from agspeed.frontend.weak_calls import weakly
+from agspeed.regions.plan import EAGER, candidate_of
+from agspeed.regions.state import REFUSED, State
+from agspeed.reporting.parts import Json
 from agspeed.tuning.interrupted import deferred_signals
-from agspeed.tuning.plan import EAGER, candidate_of
 
 if TYPE_CHECKING:
     from agspeed.backends.checkpointing import Repetition
     from agspeed.frontend.capture import Capture, CaptureEvent
-    from agspeed.frontend.region import Region
     from agspeed.frontend.shadow.comparison import Comparison
-    from agspeed.frontend.shadow.run_beside import RunBeside
-    from agspeed.tuning.outcome import Outcome
+    from agspeed.regions.outcome import Outcome
+    from agspeed.regions.region import Region
+    from agspeed.regions.run_beside import RunBeside
 
 
 class PlanRunner:
@@ -40,7 +42,7 @@ class PlanRunner:
         *,
         on_capture_event: Callable[[CaptureEvent], None],
         on_new_region: Callable[[Region], None],
-        on_call: Callable[[Region, Sequence[Any]], None],
+        on_call: Callable[[Region, Sequence[object]], None],
         on_failure: Callable[[Region, str, BaseException], None],
         on_wanted: Callable[[], None],
     ) -> None:
@@ -50,21 +52,21 @@ class PlanRunner:
         on_call, on_failure: see `Region`.
         """
         self.regions: list[Region] = []
-        self.current: Callable[..., Any] = target.eager
+        self.current: UserCall = target.eager
         """The callable that runs a call of the target now."""
         self._target, self._dynamic = target, dynamic
         self._on_capture_event, self._on_new_region = on_capture_event, on_new_region
         self._on_call, self._on_failure = weakly(on_call), weakly(on_failure)
         self._on_wanted = on_wanted
         self._captures: list[Capture] = []
-        self._run_captured: Callable[..., Any] | None = None
+        self._run_captured: UserCall | None = None
         self._plan = EAGER
         self._run_beside: RunBeside | None = None
         self.comparison: Comparison | None = None
         """Compares captured graphs with the target's own code; None before the first capture."""
         weakref.finalize(self, _close, self.regions).atexit = False
 
-    def run(self, args: Any, kwargs: Any) -> Any:
+    def run(self, args: Any, kwargs: Any) -> object:
         """Runs a training call of the target. The call may be compared with the target's own code."""
         if self._plan == EAGER or self.comparison is None:
             return self.current(*args, **kwargs)
@@ -94,7 +96,7 @@ class PlanRunner:
         the comparison was still due."""
         return self.comparison is not None and self.comparison.take_disturbed()
 
-    def comparison_state(self) -> dict[str, Any] | None:
+    def comparison_state(self) -> Json | None:
         """Returns the comparison's state for the report; None before the first capture."""
         return self.comparison.state() if self.comparison is not None else None
 
@@ -148,12 +150,12 @@ class PlanRunner:
         if name not in region.outcomes:
             return None
         outcome = region.outcomes[name]
-        faults = {"failed"} if settings.numerics == "exact" else {"failed", "rejected"}
+        faults = (State.FAILED,) if settings.numerics == "exact" else REFUSED
         if settings.strict and outcome.state in faults:
             raise AgspeedError(f"{outcome.candidate}: {outcome.reason} (raised because strict is set)")
         return outcome
 
-    def _captured(self) -> Callable[..., Any]:
+    def _captured(self) -> UserCall:
         if self._run_captured is None:
             from agspeed.frontend.machinery import Comparison
 
@@ -182,13 +184,13 @@ class PlanRunner:
         for region in self.regions:
             region.shadow(run_beside)
 
-    def _capture(self, function: Callable[..., Any], part: str | None) -> Callable[..., Any]:
+    def _capture(self, function: UserCall, part: str | None) -> UserCall:
         from agspeed.frontend.machinery import Capture, repetitions
 
         assert self.comparison is not None
 
-        def make_region(gm: fx.GraphModule) -> Callable[..., Any]:
-            return self.add_region(gm, part, repetitions(gm)).dispatcher  # type: ignore[no-any-return]
+        def make_region(gm: fx.GraphModule) -> UserCall:
+            return self.add_region(gm, part, repetitions(gm)).dispatcher
 
         capture = Capture(function, make_region, self._on_capture_event, self._dynamic, self.comparison)
         self._captures.append(capture)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session: the state and the control of one optimized target.
 
-A session runs the target by a *plan*: "eager" (the untouched target) or a name made of candidates (`tuning/plan.py`).
+A session runs the target by a *plan*: "eager" (the untouched target) or a name made of candidates (`regions/plan.py`).
 With the latter the captured target runs, each region with its candidate, or eagerly if the candidate is not usable. A
 `Controller` decides which plan the next step runs. The session executes plans, owns capture and regions, and keeps the
 record for the report.
@@ -37,24 +37,25 @@ from agspeed.frontend.optimizer import OptimizerSession
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
-from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, owner_of
+from agspeed.frontend.target import CompiledFramesTarget, FunctionTarget, Target, UserCall, owner_of
 from agspeed.frontend.untrained import TrainingWatch
 from agspeed.log import logger, warn_once
+from agspeed.regions.plan import EAGER, candidate_of
 from agspeed.torch_compat import misfits
 from agspeed.torch_compat.modes import is_watched
 from agspeed.torch_compat.modules import is_traced
 from agspeed.tuning.database_key import TrainingCall, shape_class
-from agspeed.tuning.plan import EAGER, candidate_of
 from agspeed.tuning.together import are_known, surroundings
 
 if TYPE_CHECKING:
-    from agspeed.distributed.meetings import Meetings
+    from agspeed.distributed.rank_sync import RankSync
     from agspeed.distributed.wrapper import Wrapper
     from agspeed.frontend.capture import CaptureEvent
-    from agspeed.frontend.region import Region
+    from agspeed.regions.outcome import Outcome
+    from agspeed.regions.region import Region
     from agspeed.tuning.controller import Controller
     from agspeed.tuning.deferred_regions import DeferredRegions
-    from agspeed.tuning.outcome import Outcome
+    from agspeed.tuning.snapshot import TuningSnapshot
 
 
 class Session:
@@ -70,7 +71,7 @@ class Session:
         self.owner, self.is_closed = os.getpid(), False
         self.options = CompileOptions.of(settings, torch.get_num_threads())
         self.wrapper: Wrapper | None = None
-        self.meetings: Meetings | None = None
+        self.rank_sync: RankSync | None = None
         self.optimizer: OptimizerSession | None = None
         self.history = History()
         self.plan, self.state, self.reason = EAGER, "tuning", ""
@@ -170,8 +171,8 @@ class Session:
 
     def close(self) -> None:
         """Undoes everything: afterwards the target is as it was before ``optimize``."""
-        if self.meetings is not None:
-            self.meetings.leave("the model was restored there")
+        if self.rank_sync is not None:
+            self.rank_sync.leave("the model was restored there")
         self._end_background_work()
         self._sampler.end()
         self.clock.stop()
@@ -185,9 +186,9 @@ class Session:
         self._is_paused = is_paused
         self.target.install(self.target.eager_entry() if is_paused else self._entry, self)
 
-    def tuner_snapshot(self) -> dict[str, Any]:
-        """Returns the tuner's state for the report; {} without a tuner."""
-        return self._controller.snapshot() if self._controller is not None else {}
+    def tuner_snapshot(self) -> TuningSnapshot | None:
+        """Returns the tuner's state for the report; None without a tuner."""
+        return self._controller.snapshot() if self._controller is not None else None
 
     def _end_background_work(self) -> None:
         for worker in (self._controller, self._deferred):
@@ -196,7 +197,7 @@ class Session:
 
     # --- calls of the target ------------------------------------------------------------------------------------------
 
-    def _managed_call(self, *args: Any, **kwargs: Any) -> Any:
+    def _managed_call(self, *args: Any, **kwargs: Any) -> object:
         """Runs a call of the target while tuning."""
         if not self._is_training_call():
             return self.target.eager(*args, **kwargs)
@@ -214,7 +215,7 @@ class Session:
             self._start(args, kwargs)
         return self._run_timed(args, kwargs)
 
-    def _run_timed(self, args: Any, kwargs: Any) -> Any:
+    def _run_timed(self, args: Any, kwargs: Any) -> object:
         """Runs the current plan. Requires: the clock has recorded the beginning of the forward."""
         self._shapes.append(shape_class(args, kwargs))
         if not isinstance(self.target, FunctionTarget):
@@ -249,28 +250,28 @@ class Session:
     def _is_due(self) -> bool:
         """Returns, within a training call, whether tuning may begin. In a group it begins at all ranks at once."""
         self._find_wrapper()
-        if self.meetings is not None and self.meetings.refused is not None:
-            self._leave_to_eager(self.meetings.refused)
+        if self.rank_sync is not None and self.rank_sync.refused is not None:
+            self._leave_to_eager(self.rank_sync.refused)
         if self.state != "tuning" or not are_known(self.target):
             return False
-        return self._earned.is_due() if self.meetings is None else self.meetings.may_begin(self._earned.is_due())
+        return self._earned.is_due() if self.rank_sync is None else self.rank_sync.may_begin(self._earned.is_due())
 
     def _find_wrapper(self) -> None:
         """Finds the wrapper around the target, which is known only during a call or at the end of the first call."""
-        if self.meetings is not None and self.state == "tuning" and (reason := self.meetings.why_replaced()):
+        if self.rank_sync is not None and self.state == "tuning" and (reason := self.rank_sync.why_replaced()):
             self._leave_to_eager(reason)
         elif self.wrapper is None and self.state == "tuning" and (reason := misfits.of_ranks()):
             self._leave_to_eager(reason, unfit=True)
         elif self.wrapper is None and self.state == "tuning":
             found = surroundings(self.target, self.settings, self.options, on_news=self._sampler.interrupt)
-            self.wrapper, self.options, self.meetings = found
-            self._earned.meetings = self.meetings
+            self.wrapper, self.options, self.rank_sync = found
+            self._earned.rank_sync = self.rank_sync
 
     def _leave_to_eager(self, reason: str, *, unfit: bool = False) -> None:
         """Leaves a target that cannot be tuned to eager, and informs the user and the other ranks. unfit: because of
         this torch."""
-        if self.meetings is not None and self.meetings.refused is None:
-            self.meetings.leave(reason)
+        if self.rank_sync is not None and self.rank_sync.refused is None:
+            self.rank_sync.leave(reason)
         if self.state != "eager":
             self.settle(EAGER, reason, logging.INFO if unfit else logging.WARNING)
         if unfit:
@@ -280,7 +281,7 @@ class Session:
         may_train = not is_traced() and self.clock.is_own_thread() and self.target.trains_now()
         return may_train and not (is_watched() and leave_to_watchers(self.target.name))
 
-    def _run_seen(self, args: Any, kwargs: Any) -> Any:
+    def _run_seen(self, args: Any, kwargs: Any) -> object:
         """Runs a call after the decision that the clock must time."""
         if self.home.is_capturing() or not self.clock.is_own_thread():
             return self.runner.current(*args, **kwargs)
@@ -288,20 +289,20 @@ class Session:
         self.clock.forward_begins()
         return self._run_timed(args, kwargs)
 
-    def _install(self, entry: Callable[..., Any]) -> None:
+    def _install(self, entry: UserCall) -> None:
         self._entry = self._watch.around(entry)
         if not self._is_paused:
             self.target.install(self._entry, self)
 
     # --- capture ------------------------------------------------------------------------------------------------------
 
-    def adopt_graph(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    def adopt_graph(self, gm: fx.GraphModule, example_inputs: Sequence[object]) -> UserCall:
         """Adds a graph that torch.compile captured to this session. Returns the callable that runs it."""
         assert isinstance(self.target, CompiledFramesTarget)
         self.target.remember(example_inputs)
         region = self.runner.add_region(gm)
         region.select(self.plan, observed=self.state == "tuning")
-        return region.dispatcher  # type: ignore[no-any-return]
+        return region.dispatcher
 
     def _on_new_region(self, region: Region) -> None:
         if (reason := self.home.why_eager(lambda: placement.graph_tensors(region.gm))) is not None:

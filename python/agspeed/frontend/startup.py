@@ -75,7 +75,7 @@ def why_not_loaded() -> str | None:
     except UnsupportedError as error:
         return f"{error}: {probe.remedy()}"
     except Exception as error:
-        return f"what tunes could not be loaded: {type(error).__name__}: {error}"
+        return f"the code for tuning could not be loaded: {type(error).__name__}: {error}"
     return _why_no_extension()
 
 

@@ -20,7 +20,7 @@ import torch
 from agspeed.frontend.history import History
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.steps import StepClock
-from agspeed.frontend.target import FunctionTarget, Target
+from agspeed.frontend.target import FunctionTarget, Target, UserCall
 from agspeed.torch_compat.modes import reader
 
 _LONGEST = 240
@@ -42,13 +42,13 @@ class StepSampler:
         self._forwards_per_step, self._step_seconds = 1, 0.0
         self._begun = 0.0
 
-    def entry(self, target: Target, runner: PlanRunner, run_seen: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def entry(self, target: Target, runner: PlanRunner, run_seen: Callable[[object, object], object]) -> UserCall:
         """Returns the function that handles calls of a target after the decision. run_seen: runs the calls that the
         clock must time."""
         eager, is_grad_enabled, is_function = target.eager, torch.is_grad_enabled, isinstance(target, FunctionTarget)
         is_read = reader()
 
-        def run_decided(*args: Any, **kwargs: Any) -> Any:
+        def run_decided(*args: Any, **kwargs: Any) -> object:
             if not is_function and (not is_grad_enabled() or is_read()):
                 return eager(*args, **kwargs)
             if self.forwards_left > 0:

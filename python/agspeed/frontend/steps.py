@@ -29,7 +29,7 @@ from agspeed.devices.clock import StepTimer
 _FORWARDS_WITHOUT_OPTIMIZER = 3
 """After this many forwards without any optimizer step, a loop counts as one without an optimizer."""
 
-_PATIENCE = 16
+_MOST_FOREIGN_STEPS = 16
 """A clock rests after this many consecutive steps of other models' optimizers."""
 
 
@@ -150,7 +150,7 @@ class StepClock:
         if self._begin is None:
             self._end = None  # another model trained, or this one while paused: the gap is not an input wait
             self._foreign_steps += 1
-            if self._foreign_steps >= _PATIENCE:
+            if self._foreign_steps >= _MOST_FOREIGN_STEPS:
                 self.stop()
                 self._is_resting = True
             return
@@ -189,7 +189,7 @@ class _Clocks:
     def add(self, clock: StepClock) -> None:
         self._running.add(clock)
         if not self._hooks:
-            before, after = torch.compiler.disable(self._before_step), torch.compiler.disable(self._after_step)  # type: ignore[no-untyped-call]
+            before, after = torch.compiler.disable(self._before_step), torch.compiler.disable(self._after_step)
             self._hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
 
     def remove(self, clock: StepClock) -> None:

@@ -37,7 +37,9 @@ from agspeed.torch_compat.modules import is_traced
 
 _MARK = "agspeed_session"
 
-Capturing = Callable[[Callable[..., Any], str | None], Callable[..., Any]]
+UserCall = Callable[..., Any]
+"""Code of the user, or code that replaces it: it takes and returns what the user's code does."""
+Capturing = Callable[[UserCall, str | None], UserCall]
 """Takes a function and the name of its part of the target (None: the whole target). Returns the captured function."""
 
 
@@ -45,7 +47,7 @@ class Target(ABC):
     """The user's callable: runs it untouched, and replaces it."""
 
     name: str
-    eager: Callable[..., Any]
+    eager: UserCall
     """Runs the user's code exactly as it was."""
     has_untouched_eager = True
     """False if torch.compile owns capture: eager then means to run the captured graphs operator by operator."""
@@ -54,16 +56,16 @@ class Target(ABC):
     has_parts = False
     """True if parts are captured separately. A part's runner must not change between a forward and its backward."""
 
-    def eager_entry(self) -> Callable[..., Any]:
+    def eager_entry(self) -> UserCall:
         """Returns an entry for `install` that runs only the user's code."""
         eager = self.eager
 
-        def run_eagerly(*args: Any, **kwargs: Any) -> Any:
+        def run_eagerly(*args: Any, **kwargs: Any) -> object:
             return eager(*args, **kwargs)
 
         return run_eagerly
 
-    def captured(self, capture: Capturing) -> Callable[..., Any]:
+    def captured(self, capture: Capturing) -> UserCall:
         """Returns a callable that runs the user's code as captured graphs, after `switch_parts`. capture: captures one
         function."""
         return capture(self.eager, None)
@@ -72,7 +74,7 @@ class Target(ABC):
         """Makes the parts run captured, or eagerly, from the next call on. Call it between two steps."""
 
     @abstractmethod
-    def install(self, entry: Callable[..., Any], owner: object) -> None:
+    def install(self, entry: UserCall, owner: object) -> None:
         """Makes calls of the target go to `entry`. owner: the session (see `owner_of`)."""
 
     @abstractmethod
@@ -106,7 +108,7 @@ class ModuleTarget(Target):
             self._is_initialized = not any(map(is_lazy, module_tensors(self.module)))
         return self._is_initialized and super().trains_now()
 
-    def install(self, entry: Callable[..., Any], owner: object) -> None:
+    def install(self, entry: UserCall, owner: object) -> None:
         setattr(entry, _MARK, owner)
         modules.set_entry(self.module, entry)
 
@@ -140,7 +142,7 @@ class ShardedTarget(ModuleTarget):
         """{unit's name: why it must not be captured, or None}."""
         self._captured = {name: units[name] for name, why in self.units.items() if why is None}
         self._own: dict[str, Any] = {}  # {unit: the user's own replacement of its forward, or None}
-        self._entries: dict[str, Callable[..., Any]] = {}
+        self._entries: dict[str, UserCall] = {}
         self._is_on = False
         self._thread: int | None = None  # the thread whose calls run captured units
         self._ran_captured: dict[str, bool] = {}  # {unit: whether its latest call with gradients ran captured}
@@ -148,21 +150,21 @@ class ShardedTarget(ModuleTarget):
         self._is_recomputed = False
         self._owner: object = None
 
-    def install(self, entry: Callable[..., Any], owner: object) -> None:
+    def install(self, entry: UserCall, owner: object) -> None:
         super().install(entry, owner)
         self._owner = owner  # keeps the units' runners alive: a backward may need them after `uninstall`
 
-    def eager_entry(self) -> Callable[..., Any]:
+    def eager_entry(self) -> UserCall:
         self._thread = None
         return super().eager_entry()
 
-    def captured(self, capture: Capturing) -> Callable[..., Any]:
+    def captured(self, capture: Capturing) -> UserCall:
         eager = self.eager
         for name, unit in self._captured.items():
             self._own[name] = vars(unit).get("forward")
             self._entries[name] = self._unit_entry(name, unit.forward, capture(unit.forward, name))
 
-        def run_captured(*args: Any, **kwargs: Any) -> Any:
+        def run_captured(*args: Any, **kwargs: Any) -> object:
             self._thread = threading.get_ident()
             self._num_calls += 1
             return eager(*args, **kwargs)
@@ -189,18 +191,18 @@ class ShardedTarget(ModuleTarget):
     def tensors(self) -> Iterable[torch.Tensor]:
         return local_parts(super().tensors())
 
-    def _take_out(self, name: str, entry: Callable[..., Any]) -> None:
+    def _take_out(self, name: str, entry: UserCall) -> None:
         attributes = vars(self._captured[name])
         if attributes.get("forward") is entry:
             del attributes["forward"]
             if self._own[name] is not None:
                 attributes["forward"] = self._own[name]
 
-    def _unit_entry(self, name: str, eager: Callable[..., Any], compiled: Callable[..., Any]) -> Callable[..., Any]:
+    def _unit_entry(self, name: str, eager: UserCall, compiled: UserCall) -> UserCall:
         unit = self._captured[name]
 
         @functools.wraps(eager)
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: Any, **kwargs: Any) -> object:
             if is_traced():
                 return eager(*args, **kwargs)
             runs_captured = self._is_on and self._thread == threading.get_ident() and name in self._entries
@@ -238,18 +240,18 @@ class FunctionTarget(Target):
 
     runs_once = "a step function changes the parameters"
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: UserCall) -> None:
         self.name = getattr(function, "__qualname__", repr(function))
         self.eager = function
         self._entry = function
 
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> object:
             return self._entry(*args, **kwargs)
 
         self.wrapper = call
 
-    def install(self, entry: Callable[..., Any], owner: object) -> None:
+    def install(self, entry: UserCall, owner: object) -> None:
         setattr(self.wrapper, _MARK, owner)
         self._entry = entry
 
@@ -275,7 +277,7 @@ class CompiledFramesTarget(Target):
         self.eager = _not_callable
         self._parameters: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
-    def install(self, entry: Callable[..., Any], owner: object) -> None:
+    def install(self, entry: UserCall, owner: object) -> None:
         """Does nothing: torch.compile's own code calls the regions."""
 
     def uninstall(self) -> None:
@@ -291,7 +293,7 @@ class CompiledFramesTarget(Target):
         return list(self._parameters.values())
 
 
-def _not_callable(*args: Any, **kwargs: Any) -> Any:
+def _not_callable(*args: Any, **kwargs: Any) -> object:
     raise AssertionError("a torch.compile session has no callable of its own")
 
 

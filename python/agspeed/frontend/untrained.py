@@ -10,7 +10,7 @@ Threads: it counts calls of its clock's thread.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,11 +20,11 @@ from torch.nn.parameter import is_lazy
 from agspeed.devices.placement import tensors_in
 from agspeed.frontend.mistakes import trains_another
 from agspeed.frontend.steps import StepClock
-from agspeed.frontend.target import FunctionTarget, ModuleTarget, Target
+from agspeed.frontend.target import FunctionTarget, ModuleTarget, Target, UserCall
 from agspeed.log import logger
 from agspeed.torch_compat.modules import version_of
 
-_PATIENCE = 20
+_WARNING_CALLS = 20
 """The warning is due after this many calls."""
 
 
@@ -39,13 +39,13 @@ class TrainingWatch:
         self._has_gradients = False
         self._could_train = False
 
-    def around(self, entry: Callable[..., Any]) -> Callable[..., Any]:
+    def around(self, entry: UserCall) -> UserCall:
         """Returns a function that calls `entry` and watches the calls until the watch is over; `entry` itself if it is
         over already."""
         if self.is_over:
             return entry
 
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> object:
             if not torch.compiler.is_compiling() and not self.is_over and self._clock.is_own_thread():
                 self._called()
             return entry(*args, **kwargs)
@@ -64,7 +64,7 @@ class TrainingWatch:
         self._could_train = self._could_train or not _obstacles(self._target)
         if versions != self._versions or self._has_trained():
             self.is_over = True
-        elif self._num_calls == _PATIENCE:
+        elif self._num_calls == _WARNING_CALLS:
             self.is_over = True
             self._judge()
 
@@ -109,7 +109,7 @@ def _obstacles(target: Target) -> dict[str, str]:
     if not torch.is_grad_enabled():
         found["gradients are off"] = "call it outside torch.no_grad()"
     if not any(parameter.requires_grad for parameter in target.parameters()):
-        found["no parameter requires a gradient"] = "set requires_grad of those that train"
+        found["no parameter requires a gradient"] = "set requires_grad of the parameters that train"
     return found
 
 
@@ -117,7 +117,7 @@ def _parameters(target: Target) -> Iterable[torch.Tensor]:
     return _reached_by(target.eager) if isinstance(target, FunctionTarget) else target.parameters()
 
 
-def _reached_by(function: Callable[..., Any]) -> Iterable[torch.Tensor]:
+def _reached_by(function: UserCall) -> Iterable[torch.Tensor]:
     """Yields the tensors, and the parameters of modules, that a function names or its object holds."""
     try:
         named = inspect.getclosurevars(function)

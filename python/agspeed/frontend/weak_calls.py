@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
-def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+def weakly(method: Callable[Parameters, Result]) -> Callable[Parameters, Result | None]:
     """Returns a function that calls a bound `method` without keeping its object alive.
 
     Use it for Dynamo's registries and compiled code: the garbage collector does not see their references, so they would
@@ -16,8 +19,8 @@ def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     """
     reference = weakref.WeakMethod(method)
 
-    def call(*args: Any) -> Any:
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result | None:
         alive = reference()
-        return alive(*args) if alive is not None else None
+        return alive(*args, **kwargs) if alive is not None else None
 
     return call

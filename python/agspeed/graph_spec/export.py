@@ -94,7 +94,7 @@ class GraphSpec:
 
 
 def export(gm: fx.GraphModule, *, lift_constants: bool = False) -> GraphSpec:
-    """Exports a graph at torch level or at ATen level (told apart by ``meta["val"]``).
+    """Exports a graph at torch level or at ATen level (distinguished by ``meta["val"]``).
 
     Args:
         gm: not changed.
@@ -208,9 +208,9 @@ class _Export:
     def _body(self, node: fx.Node, body: fx.GraphModule, path: str) -> dict[str, Json]:
         if self._aten:
             raise NotRepresentableError("a body for a higher-order operator, which only torch-level graphs may have")
-        told = [key for key, value in body.meta.items() if value is not None]
-        if told:
-            raise NotRepresentableError(f"a body with '{told[0].lstrip('_')}', which is a Python object")
+        objects = [key for key, value in body.meta.items() if value is not None]
+        if objects:
+            raise NotRepresentableError(f"a body with '{objects[0].lstrip('_')}', which is a Python object")
         if path not in self._bodies:
             self._bodies[path] = []
             self._bodies[path] = self._walk(body, f"{path}.")

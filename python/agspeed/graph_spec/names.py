@@ -108,17 +108,22 @@ def resolve_callable(name: str) -> Callable[..., Any]:
     if name == _CHECKPOINT:
         return run_part
     if root == "builtins" and len(path) == 1 and path[0] in _BUILTINS:
-        return getattr(builtins, path[0])  # type: ignore[no-any-return]
+        return _function(builtins, path[0])
     if root in ("operator", "math") and len(path) == 1 and hasattr(importlib.import_module(root), path[0]):
-        return getattr(importlib.import_module(root), path[0])  # type: ignore[no-any-return]
+        return _function(importlib.import_module(root), path[0])
     if root == "torch":
         return _resolve_torch(name, path)
     if root == "numpy":
         return numpy_function(name)
     if root == "higher_order" and len(path) == 1 and path[0] in _BODY_OPERATORS:
         operators.load_higher_order()
-        return getattr(torch.ops.higher_order, path[0])  # type: ignore[no-any-return]
+        return _function(torch.ops.higher_order, path[0])
     return _resolve_operator(name, [root, *path])
+
+
+def _function(owner: object, name: str) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(owner, name)
+    return function
 
 
 def _resolve_torch(name: str, path: list[str]) -> Callable[..., Any]:
@@ -134,7 +139,8 @@ def _resolve_torch(name: str, path: list[str]) -> Callable[..., Any]:
     home = getattr(found, "__module__", None)
     if home is not None and home.split(".")[0] not in ("torch", "_operator", "builtins", "math"):
         raise ValueError(f"'{name}' is defined in '{home}', outside torch")
-    return found  # type: ignore[no-any-return]
+    function: Callable[..., Any] = found
+    return function
 
 
 def _resolve_operator(name: str, path: list[str]) -> Callable[..., Any]:

@@ -165,7 +165,8 @@ class _Rebuild:
         if entry.get("parameter"):
             return torch.nn.Parameter(tensor, requires_grad=form["requires_grad"])
         if "item" in entry:
-            tensor.item_memo = self._float(entry["item"])  # type: ignore[attr-defined]
+            fake: Any = tensor
+            fake.item_memo = self._float(entry["item"])
         return tensor.requires_grad_(form["requires_grad"])
 
     def _fake_tensor(self, form: dict[str, Any], entry: dict[str, Any]) -> torch.Tensor:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from agspeed.errors import UserError
 from agspeed.horovod.slurm import first_host, is_step, step_placement
 
-__all__ = ["DYNAMIC", "Options", "Placement", "meeting_point", "options", "placement", "without_effect"]
+__all__ = ["DYNAMIC", "Options", "Placement", "options", "placement", "rendezvous_address", "without_effect"]
 
 _RANKS = (
     # rank, size, local rank, local size
@@ -28,7 +28,7 @@ _FIRST_PORT, _NUM_PORTS = 20000, 12000
 _MIB = 1 << 20
 
 _WITHOUT_EFFECT = {
-    "what is ready leaves at once": ("HOROVOD_CYCLE_TIME",),
+    "ready operations start at once": ("HOROVOD_CYCLE_TIME",),
     "algorithms follow from hosts and sizes": (
         "HOROVOD_HIERARCHICAL_ALLGATHER",
         "HOROVOD_HIERARCHICAL_ALLREDUCE",
@@ -45,15 +45,15 @@ _WITHOUT_EFFECT = {
         "LIGHT_TOPK_THRESHOLD",
         "PERSEUS_ALLREDUCE_DTYPE",
     ),
-    "HOROVOD_FUSION_THRESHOLD and HOROVOD_AUTOTUNE say what is fused": (
+    "HOROVOD_FUSION_THRESHOLD and HOROVOD_AUTOTUNE choose the fused operations": (
         "PERSEUS_ALLREDUCE_FUSION",
         "TIACC_TRAINING_FUSION_THRESHOLD",
     ),
-    "how many operations are under way follows from what is ready": (
+    "the number of operations in flight follows from the ready operations": (
         "PERSEUS_ALLREDUCE_DISABLE_STREAM_TUNING",
         "PERSEUS_ALLREDUCE_STREAMS",
     ),
-    "there is no such thing here": (
+    "it does not exist here": (
         "HOROVOD_NUM_NCCL_STREAMS",
         "HOROVOD_THREAD_AFFINITY",
         "PERSEUS_ALLREDUCE_NANCHECK",
@@ -115,7 +115,7 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
     return Placement(0, 1, 0, 1, 0, 1)
 
 
-def meeting_point(where: Placement, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
+def rendezvous_address(where: Placement, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Returns the address and port at which the ranks find each other.
 
     The launcher's MASTER_ADDR and MASTER_PORT come first. Without them, the port is a hash of the job's number under
@@ -144,7 +144,7 @@ class Options:
     fusion_bytes: int
     is_fusion_given: bool
     fusion_order: str
-    """The order in which ready operations run: see FusionOrder in comm/named/coordinator.h."""
+    """The order in which ready operations run: see FusionOrder in comm/named/coordinator/fusion.h."""
     is_order_given: bool
     cache_capacity: int
     stall_warning: float

@@ -17,7 +17,7 @@ from typing import Any
 
 from agspeed import files
 from agspeed.errors import UserError
-from agspeed.launch import local
+from agspeed.launch import job
 from agspeed.private_folder import PrivateFolder, sweep
 
 __all__ = ["call", "run"]
@@ -83,13 +83,13 @@ def run(
     with PrivateFolder("run") as made:
         folder = made.path
         _write(folder / "call", {"function": _name_of(func), "args": tuple(args), "kwargs": dict(kwargs or {})})
-        request = local.Request(
+        request = job.Request(
             num_ranks=num_proc if np is None else np,
             command=[executable or sys.executable, "-m", "agspeed.horovod", "--call", str(folder)],
             variables={"AGSPEED_SOCKET_IFNAME": interfaces} if interfaces else {},
             output_folder=Path(output_filename) if output_filename else None,
         )
-        status = local.run(request)
+        status = job.run(request)
         if status != 0:
             raise RuntimeError(
                 "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be "

@@ -87,10 +87,14 @@ def tc(namespace: str, lines: Iterable[str]) -> None:
 
 
 def on_host(namespace: str, name: str, hosts_file: Path, command: Sequence[str]) -> list[str]:
-    """The command line that runs a command in a namespace, with the host name `name` and `hosts_file` as /etc/hosts."""
+    """The command line that runs a command in a namespace, with the host name `name` and `hosts_file` as /etc/hosts.
+
+    The command ends together with the thread that starts it.
+    """
     script = 'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
     inside = [tool("unshare", "util-linux"), "--uts", "sh", "-c", script, "sh", name, str(hosts_file), *command]
-    return [tool("ip", "iproute2"), "netns", "exec", namespace, *inside]
+    ends_with_us = [tool("setpriv", "util-linux"), "--pdeathsig", "KILL"]
+    return [*ends_with_us, tool("ip", "iproute2"), "netns", "exec", namespace, *inside]
 
 
 def new_prefix() -> str:
@@ -142,6 +146,7 @@ def trial() -> Iterator[tuple[str, Path]]:
 def unavailable() -> str | None:
     """Why no test bed can be built here, in one sentence; None if one can. Each process tries it once."""
     try:
+        tool("setpriv", "util-linux")
         with trial() as (name, _):
             tc(name, ["qdisc add dev probe root tbf rate 1mbit burst 128kb latency 20ms"])
             tc(name, ["filter add dev probe ingress bpf da bytecode '1,6 0 0 0,'"])

@@ -2,6 +2,7 @@
 """Tasks on the hosts: a command or a forked Python function per host, and the job that holds the tasks of one start.
 
 Every task leads a process group of its own, so that a signal reaches all processes of the task, and never this process.
+The process that leads the group ends together with the thread that started it.
 Thread-safety: a job belongs to the thread that started it; only `on_line` runs on other threads.
 """
 
@@ -23,6 +24,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
 from agspeed.netbed import system
+from agspeed.parent_death import end_with
 
 __all__ = ["Call", "Command", "Job", "Outcome", "Task"]
 
@@ -115,7 +117,9 @@ class Call:
         self._host = host
         context = multiprocessing.get_context("fork")
         self._receiver, sender = context.Pipe(duplex=False)
-        self._process = context.Process(target=_call, args=(sender, namespace, function, arguments), daemon=True)
+        self._process = context.Process(
+            target=_call, args=(os.getpid(), sender, namespace, function, arguments), daemon=True
+        )
         self._process.start()
         sender.close()
         with contextlib.suppress(OSError):  # also done in the child, so that it is done before any signal
@@ -210,8 +214,11 @@ def _signal_group(leader: int, number: int) -> None:
         os.killpg(leader, number)
 
 
-def _call(sender: Connection, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+def _call(
+    parent: int, sender: Connection, namespace: str, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
     """The child's side of `Call`: sends (value, "") and exits with 0, or sends (None, traceback) and exits with 1."""
+    end_with(parent)
     os.setpgid(0, 0)
     try:
         _enter(namespace)

@@ -146,13 +146,13 @@ def _remedy(survey: Survey, group: _Group, all_issues: Sequence[Issue]) -> str:
         )
     if group.kind == issues.PACKETS:
         return (
-            f"let the switches and tunnels of {rail} carry what the interfaces send, or on all hosts "
+            f"let the switches and tunnels of {rail} carry packets of the interfaces' size, or on all hosts "
             f"`ip link set dev {rail} mtu {_arriving(survey, group)}`"
         )
     if group.kind == issues.MTU:
         return f"on all hosts set the same with `ip link set dev {rail} mtu N`, the largest that the switches carry"
     if group.kind == issues.TALK:
-        return f"see what runs at {host} and how busy it is; then run the doctor again"
+        return f"check the processes and the load of {host}; then run the doctor again"
     if group.kind == issues.DELAY:
         return f"see how busy {host} is and which way the packets take (`ip route get`)"
     leave_out = _leave_out(survey, all_issues)

@@ -106,7 +106,8 @@ class Listener:
             made = socket.create_server(("", port), family=family, backlog=_MOST_CONNECTIONS, dualstack_ipv6=has_both)
         except OSError as error:
             raise AgspeedError(
-                f"cannot listen at port {port}: {error.strerror}; end what uses it, or choose another with --port"
+                f"cannot listen at port {port}: {error.strerror}; end the process that uses it, or choose another "
+                "with --port"
             ) from None
         self._sockets.append(made)
         made.setblocking(False)
@@ -171,7 +172,7 @@ class Listener:
             connection.send_json({"bits_per_second": rate})
             return False
         else:
-            raise PeerError("asked for something unknown")
+            raise PeerError("sent an unknown request")
         return True
 
     def _look_back(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -181,7 +182,7 @@ class Listener:
             mine = next(rail for rail in self.record.rails if rail.address == own)
             theirs = replace(Rail.from_json(request["rail"]), address=caller)
         except (KeyError, StopIteration, TypeError, ValueError):
-            raise PeerError("asked for a path that there cannot be") from None
+            raise PeerError("asked for an impossible path") from None
         prober = Prober(self.record.name, self._key, time.monotonic() + _seconds(request, _MOST_LOOK_S))
         return prober.look(mine, str(request.get("host")), theirs).to_json()
 
@@ -189,7 +190,7 @@ class Listener:
 def _seconds(request: dict[str, Any], most: float) -> float:
     seconds = request.get("seconds")
     if not isinstance(seconds, (int, float)) or not 0 < seconds <= most:
-        raise PeerError(f"asked for something that takes {seconds!r} s, and not more than {most:g} are given")
+        raise PeerError(f"asked for a measurement of {seconds!r} s; at most {most:g} s are allowed")
     return float(seconds)
 
 

@@ -30,7 +30,7 @@ _NUMBER = struct.Struct("!I")
 _MOST = 65_535
 _HEADER_BYTES = {4: 28, 6: 48}  # IP and UDP
 _TRIES = 3
-_PATIENCE_S = 0.2  # least time to wait for the answers of one try; longer if four round trips take longer
+_LEAST_WAIT_S = 0.2  # least time to wait for the answers of one try; longer if four round trips take longer
 _SIZES_AT_ONCE = 16
 # IP_MTU_DISCOVER and IPV6_MTU_DISCOVER. PROBE: never fragment, and ignore the path MTU that routers have reported.
 _DISCOVER = {4: (socket.IPPROTO_IP, 10), 6: (socket.IPPROTO_IPV6, 23)}
@@ -64,18 +64,18 @@ def largest_packet(mine: Rail, theirs: Rail, token: bytes, round_trip_s: float, 
         level, option = _DISCOVER[version]
         made.setsockopt(level, option, _PROBE)
         made.connect((theirs.address, theirs.udp_port))
-        search = _Search(made, token, _HEADER_BYTES[version], max(_PATIENCE_S, 4 * round_trip_s), deadline)
+        search = _Search(made, token, _HEADER_BYTES[version], max(_LEAST_WAIT_S, 4 * round_trip_s), deadline)
         return search.run(min(mine.mtu, theirs.mtu, _MOST))
 
 
 class _Search:
     """Narrows down between a size that arrives and one that does not."""
 
-    def __init__(self, made: socket.socket, token: bytes, headers: int, patience_s: float, deadline: float) -> None:
+    def __init__(self, made: socket.socket, token: bytes, headers: int, wait_s: float, deadline: float) -> None:
         self._socket = made
         self._token = token
         self._headers = headers
-        self._patience_s = patience_s
+        self._wait_s = wait_s
         self._deadline = deadline
 
     def run(self, most: int) -> int | None:
@@ -112,7 +112,7 @@ class _Search:
 
     def _answers(self, awaited: set[int]) -> set[int]:
         arrived: set[int] = set()
-        until = min(time.monotonic() + self._patience_s, self._deadline)
+        until = min(time.monotonic() + self._wait_s, self._deadline)
         while arrived != awaited and (left := until - time.monotonic()) > 0:
             if not select.select([self._socket], [], [], left)[0]:
                 break

@@ -19,7 +19,7 @@ __all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "routes_to", "survey_p
 
 LOOK_S = 9.0  # for the checks of all paths, even if many fail
 STREAM_S = 0.4
-_MEET_S = 4.0
+_RECORD_S = 4.0
 _MEASURE_S = 4.0  # for all paths to one peer; each takes a handshake and a stream
 _SPARE_S = 0.5  # a peer ends its check of the way back this long before this host stops waiting
 
@@ -35,7 +35,10 @@ def survey_peers(peers: Sequence[str], host: HostRecord, key: bytes, port: int) 
     deadline = time.monotonic() + LOOK_S
     with Listener(host, key) as listener:
         survey = Survey([listener.record], [], _START_LISTENER)
-        calls = [functools.partial(_meet, peer, port, key, min(deadline, time.monotonic() + _MEET_S)) for peer in peers]
+        calls = [
+            functools.partial(_record_of, peer, port, key, min(deadline, time.monotonic() + _RECORD_S))
+            for peer in peers
+        ]
         for peer, found in zip(peers, all_at_once(calls, deadline), strict=True):
             _note(survey, peer, found)
         prober = Prober(listener.record.name, key, deadline)
@@ -69,7 +72,7 @@ def measure_to(paths: Sequence[Path], routes: Sequence[Route], prober: Prober, *
     return all_at_once(calls, time.monotonic() + _MEASURE_S)
 
 
-def _meet(peer: str, port: int, key: bytes, deadline: float) -> HostRecord | str | PeerError:
+def _record_of(peer: str, port: int, key: bytes, deadline: float) -> HostRecord | str | PeerError:
     """Returns the peer's record, or how its key differs, or why it does not answer."""
     try:
         connection = _first_connection(peer, port, deadline)

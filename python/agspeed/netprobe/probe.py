@@ -51,7 +51,7 @@ class Prober:
             except PeerError as error:
                 path.problem = str(error)
             except (KeyError, TypeError, ValueError):
-                path.problem = "says what this version does not understand"
+                path.problem = "sends a message that this version does not understand"
         return path
 
     def measure(self, path: Path, mine: Rail, theirs: Rail, seconds: float, *, sends: bool) -> float | None:

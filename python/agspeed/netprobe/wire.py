@@ -124,7 +124,7 @@ def is_v6(address: str) -> bool:
 
 def _why_not_connected(error: OSError) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "refuses connections: nobody listens there, or a firewall rejects them"
+        return "refuses connections: no process listens there, or a firewall rejects them"
     if isinstance(error, TimeoutError):
         return "is silent: packets are dropped"
     if error.errno in (errno.EHOSTUNREACH, errno.EHOSTDOWN):

@@ -16,12 +16,12 @@ _FAR = 10
 """If break-even is at more than this many times the steps so far, this run is not expected to reach it."""
 _NEXT_RUN = {
     "decided": "Next time: 0 s of tuning, the next run starts from this decision.",
-    "resumes": "Next time: tuning goes on from what was measured.",
+    "resumes": "Next time: tuning goes on from these measurements.",
     "same": "Next time: the same again.",
 }
 _CHEAPER = {
     "max": ("auto", "which never spends more than a fifth of the time trained on tuning"),
-    "auto": ("fast-start", "which takes earlier decisions and what compiles within a second"),
+    "auto": ("fast-start", "which takes earlier decisions and plans that compile within a second"),
     "fast-start": ("off", "which changes nothing"),
 }
 
@@ -39,7 +39,7 @@ def cost(report: Json) -> str:
         return "Nothing so far."
     foreground, background = fmt.seconds(figures["foreground_s"]), fmt.seconds(figures["background_s"])
     if report["decision"]["source"] == "cache":
-        spent = f"No tuning: {foreground} of training time to capture, load and check what an earlier run decided."
+        spent = f"No tuning: {foreground} of training time to capture, load and check the decision of an earlier run."
     else:
         spent = f"{foreground} of training time and {background} in the background."
     return " ".join(filter(None, [spent, _worth_here(report), _NEXT_RUN[figures["next_run"]]]))

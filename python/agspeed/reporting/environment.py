@@ -20,7 +20,18 @@ from typing import Any
 
 from agspeed.reporting import secrets
 
-__all__ = ["command", "cores", "cpu_name", "describe", "isa", "machine", "memory_bytes", "threads", "versions"]
+__all__ = [
+    "available_bytes",
+    "command",
+    "cores",
+    "cpu_name",
+    "describe",
+    "isa",
+    "machine",
+    "memory_bytes",
+    "threads",
+    "versions",
+]
 
 _PACKAGES = ("agspeed", "torch", "numpy")
 _TORCHRUN = ("GROUP_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID")
@@ -113,10 +124,12 @@ def command() -> str:
     if not os.environ.keys() >= set(_TORCHRUN):
         return shlex.join(arguments)
     program = itertools.dropwhile(lambda word: word.startswith("-") and word != "-m", arguments[1:])
-    return shlex.join(["torchrun", f"--nproc-per-node={os.environ['LOCAL_WORLD_SIZE']}", *_meeting(), *program])
+    return shlex.join(
+        ["torchrun", f"--nproc-per-node={os.environ['LOCAL_WORLD_SIZE']}", *_rendezvous_options(), *program]
+    )
 
 
-def _meeting() -> list[str]:
+def _rendezvous_options() -> list[str]:
     """Returns torchrun's rendezvous options for this node."""
     nodes, node, host, port = (os.environ[name] for name in _TORCHRUN[:4])
     if nodes == "1":
@@ -129,6 +142,12 @@ def _accelerators() -> list[str]:
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def available_bytes() -> int | None:
+    """Returns the bytes of memory that new programs may use; None if the system does not say."""
+    lines = (line.split() for line in _read("/proc/meminfo").splitlines())
+    return next((int(words[1]) << 10 for words in lines if words[:1] == ["MemAvailable:"]), None)
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = [
+    "Json",
     "break_",
     "cache_store",
     "candidate",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 Json = dict[str, Any]
+"""An object of JSON."""
 
 
 def location(file: str, line: int, function: str | None = None) -> Json:

@@ -86,4 +86,5 @@ def mark_boxed(run: Callable[..., Any]) -> None:
 
     Without the mark, AOTAutograd calls a graph that has no backward with separate arguments.
     """
-    run._boxed_call = True  # type: ignore[attr-defined]
+    marked: Any = run
+    marked._boxed_call = True

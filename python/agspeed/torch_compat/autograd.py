@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries to autograd's engine about the backward that runs on this thread.
 
-Checkpointed parts, checks of candidates and meetings of ranks need them. Without this part, everything runs eagerly.
+Checkpointed parts, checks of candidates and rank syncs need them. Without this part, everything runs eagerly.
 All needs exist since torch 2.11.
 """
 
@@ -79,4 +79,4 @@ def start_engine() -> None:
     """
     if not torch.cuda.is_available():
         with torch.enable_grad():
-            torch.zeros((), requires_grad=True).backward()  # type: ignore[no-untyped-call]
+            torch.zeros((), requires_grad=True).backward()

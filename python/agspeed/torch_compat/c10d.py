@@ -68,7 +68,8 @@ def timeout_of(group: Any) -> datetime.timedelta:
 
     for device in ("cpu", "cuda"):
         try:
-            return group._get_backend(torch.device(device)).options._timeout  # type: ignore[no-any-return]
+            timeout: datetime.timedelta = group._get_backend(torch.device(device)).options._timeout
+            return timeout
         except Exception:  # no such device, or a backend that does not reveal its timeout
             continue
     return torch.distributed.constants.default_pg_timeout
@@ -182,7 +183,8 @@ def wrap_coalescing(wrap: Callable[[Any], Any]) -> None:
 
     if hasattr(core, "_coalescing_manager"):
         core._coalescing_manager = wrap(core._coalescing_manager)
-        distributed._coalescing_manager = core._coalescing_manager  # type: ignore[attr-defined]
+        private: Any = distributed
+        private._coalescing_manager = core._coalescing_manager
 
 
 def end_coalescing(group: Any, device: Any) -> None:

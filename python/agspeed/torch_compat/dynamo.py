@@ -112,8 +112,7 @@ HOME = "torch._dynamo"
 Sizes = defaultdict[Any, Any]
 """Dynamo's knowledge about the sizes that code was called with."""
 _REGIONS = (2, 13)
-"""From this release on, each callable may have its own compiled versions (`isolate_recompiles`). Dynamo still counts
-the versions of all callables."""
+"""Since this release, a callable may have its own compiled versions (`isolate_recompiles`). All of them are counted."""
 
 
 def load() -> None:
@@ -169,16 +168,14 @@ def graph_breaks() -> dict[str, int]:
     return dict(torch._dynamo.utils.counters["graph_break"])
 
 
-@contextlib.contextmanager
-def settings(changed: dict[str, Any]) -> Iterator[None]:
+def settings(changed: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
     """Inside the block, Dynamo has these settings, and the parameters of modules are inputs of its graphs, so that
-    replacing one costs no recompile. torch 2.11 needs a setting for that. Since 2.12 it is always so, and torch warns
-    if the setting is used."""
+    replacing one costs no recompile: torch 2.11 needs a setting for that, and later ones warn about it."""
     import torch._dynamo
 
     as_inputs = {"inline_inbuilt_nn_modules": True} if minor() < (2, 12) else {}
-    with torch._dynamo.config.patch(changed | as_inputs):
-        yield
+    patch: contextlib.AbstractContextManager[Any] = torch._dynamo.config.patch(changed | as_inputs)
+    return patch
 
 
 @contextlib.contextmanager

@@ -28,6 +28,12 @@ PART = Part(
 )
 
 
+def outputs_of(graph: fx.Graph) -> tuple[Any, ...]:
+    """The outputs of a graph: nodes, and constants."""
+    outputs: Any = graph.output_node().args[0]
+    return tuple(outputs)
+
+
 def source_of(node: fx.Node) -> Any:
     """The source of a graph's input, as Dynamo recorded it; None if it did not, and in graphs of other tools."""
     return getattr(node, "_dynamo_source", None)

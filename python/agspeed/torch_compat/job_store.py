@@ -10,6 +10,7 @@ import contextlib
 import functools
 import importlib
 import ipaddress
+import os
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -24,56 +25,73 @@ PART = Part(
         f"{_RENDEZVOUS}._create_c10d_store(hostname, port, rank, world_size, timeout, use_libuv)",
         f"{_RENDEZVOUS}._torchelastic_use_agent_store",
     ),
-    lost="the store of a job listens on all interfaces, though all its ranks be on this host",
+    lost="the store of a job listens on all interfaces instead of on one address",
 )
 
 
-def keep_local() -> None:
-    """From now on, a store that rank 0 serves at a loopback address listens only there.
+def listen_on_one_address() -> None:
+    """From now on, a store that rank 0 serves at an IPv4 address of this host listens only there.
 
-    With a loopback address, all ranks are on this host. Repeated calls change nothing.
+    All ranks connect to that address. A host's name does not count, because other hosts may resolve it to another
+    address. A loopback address does not count if ranks may be on other hosts. Repeated calls change nothing.
     """
     rendezvous: Any = importlib.import_module(_RENDEZVOUS)
-    if PART.misfit(may_import=True) is None and not hasattr(rendezvous._create_c10d_store, "keeps_local"):
-        rendezvous._create_c10d_store = _keeping_local(rendezvous)
+    if PART.misfit(may_import=True) is None and not hasattr(rendezvous._create_c10d_store, "is_agspeeds"):
+        rendezvous._create_c10d_store = _on_one_address(rendezvous)
 
 
 def serve(host: str, port: int, **options: Any) -> Any:
-    """Creates torch's TCPStore with its server in this process. It listens only on loopback if `host` is loopback.
+    """Creates torch's TCPStore with its server in this process. It listens only on `host` if that is an IPv4 address of
+    this host, else on all interfaces. See listen_on_one_address().
 
-    Raises: OSError or RuntimeError if it cannot listen there.
+    Raises: OSError or RuntimeError if it cannot listen on the port.
     """
     from torch import distributed
 
-    make: Any = distributed.TCPStore  # type: ignore[attr-defined]
-    if not _is_loopback(host):
+    torch_distributed: Any = distributed
+    make = torch_distributed.TCPStore
+    address = _address_here(host)
+    if address is None:
         return make(host, port, is_master=True, **options)
-    address = ("127.0.0.1" if host == "localhost" else host, port)
-    with socket.create_server(address, backlog=socket.SOMAXCONN) as made:
+    with socket.create_server((address, port), backlog=socket.SOMAXCONN) as made:
         port = made.getsockname()[1]
         store = make(host, port, is_master=True, master_listen_fd=made.fileno(), **options)
         made.detach()  # the store's server owns the descriptor
     return store
 
 
-def _keeping_local(rendezvous: Any) -> Callable[..., Any]:
+def _on_one_address(rendezvous: Any) -> Callable[..., Any]:
     make = rendezvous._create_c10d_store
 
     @functools.wraps(make)
     def create(hostname: str, port: int, rank: int, world_size: int, timeout: Any, use_libuv: bool = True) -> Any:
-        if rank == 0 and _is_loopback(hostname) and not rendezvous._torchelastic_use_agent_store():
+        if rank == 0 and _address_here(hostname) is not None and not rendezvous._torchelastic_use_agent_store():
             options = {"world_size": world_size, "timeout": timeout, "multi_tenant": True, "use_libuv": use_libuv}
             with contextlib.suppress(OSError):  # this process already serves a store there, which torch then finds
                 return serve(hostname, port, **options)
         return make(hostname, port, rank, world_size, timeout, use_libuv)
 
-    create.keeps_local = True  # type: ignore[attr-defined]
+    made: Any = create
+    made.is_agspeeds = True
     return create
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether all ranks see `host` as loopback. A host's name does not count: it may have another address elsewhere."""
+def _address_here(host: str) -> str | None:
+    """Returns `host` if it is an IPv4 address of this host at which all ranks can connect, else None."""
+    address = "127.0.0.1" if host == "localhost" else host
     try:
-        return host == "localhost" or ipaddress.IPv4Address(host).is_loopback
-    except ValueError:
-        return False
+        if ipaddress.IPv4Address(address).is_loopback and _may_have_other_hosts():
+            return None
+        with socket.create_server((address, 0)):
+            return address
+    except (OSError, ValueError):
+        return None
+
+
+def _may_have_other_hosts() -> bool:
+    """Returns whether a launcher has started ranks, and does not say that all of them are on this host.
+
+    Kubeflow, for example, gives rank 0 alone the address `localhost`. The other ranks have the name of its pod.
+    """
+    size = os.environ.get("WORLD_SIZE", "1")
+    return size not in ("1", os.environ.get("LOCAL_WORLD_SIZE"))

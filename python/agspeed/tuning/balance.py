@@ -5,18 +5,31 @@ snapshot."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
+from agspeed.regions.plan import EAGER
+from agspeed.regions.state import REFUSED
 from agspeed.tuning.forecast import forecast
-from agspeed.tuning.plan import EAGER
 from agspeed.tuning.plan_times import ratio, step_seconds
 
-Json = Mapping[str, Any]
+if TYPE_CHECKING:
+    from agspeed._native import TunerSnapshot
 
 
-def of(tuner: Json, plan: str, mode: str, num_operators: int) -> dict[str, Any]:
-    """Returns the figures of the report's `cost` section, under the names that they have there.
+class Balance(TypedDict):
+    """The figures of the report's `cost` section."""
+
+    foreground_s: float
+    background_s: float
+    budget_s: float | None
+    saving_ms_per_step: float | None
+    break_even_step: int | None
+    saved_s: float
+    left_s: float | None
+
+
+def of(tuner: TunerSnapshot, plan: str, mode: str, num_operators: int) -> Balance:
+    """Returns what tuning has cost and saved, and what it will.
 
     Args:
         plan: the plan in force.
@@ -47,32 +60,32 @@ def _break_even(num_steps: int, missing_s: float, saving_s: float | None) -> int
     return max(0, num_steps + math.ceil(missing_s / saving_s))
 
 
-def _left_s(tuner: Json, mode: str, num_operators: int) -> float | None:
+def _left_s(tuner: TunerSnapshot, mode: str, num_operators: int) -> float | None:
     """Returns how many seconds the user still waits in mode="max". None in other modes: compiles run in the background
     there, and their small cost to the user is not known in advance."""
     return forecast(tuner["arms"], num_operators).left_s if mode == "max" else None
 
 
-def _saving(tuner: Json, plan: str) -> float | None:
+def _saving(tuner: TunerSnapshot, plan: str) -> float | None:
     """Returns by how many seconds a step of the plan is shorter than an eager step; None without a paired timing."""
     arm = next((arm for arm in tuner["arms"] if arm["name"] == plan), None)
     if arm is None or plan == EAGER or tuner["eager_paired_seconds"] is None or ratio(arm, tuner) is None:
         return None
-    return float(tuner["eager_paired_seconds"] - (step_seconds(arm, tuner) or 0.0))
+    return tuner["eager_paired_seconds"] - (step_seconds(arm, tuner) or 0.0)
 
 
-def _best_saving(tuner: Json) -> float | None:
+def _best_saving(tuner: TunerSnapshot) -> float | None:
     """Returns the largest `_saving` of all plans that have not lost, failed or been rejected; None if none is known."""
-    alive = [arm for arm in tuner["arms"] if arm["verdict"] != "lost" and arm["state"] not in ("rejected", "failed")]
+    alive = [arm for arm in tuner["arms"] if arm["verdict"] != "lost" and arm["state"] not in REFUSED]
     return max((saving for arm in alive if (saving := _saving(tuner, arm["name"])) is not None), default=None)
 
 
-def _saved_s(tuner: Json, saving_s: float | None) -> float:
+def _saved_s(tuner: TunerSnapshot, saving_s: float | None) -> float:
     """Returns the seconds saved so far. Trials of slow plans count as cost and not as negative savings.
 
     If the plan comes from the database, eager steps are timed only in re-checks: `saving_s` then stands for each step.
     """
     ledger, decision = tuner["ledger"], tuner["decision"]
     if decision is not None and decision["from_database"]:
-        return float((saving_s or 0.0) * (ledger["steps"] - decision["step"]))
-    return float(ledger["saved_seconds"] + ledger["trial_seconds"])
+        return (saving_s or 0.0) * (ledger["steps"] - decision["step"])
+    return ledger["saved_seconds"] + ledger["trial_seconds"]

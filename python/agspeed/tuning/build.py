@@ -20,16 +20,18 @@ from agspeed.devices.placement import home_of, tensors_in
 from agspeed.devices.random_state import devices_of
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger
+from agspeed.regions.layouts import LaidOut
+from agspeed.regions.outcome import Outcome, described
+from agspeed.regions.proof import Proof
+from agspeed.regions.sizes import InputSizes, SizedRunner, resized
+from agspeed.regions.state import State
+from agspeed.reporting import environment
 from agspeed.torch_compat.autograd import current_backward, has_saved_tensor_hooks
 from agspeed.torch_compat.partitioner import without_dumps
 from agspeed.tuning.gate import check as gate
 from agspeed.tuning.gate.figures import readable
 from agspeed.tuning.gate.inputs import InputCopies
-from agspeed.tuning.gate.layouts import LaidOut
 from agspeed.tuning.gate.modes import undisturbed
-from agspeed.tuning.gate.sizes import InputSizes, SizedRunner, resized
-from agspeed.tuning.outcome import Outcome, described
-from agspeed.tuning.proof import Proof
 
 
 class BuildableRegion(Protocol):
@@ -49,7 +51,7 @@ def build(name: str, region: BuildableRegion, options: CompileOptions) -> Outcom
     """Compiles candidate `name` for `region` and compares it with eager on the region's captured inputs and at its
     other sizes. Skips the comparison if the compile child has already proven the same code right. Never raises.
 
-    Returns: an Outcome in state "ready" with a runner, or "skipped", "failed" or "rejected" with the reason.
+    Returns: an Outcome that is ready and has a runner, or one that was skipped, failed or rejected, with the reason.
     """
     return to_end(build_in_parts(name, region, options))
 
@@ -61,7 +63,7 @@ def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) 
     elsewhere = f"it serves the device {', '.join(chosen.devices)} alone" if device not in chosen.devices else None
     reason = elsewhere or chosen.unavailable() or chosen.skip_reason(region.gm, options)
     if reason:
-        return Outcome(name, "skipped", reason)
+        return Outcome(name, State.SKIPPED, reason)
     parts: Generator[None, None, Runner] | None = None
     seconds, runner, is_compiled = 0.0, None, False
     while not is_compiled:
@@ -74,15 +76,15 @@ def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) 
         except StopIteration as end:
             runner, is_compiled = end.value, True
         except UnsupportedError as error:
-            return Outcome(name, "skipped", str(error), compile_seconds=seconds + time.perf_counter() - started)
+            return Outcome(name, State.SKIPPED, str(error), compile_seconds=seconds + time.perf_counter() - started)
         except (Exception, SystemExit) as error:
             logger.debug("%s could not compile the region at %s", name, region.where, exc_info=True)
             reason = f"compile failed with {type(error).__name__}: {described(error)}"
-            return Outcome(name, "failed", reason, compile_seconds=seconds + time.perf_counter() - started)
+            return Outcome(name, State.FAILED, reason, compile_seconds=seconds + time.perf_counter() - started)
         seconds += time.perf_counter() - started
         if not is_compiled:
             yield
-    outcome = Outcome(name, "ready", runner=runner, compile_seconds=seconds)
+    outcome = Outcome(name, State.READY, runner=runner, compile_seconds=seconds)
     proof = region.proofs.get(name)
     if proof is not None and proof.covers(outcome):
         proof.apply(outcome)
@@ -93,10 +95,10 @@ def build_in_parts(name: str, region: BuildableRegion, options: CompileOptions) 
 
 
 def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) -> None:
-    """Sets `outcome` to "rejected" unless the gate accepts its runner."""
+    """Rejects `outcome` unless the gate accepts its runner."""
     sample, runner = region.sample, outcome.runner
     if sample is None or runner is None:
-        outcome.state, outcome.reason, outcome.runner = "rejected", "no inputs were captured to check it with", None
+        outcome.reject("no inputs were captured to check it with")
         return
     try:
         verdict = _check(runner, region.gm, region.modes, sample, options)
@@ -106,14 +108,15 @@ def _gate(outcome: Outcome, region: BuildableRegion, options: CompileOptions) ->
             verdict = _check(runner, region.gm, region.modes, sample, options)
             seconds += verdict.seconds
         outcome.gate_seconds, outcome.gate = seconds, verdict.to_dict()
-        _reject_unless(verdict.accepted, outcome, verdict.reason)
-        if verdict.accepted and options.is_replicated:
+        if not verdict.accepted:
+            outcome.reject(verdict.reason)
+        elif options.is_replicated:
             _reject_if_it_changes_parameters(outcome, region, sample)
         if outcome.usable and options.numerics != "off":
             _gate_other_sizes(outcome, runner, region, sample, options)
     except (Exception, SystemExit) as error:
         logger.debug("the region at %s cannot be checked", region.where, exc_info=True)
-        _reject_unless(False, outcome, f"checking it failed with {type(error).__name__}: {described(error)}")
+        outcome.reject(f"checking it failed with {type(error).__name__}: {described(error)}")
 
 
 def _gate_other_sizes(
@@ -139,20 +142,20 @@ def _gate_other_sizes(
         if verdict.outcome == "rejected":
             outcome.gate = verdict.to_dict()
             shown = ", ".join(map(str, now.values())), ", ".join(map(str, checked[0].values()))
-            _reject_unless(False, outcome, f"{verdict.reason}, at size {shown[0]} (captured: {shown[1]})")
+            outcome.reject(f"{verdict.reason}, at size {shown[0]} (captured: {shown[1]})")
             return
         if verdict.accepted:
             checked.append(now)
 
     gm, modes = region.gm, region.modes
 
-    def check_now(candidate: Runner, inputs: Sequence[Any]) -> bool | None:
+    def check_now(candidate: Runner, inputs: Sequence[object]) -> bool | None:
         return _check(candidate, gm, modes, inputs, options).accepted if _may_check_here() else None
 
     outcome.runner = SizedRunner(runner, gm, checked, check_now)
 
 
-def _reject_if_it_changes_parameters(outcome: Outcome, region: BuildableRegion, sample: Sequence[Any]) -> None:
+def _reject_if_it_changes_parameters(outcome: Outcome, region: BuildableRegion, sample: Sequence[object]) -> None:
     """Rejects the candidate if its graph changes a parameter in place.
 
     Ranks adopt candidates at different steps or not at all. Gradients may then differ in their last bits before the
@@ -167,11 +170,11 @@ def _reject_if_it_changes_parameters(outcome: Outcome, region: BuildableRegion, 
     node = region.gm.graph.find_nodes(op="placeholder")[changed[0]]
     reason = f"input {changed[0]} ({readable(node.name)}) is a parameter that it changes: all ranks need the same bits"
     outcome.gate |= {"verdict": "rejected", "reason": reason}
-    _reject_unless(False, outcome, reason)
+    outcome.reject(reason)
 
 
 def _check(
-    runner: Runner, gm: fx.GraphModule, modes: AmbientModes, inputs: Sequence[Any], options: CompileOptions
+    runner: Runner, gm: fx.GraphModule, modes: AmbientModes, inputs: Sequence[object], options: CompileOptions
 ) -> gate.Verdict:
     accelerator = accelerator_of(home_of(tensors_in(list(inputs))))
     budget = _memory_budget() if accelerator is None else accelerator.free_bytes()
@@ -188,18 +191,9 @@ def _may_check_here() -> bool:
     return not has_saved_tensor_hooks() and current_backward() == -1
 
 
-def _reject_unless(accepted: bool, outcome: Outcome, reason: str) -> None:
-    if not accepted:
-        outcome.state, outcome.reason, outcome.runner = "rejected", reason, None
-
-
 def _memory_budget() -> int | None:
     """Returns the bytes that the gate's float64 run may take on the CPU: half of the memory that is available now.
     None if that is unknown.
     """
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return None
-    return free * 1024 // 2
+    available = environment.available_bytes()
+    return available // 2 if available is not None else None

@@ -4,8 +4,9 @@ captured. Pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from agspeed.reporting.parts import Json
 
 _FIRST_S = 0.2
 _PER_MODULE_S = 0.015
@@ -13,7 +14,7 @@ _PER_MODULE_S = 0.015
 modules."""
 
 
-def expected_seconds(graph: str, num_modules: int, rows: Iterable[Mapping[str, Any]]) -> float:
+def expected_seconds(graph: str, num_modules: int, rows: Iterable[Json]) -> float:
     """Returns the expected seconds to capture the graphs of a model.
 
     Args:

@@ -10,8 +10,8 @@ from torch import distributed
 
 from agspeed.config import Settings
 from agspeed.distributed.groups import world_size
-from agspeed.distributed.meetings import Meetings
-from agspeed.distributed.patience import Patience
+from agspeed.distributed.rank_sync import RankSync
+from agspeed.distributed.stall_limit import StallLimit
 from agspeed.log import warn_once
 
 _HOROVODS = ("agspeed.horovod.torch", "horovod.torch")
@@ -28,20 +28,20 @@ def num_ranks() -> int:
     return size
 
 
-def patience(settings: Settings, meetings: Meetings | None) -> Patience | None:
+def stall_limit(settings: Settings, rank_sync: RankSync | None) -> StallLimit | None:
     """Returns how long other ranks can wait for this one. None if no rank waits for it, or if the choice of plans must
     not depend on time (mode="deterministic")."""
-    if meetings is not None:
-        return meetings.patience
+    if rank_sync is not None:
+        return rank_sync.connection.stall_limit
     is_waited_for = world_size() > 1 and settings.mode != "deterministic"
-    return Patience(distributed.group.WORLD) if is_waited_for else None
+    return StallLimit(distributed.group.WORLD) if is_waited_for else None
 
 
-def company(settings: Settings, meetings: Meetings | None) -> str:
+def company(settings: Settings, rank_sync: RankSync | None) -> str:
     """Returns text to append to a decision's reason; "" if no other rank tunes. Warns once if each rank tunes on its
     own."""
-    if meetings is not None:
-        return f"; {meetings.num_ranks} ranks tune together"
+    if rank_sync is not None:
+        return f"; {rank_sync.group.size} ranks tune together"
     size = world_size()
     if size == 1 or settings.mode == "deterministic":
         return ""

@@ -3,7 +3,7 @@
 
 The tuner itself (runtime/tune, C++) is a pure state machine. This module does everything that takes time or has side
 effects: capture, compiles in the child process, loading and gating, the database, the memory meter. All methods run on
-the training thread between training steps.
+the training thread between training steps, except `roll_back`, which any thread may call at any time.
 """
 
 from __future__ import annotations
@@ -13,28 +13,33 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agspeed import native
 from agspeed.distributed.layouts import layout_of, plan_of
-from agspeed.distributed.meetings import Meetings
+from agspeed.distributed.rank_sync import RankSync
 from agspeed.log import logger
+from agspeed.regions.outcome import Outcome, first_passing
+from agspeed.regions.plan import EAGER, GRAPH_EAGER, candidate_of, candidates_of
+from agspeed.regions.state import State
 from agspeed.tuning.capture_cost import expected_seconds
-from agspeed.tuning.company import company, patience
+from agspeed.tuning.company import company, stall_limit
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
+from agspeed.tuning.driver import RanStep, TunerDriver
 from agspeed.tuning.interrupted import deferred_signals, hide_own_frames
 from agspeed.tuning.layout_arms import LayoutArms
 from agspeed.tuning.memory_peaks import METER
-from agspeed.tuning.outcome import Outcome, first_passing
-from agspeed.tuning.plan import EAGER, candidate_of, candidates_of, refinements
-from agspeed.tuning.plan import GRAPH_EAGER as CAPTURE_PLAN
 from agspeed.tuning.plan_compiles import PlanCompiles
-from agspeed.tuning.ran_step import RanStep
+from agspeed.tuning.refinements import refinements
 from agspeed.tuning.steerable import Steerable
-from agspeed.tuning.tuner_config import enabled, tuner_config
+from agspeed.tuning.tuner_config import enabled, tuner_of
 from agspeed.tuning.unfinished import UnfinishedTuning
 from agspeed.tuning.waiting import Waiting
+
+if TYPE_CHECKING:
+    from agspeed._native import TunerAction
+    from agspeed.tuning.snapshot import TuningSnapshot
 
 _LOAD_PER_CAPTURE = 2.5
 """Compiling and gating a model in this process takes at most this many times as long as capturing it."""
@@ -52,27 +57,22 @@ class Controller:
         self._session = session
         self._module = native.load()
         self._is_capturing = False
-        self._num_quiet = 0
-        self._skipped = (0, 0.0)
         self._store: DecisionStore | None = None
         self._unfinished = UnfinishedTuning(session)
         self._compiles = PlanCompiles(session, self._unfinished.touch)
-        self._layouts = LayoutArms(session.meetings, is_exact=session.settings.numerics == "exact")
-        self._regions_seen = 0
-        self._is_settled = False
-        self._patience = patience(session.settings, session.meetings)
-        others_s = self._patience.longest_wait_s if self._patience is not None else _LONGEST_WAIT_S
+        self._layouts = LayoutArms(session.rank_sync, is_exact=session.settings.numerics == "exact")
+        self._regions_seen, self._is_settled = 0, False
+        self._stall_limit = stall_limit(session.settings, session.rank_sync)
+        others_s = self._stall_limit.longest_wait_s if self._stall_limit is not None else _LONGEST_WAIT_S
         self._longest_wait_s = min(_LONGEST_WAIT_S, others_s)
         self._refined: str | None = None
         self._failures: deque[tuple[int, str, str]] = deque()
         self._meter = session.home.meter or METER
-        self._company = company(session.settings, session.meetings)
+        self._company = company(session.settings, session.rank_sync)
         self._waiting = Waiting(session.target.name, session.settings, lambda: self._tuner.snapshot()["arms"])
-        if session.meetings is not None:
-            self._tuner = session.meetings.tuner
-        elif self._module is not None:
-            place = {"max_late": session.home.max_late, "device": session.home.device.type}
-            self._tuner = self._module.Tuner(tuner_config(session.settings, session.options, **place))
+        if self._module is not None:
+            self._tuner = tuner_of(session, self._module)
+            self._driver = TunerDriver(self._tuner)
 
     # --- called by the session ----------------------------------------------------------------------------------------
 
@@ -107,25 +107,21 @@ class Controller:
         if self._module is None:
             return 0
         self._take_failures()
-        if self._num_quiet > 0 and not self._is_capturing and self._tuner.quiet_steps != 0:
+        if self._driver.num_quiet > 0 and not self._is_capturing and self._tuner.quiet_steps != 0:
             self.steps_unseen(1, seconds)
-            return self._num_quiet
-        if self._skipped[0]:
-            self._tuner.steps_skipped(*self._skipped)
-            self._skipped = (0, 0.0)
+            return self._driver.num_quiet
+        self._driver.report_passed()
         self._report_step(seconds, shape, ran or self.ran())
         self._tuner.share_budget(max(len(_searching), 1))
         self._advance()
-        if self._session.meetings is not None:
-            self._heed_group(self._session.meetings)
-        quiet = self._tuner.quiet_steps
-        self._num_quiet = 1 << 30 if quiet is None else int(quiet)
-        return self._num_quiet
+        if self._session.rank_sync is not None:
+            self._heed_group(self._session.rank_sync)
+        return self._driver.rest()
 
     def steps_unseen(self, count: int, seconds: float) -> None:
         """Reports `count` steps that the tuner did not need; they took `seconds` in all."""
-        self._num_quiet = max(0, self._num_quiet - count)
-        self._skipped = (self._skipped[0] + count, self._skipped[1] + seconds)
+        if self._module is not None:
+            self._driver.pass_steps(count, seconds)
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""
@@ -136,11 +132,6 @@ class Controller:
     def activity(self) -> str:
         """A sentence about what the tuner is doing."""
         return f"{self._tuner.status_reason}{self._company}" if self._module is not None else native.why_missing()
-
-    @property
-    def has_database(self) -> bool:
-        """True when decisions can be stored."""
-        return self._store is not None and self._store.is_usable
 
     def roll_back(self, region: int, name: str, reason: str) -> None:
         """Excludes all plans that run `region` with candidate `name`, which raised there. Any thread.
@@ -154,11 +145,18 @@ class Controller:
         if self._take_failures():
             self._advance()
 
-    def snapshot(self) -> dict[str, Any]:
-        """Returns the tuner's state and what the database keeps of it, for the report; {} without the tuner."""
+    def snapshot(self) -> TuningSnapshot | None:
+        """Returns the tuner's state and what the database keeps of it, for the report; None without the tuner."""
         if self._module is None:
-            return {}
-        return {**self._tuner.snapshot(), **self._unfinished.shown(), "has_database": self.has_database}
+            return None
+        kept = self._unfinished
+        has_database = self._store is not None and self._store.is_usable
+        return {
+            **self._tuner.snapshot(),
+            "note": kept.note,
+            "is_passing": kept.is_passing,
+            "has_database": has_database,
+        }
 
     def close(self) -> None:
         """Ends background work."""
@@ -178,9 +176,9 @@ class Controller:
             region, name, reason = self._failures.popleft()
             for arm in self._tuner.snapshot()["arms"]:
                 if arm["name"] != EAGER and candidate_of(arm["name"], region) == name:
-                    self._tuner.arm_changed(arm["name"], "failed", f"{name} {reason}")
+                    self._tuner.arm_changed(arm["name"], State.FAILED, f"{name} {reason}")
         self._unfinished.touch()
-        self._num_quiet = 0
+        self._driver.wake()
         return True
 
     def _report_step(self, seconds: float, shape: str, ran: RanStep) -> None:
@@ -211,11 +209,7 @@ class Controller:
     def _advance(self) -> None:
         with self._interruptible():
             self._compiles.poll(self._tuner)
-            answered = True
-            while answered:
-                answered = False
-                for action in self._tuner.advance():
-                    answered |= self._carry_out(action)
+            self._driver.advance(self._carry_out)
             self._unfinished.keep()
 
     @contextlib.contextmanager
@@ -230,31 +224,32 @@ class Controller:
                 self._waiting.interrupt(self._unfinished.describe())
             raise error.with_traceback(None) from None
 
-    def _heed_group(self, meetings: Meetings) -> None:
+    def _heed_group(self, rank_sync: RankSync) -> None:
         """Reacts to the group's tuner: it may want to check its decision again, or have ended tuning."""
-        if self._tuner.is_suspicious:
-            meetings.meet_again()
-        if self._tuner.is_over_because and not self._is_settled:
+        assert rank_sync.tuner is not None  # this controller reports to it
+        if rank_sync.tuner.is_suspicious:
+            rank_sync.seek_resync()
+        if (reason := rank_sync.tuner.is_over_because) and not self._is_settled:
             self._is_settled = True
-            self._waiting.end(EAGER, self._tuner.is_over_because)
-            self._session.settle(EAGER, self._tuner.is_over_because)
+            self._waiting.end(EAGER, reason)
+            self._session.settle(EAGER, reason)
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, action: dict[str, Any]) -> bool:
+    def _carry_out(self, action: TunerAction) -> bool:
         """Carries out one action. Returns True if it reported a result to the tuner, which can then continue."""
         arm = action["arm"]
         logger.debug("tuner: %s", action)
         if not self._is_settled:
             self._waiting.show(action["kind"], arm, self._session.regions)
-        if self._session.meetings is not None and action["kind"] in _STANDING_STILL:
-            self._session.meetings.stand_still(is_capturing=action["kind"] == "capture")
+        if self._session.rank_sync is not None and action["kind"] in _STANDING_STILL:
+            self._session.rank_sync.stand_still(is_capturing=action["kind"] == "capture")
         match action["kind"]:
             case "capture":
                 self._session.history.enter_phase("capture")
                 self._is_capturing = True
                 with deferred_signals():
-                    self._session.run_plan(CAPTURE_PLAN)
+                    self._session.run_plan(GRAPH_EAGER)
                 self._compiles.prepare_child()
             case "compile":
                 return self._start_compile(arm, action["level"])
@@ -291,10 +286,10 @@ class Controller:
         self._compiles.queue.wait(min(seconds, self._longest_wait_s), name)
         waited = time.perf_counter() - started
         self._session.history.stood_still("compile", waited, name)
-        self._tuner.arm_changed(name, "compiling", foreground_seconds=waited)
+        self._tuner.arm_changed(name, State.COMPILING, foreground_seconds=waited)
         self._compiles.poll(self._tuner)
         if self._compiles.queue.is_running(name) and seconds > _LONGEST_WAIT_S:
-            self._tuner.arm_changed(name, "failed", f"it was not ready after {_LONGEST_WAIT_S:.0f} s")
+            self._tuner.arm_changed(name, State.FAILED, f"it was not ready after {_LONGEST_WAIT_S:.0f} s")
         return True
 
     def _load(self, name: str, limit_s: float) -> bool:
@@ -312,33 +307,33 @@ class Controller:
                     outcomes.append(outcome)
                     regions.pop(0)
                 seconds, begun = time.perf_counter() - begun, time.perf_counter()
-                if self._patience is not None:
-                    too_slow = self._patience.why_too_slow(seconds)
+                if self._stall_limit is not None:
+                    too_slow = self._stall_limit.why_too_slow(seconds)
         except BaseException as error:  # Ctrl-C, or strict=True: the tuner must not wait for this candidate
-            self._tuner.arm_changed(name, "failed", f"interrupted by {type(error).__name__}")
+            self._tuner.arm_changed(name, State.FAILED, f"interrupted by {type(error).__name__}")
             raise
         seconds = time.perf_counter() - started
         self._unfinished.touch()
         if regions:
-            state = "skipped" if too_slow else "loading"
+            state = State.SKIPPED if too_slow else State.LOADING
             self._tuner.arm_changed(name, state, too_slow or "", foreground_seconds=seconds)
             self._meter.take_peak(self)
             return too_slow is not None
         if any(outcome.usable for outcome in outcomes):
-            self._tuner.arm_changed(name, "ready", foreground_seconds=seconds)
+            self._tuner.arm_changed(name, State.READY, foreground_seconds=seconds)
         else:
-            bad = self._compiles.first_failure(name) or Outcome(name, "skipped", "no region to compile")
+            bad = self._compiles.first_failure(name) or Outcome(name, State.SKIPPED, "no region to compile")
             self._tuner.arm_changed(name, bad.state, bad.reason, foreground_seconds=seconds)
         self._meter.take_peak(self)  # loading is not part of a step
         return True
 
     def _decide(self, arm: str, reason: str) -> bool:
         """Settles on `arm`, unless refined plans should be measured first. A group's tuner asks for those itself."""
-        if self._session.meetings is None and self._refine(arm):
+        if self._session.rank_sync is None and self._refine(arm):
             return True
         self._is_settled = True
         _searching.discard(self)
-        self._unfinished.end(first_passing(self._session.regions, self._tuner.snapshot()["arms"]))
+        self._unfinished.end(first_passing(self._outcomes(), self._tuner.snapshot()["arms"]))
         self._waiting.end(arm, reason)
         self._session.history.enter_phase("steady")
         self._session.settle(arm, reason + self._company)
@@ -350,7 +345,8 @@ class Controller:
     def _refine(self, decided: str) -> bool:
         """Adds plans that may be better than `decided` to the tuner. Returns False when there is none."""
         tuner = self._tuner.snapshot()
-        if self._session.settings.mode == "deterministic" or tuner["decision"]["from_database"]:
+        decision = tuner["decision"]
+        if self._session.settings.mode == "deterministic" or (decision is not None and decision["from_database"]):
             return False
         arms, plans = tuner["arms"], []
         if decided != self._refined and not layout_of(decided):
@@ -360,8 +356,11 @@ class Controller:
         plans = plans or self._layouts.beside(decided, arms)
         for plan in plans:
             self._tuner.add_arm(plan)
-            self._tuner.arm_changed(plan, "ready")
+            self._tuner.arm_changed(plan, State.READY)
         return bool(plans)
+
+    def _outcomes(self) -> list[Outcome]:
+        return [outcome for region in self._session.regions for outcome in region.outcomes.values()]
 
     # --- database -----------------------------------------------------------------------------------------------------
 
@@ -379,22 +378,23 @@ class Controller:
         if not arm:
             self._waiting.begin(call.num_modules(), names)
             return
-        if lacking := candidates_of(arm) - {EAGER, CAPTURE_PLAN, *names}:
+        if lacking := candidates_of(arm) - {EAGER, GRAPH_EAGER, *names}:
             self._unfinished.note = f"the earlier decision {arm} cannot be used: {min(lacking)} is not enabled here"
             return
         try:
             if arm not in (EAGER, *names):
                 self._tuner.add_arm(arm)
             if layout_of(arm) and plan_of(arm) == EAGER:
-                self._tuner.arm_changed(arm, "ready")  # nothing has to be compiled
+                self._tuner.arm_changed(arm, State.READY)  # nothing has to be compiled
             self._tuner.adopt(arm)
         except ValueError as error:
             logger.debug("the stored decision is not used: %s", error)
 
     def _store_decision(self) -> None:
         record, tuner = self._tuner.decision_record(), self._tuner.snapshot()
-        is_passing = first_passing(self._session.regions, tuner["arms"]) is not None
-        if self._store is None or record is None or is_passing or tuner["decision"]["from_database"]:
+        is_passing = first_passing(self._outcomes(), tuner["arms"]) is not None
+        decision = tuner["decision"]
+        if self._store is None or record is None or is_passing or decision is None or decision["from_database"]:
             return  # the database keeps the record of the original measurement
         record["capture_seconds"] = self._session.history.capture_seconds
         self._store.store(record)

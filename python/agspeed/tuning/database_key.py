@@ -25,13 +25,14 @@ from agspeed.config import Settings
 from agspeed.devices.accelerator import accelerator_of
 from agspeed.devices.placement import CPU, tensors_in
 from agspeed.distributed.wrapper import Wrapper
+from agspeed.reporting.parts import Json
 
 
 @dataclass(frozen=True)
 class TrainingCall:
     """A training call that is about to happen. Do not store it: it holds the user's batch."""
 
-    target: Callable[..., Any]
+    target: Callable[..., object]
     args: Any
     kwargs: Any
     wrapper: Wrapper | None = None
@@ -39,7 +40,7 @@ class TrainingCall:
     device: torch.device = CPU
     """The device on which the target computes."""
 
-    def database_key(self, settings: Settings) -> dict[str, Any]:
+    def database_key(self, settings: Settings) -> Json:
         """Returns the key in the form that runtime/tune/store/database_format.md specifies."""
         tensors = list(tensors_in((self.args, self.kwargs)))
         owner, accelerator = self._owner(), accelerator_of(self.device)
@@ -89,7 +90,7 @@ def _versions() -> dict[str, str]:
     return versions
 
 
-def structure_hash(target: Callable[..., Any]) -> str:
+def structure_hash(target: Callable[..., object]) -> str:
     """Returns a hash of the modules' code and the parameters' shapes; for a step function, of its code."""
     digest = hashlib.sha256()
     owner = getattr(target, "__self__", None)
@@ -104,7 +105,7 @@ def structure_hash(target: Callable[..., Any]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _add_code(digest: Any, function: Any) -> None:
+def _add_code(digest: hashlib._Hash, function: object) -> None:
     code = getattr(function, "__code__", None)
     if isinstance(code, types.CodeType):
         constants = [c for c in code.co_consts if not isinstance(c, types.CodeType)]

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 from agspeed import native
 from agspeed.config import Settings
+from agspeed.config.paths import DATABASE
 from agspeed.errors import AgspeedError
 from agspeed.log import warn_once
+from agspeed.reporting.parts import Json
 from agspeed.tuning.stored_decision import why_no_record
-
-Json = dict[str, Any]
 
 
 class DecisionStore:
@@ -26,7 +25,7 @@ class DecisionStore:
         module = native.load()
         assert module is not None
         self.key = key
-        self._database = module.TuningDatabase(str(Path(settings.cache_dir) / "tuning.sqlite"))
+        self._database = module.TuningDatabase(str(Path(settings.cache_dir) / DATABASE))
         if self._database.warning:
             warn_once(("database", str(settings.cache_dir)), self._database.warning)
 

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from agspeed.backends import CompileOptions, candidate
 from agspeed.config import Settings
-from agspeed.distributed.meetings import Meetings
+from agspeed.distributed.rank_sync import RankSync
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.region import Region
+from agspeed.regions.state import State
 from agspeed.tuning.child.queue import CompileQueue
-from agspeed.tuning.company import patience
-from agspeed.tuning.outcome import Outcome
+from agspeed.tuning.company import stall_limit
 
 _MAX_GRAPHS = 32
 """Further graphs stay on graph-eager."""
@@ -36,11 +38,11 @@ class Adopter(Protocol):
 
     settings: Settings
     options: CompileOptions
-    meetings: Meetings | None
+    rank_sync: RankSync | None
 
-    def candidate_for(self, region: Any) -> str: ...
-    def compile_part(self, plan: str, region: Any) -> Outcome | None: ...
-    def adopt_region(self, region: Any) -> None: ...
+    def candidate_for(self, region: Region) -> str: ...
+    def compile_part(self, plan: str, region: Region) -> Outcome | None: ...
+    def adopt_region(self, region: Region) -> None: ...
 
 
 class DeferredRegions:
@@ -49,14 +51,14 @@ class DeferredRegions:
     def __init__(self, session: Adopter) -> None:
         self._session = session
         self._compile_queue = CompileQueue(lambda: session.options, session.settings)
-        self._patience = patience(session.settings, session.meetings)
-        self._seen: set[Any] = set()
+        self._stall_limit = stall_limit(session.settings, session.rank_sync)
+        self._seen: set[Region] = set()
         self._graphs: set[str] = set()
-        self._new: list[Any] = []
-        self._compiling: list[Any] = []
-        self._compiled: list[Any] = []
+        self._new: list[Region] = []
+        self._compiling: list[Region] = []
+        self._compiled: list[Region] = []
 
-    def add(self, region: Any) -> None:
+    def add(self, region: Region) -> None:
         """Adds a region that was called and has no outcome for the chosen plan. Repeated calls change nothing."""
         if region not in self._seen:
             self._seen.add(region)
@@ -93,16 +95,16 @@ class DeferredRegions:
         self._compiled.clear()
         self._compile_queue.close()
 
-    def _start(self, region: Any) -> None:
+    def _start(self, region: Region) -> None:
         name = self._session.candidate_for(region)
         if len(self._graphs) > _MAX_GRAPHS:
-            region.outcomes[name] = Outcome(name, "skipped", "too many different graphs were captured")
+            region.outcomes[name] = Outcome(name, State.SKIPPED, "too many different graphs were captured")
         elif not candidate(name).in_process and self._compile_queue.start(str(region.index), [(region, name)], "idle"):
             self._compiling.append(region)
             return
         self._compiled.append(region)
 
-    def _finished(self) -> list[Any]:
+    def _finished(self) -> list[Region]:
         """Returns the regions that the child has finished, successfully or not."""
         mode = self._session.settings.mode
         if mode in _LONGEST_WAIT_S:
@@ -123,14 +125,14 @@ class DeferredRegions:
             name = self._session.candidate_for(region)
             is_through = self._session.compile_part(name, region) is not None
             seconds = time.perf_counter() - begun
-            too_slow = self._patience.why_too_slow(seconds) if self._patience is not None else None
+            too_slow = self._stall_limit.why_too_slow(seconds) if self._stall_limit is not None else None
             if too_slow and not is_through:
                 region.unfinished.pop(name, None)
-                region.outcomes[name] = Outcome(name, "skipped", too_slow)
+                region.outcomes[name] = Outcome(name, State.SKIPPED, too_slow)
             if too_slow or is_through:
                 self._compiled.pop(0)
                 self._session.adopt_region(region)
 
     @property
     def _longest_stop_s(self) -> float:
-        return self._patience.longest_wait_s if self._patience is not None else math.inf
+        return self._stall_limit.longest_wait_s if self._stall_limit is not None else math.inf

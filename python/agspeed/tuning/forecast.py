@@ -7,11 +7,15 @@ corrects the estimate. Pure functions of the tuner's snapshot.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from agspeed.tuning.plan import EAGER, candidates_of
+from agspeed.regions.plan import EAGER, candidates_of
+from agspeed.regions.state import REFUSED, State
+
+if TYPE_CHECKING:
+    from agspeed._native import TunerArmSnapshot
 
 _COMPILE_S = {"inductor": (12.0, 0.10), "inductor-max-autotune": (15.0, 0.12), "native": (0.5, 0.02)}
 _OTHER_COMPILE_S = (0.3, 0.01)
@@ -20,7 +24,6 @@ _PAIRS = 30
 """Pairs of timed blocks after which most arms are decided."""
 _OPERATORS_PER_MODULE = 6
 _UNKNOWN_STEP_S = 0.05
-_THROUGH = ("rejected", "failed", "skipped")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Forecast:
         return self.spent_s / whole if whole > 0 else 1.0
 
 
-def forecast(arms: Sequence[Mapping[str, Any]], num_operators: int) -> Forecast:
+def forecast(arms: Sequence[TunerArmSnapshot], num_operators: int) -> Forecast:
     """Returns the forecast for tuning with these arms.
 
     Args:
@@ -48,7 +51,7 @@ def forecast(arms: Sequence[Mapping[str, Any]], num_operators: int) -> Forecast:
     """
     tried = [arm for arm in arms if arm["name"] != EAGER]
     step_s = next((arm["seconds"]["p50"] for arm in arms if arm["name"] == EAGER and arm["seconds"]), _UNKNOWN_STEP_S)
-    compiled = [arm for arm in tried if arm["state"] == "ready"]
+    compiled = [arm for arm in tried if arm["state"] == State.READY]
     pace = _pace(compiled, num_operators)
     timing_s = 2 * _PAIRS * step_s
     through = [arm for arm in tried if _is_through(arm)]
@@ -64,19 +67,19 @@ def guess(names: Iterable[str], num_modules: int) -> float:
     return sum(_expected_compile_s(name, num_operators) + timing_s for name in names if name != EAGER)
 
 
-def _is_through(arm: Mapping[str, Any]) -> bool:
-    return arm["verdict"] != "open" or arm["state"] in _THROUGH
+def _is_through(arm: TunerArmSnapshot) -> bool:
+    return arm["verdict"] != "open" or arm["state"] in (*REFUSED, State.SKIPPED)
 
 
-def _left_s(arm: Mapping[str, Any], num_operators: int, pace: float, timing_s: float) -> float:
+def _left_s(arm: TunerArmSnapshot, num_operators: int, pace: float, timing_s: float) -> float:
     timing_left_s = timing_s * max(1 - _pairs(arm) / _PAIRS, 0.1)
-    if arm["state"] == "ready":
+    if arm["state"] == State.READY:
         return timing_left_s
     compile_left_s = pace * _expected_compile_s(arm["name"], num_operators) - _compile_s(arm)
     return max(compile_left_s, 1.0) + timing_left_s
 
 
-def _pace(compiled: list[Mapping[str, Any]], num_operators: int) -> float:
+def _pace(compiled: list[TunerArmSnapshot], num_operators: int) -> float:
     """Returns the ratio of actual to expected compile time."""
     expected = sum(_expected_compile_s(arm["name"], num_operators) for arm in compiled)
     return sum(_compile_s(arm) for arm in compiled) / expected if expected > 0 else 1.0
@@ -87,9 +90,9 @@ def _expected_compile_s(plan: str, num_operators: int) -> float:
     return max(once + num_operators * each for once, each in rates)
 
 
-def _compile_s(arm: Mapping[str, Any]) -> float:
-    return float(arm["background_seconds"] + arm["foreground_seconds"])
+def _compile_s(arm: TunerArmSnapshot) -> float:
+    return arm["background_seconds"] + arm["foreground_seconds"]
 
 
-def _pairs(arm: Mapping[str, Any]) -> int:
-    return int(arm["ratio"]["pairs"]) if arm["ratio"] else 0
+def _pairs(arm: TunerArmSnapshot) -> int:
+    return arm["ratio"]["pairs"] if arm["ratio"] else 0

@@ -30,7 +30,7 @@ def hide_own_frames(error: BaseException) -> None:
 class _WithoutOurs:
     """An exception hook that cuts the tracebacks of marked errors and then calls the previous hook."""
 
-    def __init__(self, previous: Callable[..., Any]) -> None:
+    def __init__(self, previous: Callable[..., object]) -> None:
         self._previous = previous
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

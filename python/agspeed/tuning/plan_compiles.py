@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agspeed.backends import candidate
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.plan import candidate_of
+from agspeed.regions.region import Region
+from agspeed.regions.state import State
 from agspeed.tuning.child.host_compiles import HostCompiles
 from agspeed.tuning.child.queue import CompileQueue
-from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.plan import candidate_of
 from agspeed.tuning.steerable import Steerable
 from agspeed.tuning.tuner_config import enabled
+
+if TYPE_CHECKING:
+    from agspeed._native import GroupTuner, Tuner
 
 
 class PlanCompiles:
@@ -20,8 +25,8 @@ class PlanCompiles:
 
     def __init__(self, session: Steerable, on_outcome: Callable[[], None]) -> None:
         """on_outcome: called when a candidate may have been rejected or may have failed."""
-        household = session.meetings.household if session.meetings is not None else None
-        host = HostCompiles(household) if household is not None else None
+        host_group = session.rank_sync.connection.host_group if session.rank_sync is not None else None
+        host = HostCompiles(host_group) if host_group is not None else None
         self.queue = CompileQueue(lambda: session.options, session.settings, host)
         self._session, self._on_outcome = session, on_outcome
 
@@ -33,9 +38,9 @@ class PlanCompiles:
         ):
             self.queue.prepare()
 
-    def start(self, tuner: Any, name: str, level: str) -> bool:
+    def start(self, tuner: Tuner | GroupTuner, name: str, level: str) -> bool:
         """Starts compiling plan `name`. Returns True if there was nothing to start; the tuner has the outcome then."""
-        tuner.arm_changed(name, "compiling")
+        tuner.arm_changed(name, State.COMPILING)
         foreign = self._foreign(name)
         is_started = foreign and self.queue.start(name, foreign, level) is not None
         self._on_outcome()
@@ -45,10 +50,10 @@ class PlanCompiles:
         if failed is not None:
             tuner.arm_changed(name, failed.state, failed.reason)
         else:
-            tuner.arm_changed(name, "compiled")
+            tuner.arm_changed(name, State.COMPILED)
         return True
 
-    def poll(self, tuner: Any) -> None:
+    def poll(self, tuner: Tuner | GroupTuner) -> None:
         """Reports compiles that the child has finished to the tuner."""
         for batch in self.queue.poll():
             self._on_outcome()
@@ -56,13 +61,13 @@ class PlanCompiles:
             if failed is not None:
                 tuner.arm_changed(batch.name, failed.state, failed.reason, background_seconds=batch.seconds)
             else:
-                state = "waiting" if self._is_lacking(batch.name) else "compiled"
+                state = State.WAITING if self._is_lacking(batch.name) else State.COMPILED
                 tuner.arm_changed(batch.name, state, background_seconds=batch.seconds)
 
     def first_failure(self, name: str) -> Outcome | None:
         """Returns an outcome to blame if plan `name` has failed for every region, else None."""
         outcomes = [region.outcomes.get(candidate_of(name, region.index)) for region in self._session.regions]
-        if any(outcome is None or outcome.state == "ready" for outcome in outcomes):
+        if any(outcome is None or outcome.state == State.READY for outcome in outcomes):
             return None
         return next((outcome for outcome in outcomes if outcome is not None), None)
 
@@ -70,7 +75,7 @@ class PlanCompiles:
         """Returns True if new graphs were captured while plan `name` was being compiled."""
         return any(self.queue.lacks(region, wish) for region, wish in self._foreign(name))
 
-    def _foreign(self, name: str) -> list[tuple[Any, str]]:
+    def _foreign(self, name: str) -> list[tuple[Region, str]]:
         """Returns the (region, candidate) pairs of plan `name` that the child must compile."""
         wanted = [(region, candidate_of(name, region.index)) for region in self._session.regions]
         return [(region, wish) for region, wish in wanted if not candidate(wish).in_process]

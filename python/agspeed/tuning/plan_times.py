@@ -8,37 +8,39 @@ machine may have been twice as slow. Pure functions of the tuner's snapshot and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from agspeed.tuning.plan import EAGER
+from agspeed.regions.plan import EAGER
+
+if TYPE_CHECKING:
+    from agspeed._native import TunerArmSnapshot, TunerRatio, TunerSnapshot
 
 _WARM_STEPS = 8
 """The least number of undisturbed steps for a reliable median without pairs."""
 
-Json = Mapping[str, Any]
 
-
-def ratio(arm: Json, tuner: Json) -> Json | None:
+def ratio(arm: TunerArmSnapshot, tuner: TunerSnapshot) -> TunerRatio | None:
     """Returns the arm's ratio to eager: from the pairs of its trial, or from the re-checks of a plan that an earlier
     process chose. None without pairs."""
-    decision = tuner.get("decision")
+    decision = tuner["decision"]
     if arm["ratio"] is None and decision is not None and decision["arm"] == arm["name"] != EAGER:
-        return tuner["guard"]["ratio"]  # type: ignore[no-any-return]
-    return arm["ratio"]  # type: ignore[no-any-return]
+        return tuner["guard"]["ratio"]
+    return arm["ratio"]
 
 
-def step_seconds(arm: Json, tuner: Json) -> float | None:
+def step_seconds(arm: TunerArmSnapshot, tuner: TunerSnapshot) -> float | None:
     """Returns the seconds of a step of the arm; None if it never ran and there are no pairs."""
     eager, found = tuner["eager_paired_seconds"], ratio(arm, tuner)
     if eager is not None and arm["name"] == EAGER:
-        return float(eager)
+        return eager
     if eager is not None and found is not None:
-        return float(eager * found["estimate"])
-    return float(arm["seconds"]["p50"]) if arm["seconds"] else None
+        return eager * found["estimate"]
+    return arm["seconds"]["p50"] if arm["seconds"] else None
 
 
-def is_cold(arm: Json, tuner: Json) -> bool:
+def is_cold(arm: TunerArmSnapshot, tuner: TunerSnapshot) -> bool:
     """Returns True if the arm's time comes from a few first steps alone, without a ratio."""
-    is_timed = arm["seconds"] is not None and ratio(arm, tuner) is None
-    return is_timed and arm["name"] != EAGER and arm["seconds"]["count"] < _WARM_STEPS
+    seconds = arm["seconds"]
+    if seconds is None or arm["name"] == EAGER or ratio(arm, tuner) is not None:
+        return False
+    return seconds["count"] < _WARM_STEPS

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
+
+import torch
 
 from agspeed.backends import CompileOptions
 from agspeed.config import Settings
-from agspeed.distributed.meetings import Meetings
-from agspeed.tuning.outcome import Outcome
+from agspeed.distributed.rank_sync import RankSync
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.region import Region
 
 
 class Journal(Protocol):
@@ -21,28 +24,61 @@ class Journal(Protocol):
     def stood_still(self, kind: str, seconds: float, candidate: str | None = None) -> None: ...
 
 
+class Named(Protocol):
+    """The module or step function that is tuned."""
+
+    name: str
+
+
+class Meter(Protocol):
+    """Measures the memory of a device."""
+
+    def acquire(self, user: object) -> None: ...
+    def release(self, user: object) -> None: ...
+    def take_peak(self, user: object) -> int: ...
+
+
+class Surroundings(Protocol):
+    """The device on which the target runs."""
+
+    device: torch.device
+
+    @property
+    def max_late(self) -> int:
+        """How many more steps may run before the time of a step is known."""
+
+    @property
+    def meter(self) -> Meter | None:
+        """The device's memory meter; None on the CPU."""
+
+
+class Captor(Protocol):
+    """Runs the target, and knows what became of its capture."""
+
+    def must_capture_again(self) -> bool: ...
+    def why_nothing_was_captured(self) -> str: ...
+    def take_disturbed(self) -> bool: ...
+
+
 class Steerable(Protocol):
     """The attributes and methods of a session that a controller uses."""
 
-    @property
-    def history(self) -> Journal: ...
-
-    regions: list[Any]
     settings: Settings
-    target: Any
-    """The module or step function being tuned; it has a `name`."""
     options: CompileOptions
     plan: str
-    home: Any
-    """The target's device context: `device`; `max_late`, the number of steps that may run before the time of one is
-    known; and `meter`, the device's memory meter, None on the CPU."""
-    meetings: Meetings | None
+    regions: list[Region]
+    rank_sync: RankSync | None
     """Connects ranks that tune together and holds this rank's copy of their tuner; None if this process tunes alone."""
 
-    runner: Any
-    """Runs the target. `must_capture_again` says whether the latest step must be captured again, and `take_disturbed`
-    whether it ran differently from its plan."""
+    @property
+    def history(self) -> Journal: ...
+    @property
+    def home(self) -> Surroundings: ...
+    @property
+    def runner(self) -> Captor: ...
+    @property
+    def target(self) -> Named: ...
 
     def run_plan(self, plan: str) -> None: ...
     def settle(self, arm: str, reason: str) -> None: ...
-    def compile_part(self, plan: str, region: Any) -> Outcome | None: ...
+    def compile_part(self, plan: str, region: Region) -> Outcome | None: ...

@@ -4,40 +4,35 @@ records. Does not trust the file's content."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from agspeed import bounded_json
+from agspeed.config.paths import DATABASE
+from agspeed.regions.plan import EAGER, is_plan
+from agspeed.reporting.parts import Json
 from agspeed.tuning.database_key import structure_hash
-from agspeed.tuning.plan import is_plan
 
-_QUERY = "SELECT record FROM decisions WHERE instr(key, ?) AND length(record) <= ?"
-_MAX_RECORD_BYTES = 1 << 20
+_TIMEOUT_S = 0.1
+"""Training does not wait longer than this for a process that locks the database."""
 _MAX_CAPTURE_S = 1e6
 
 
-def chose_compiled(target: Callable[..., Any], cache_dir: Path) -> bool:
+def chose_compiled(target: Callable[..., object], cache_dir: Path) -> bool:
     """Returns True if `cache_dir` may hold a decision for `target`, at any size, that is not eager. Loading a compiler
     is then worthwhile."""
-    path = cache_dir / "tuning.sqlite"
-    if not path.is_file():
+    if not (cache_dir / DATABASE).is_file():
         return False
     try:
-        import sqlite3
+        from agspeed.tuning.decision_table import read_decisions
 
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.1)
-        try:
-            wanted = (f'"graph":"{structure_hash(target)}"', _MAX_RECORD_BYTES)
-            rows = connection.execute(_QUERY, wanted).fetchall()
-        finally:
-            connection.close()
-        return any(bounded_json.loads(record)["arm"] not in ("eager", "") for (record,) in rows)
+        graph = f'"graph":"{structure_hash(target)}"'
+        rows = read_decisions(cache_dir, containing=graph, timeout_s=_TIMEOUT_S)
+        return any(row.parsed()[1]["arm"] not in (EAGER, "") for row, problem in rows if problem is None)
     except Exception:  # another file or a damaged database: the real reader will report it
         return False
 
 
-def why_no_record(record: Mapping[str, Any]) -> str | None:
+def why_no_record(record: Json) -> str | None:
     """Returns why a record of the database is invalid, as the end of a sentence; None if it is valid."""
     arm, seconds = record.get("arm"), record.get("capture_seconds")
     if arm != "" and not is_plan(arm):

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets up ranks that tune together: the session's greeting to the other ranks, and its copy of the group's tuner."""
+"""Sets up ranks that tune together: this rank's announcement to the others, and its copy of the group's tuner."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import itertools
-import os
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,18 +17,22 @@ from torch import nn
 from agspeed import native, version
 from agspeed.backends import CompileOptions
 from agspeed.config import Settings
-from agspeed.distributed.greetings import Greeting
-from agspeed.distributed.meetings import Meetings
-from agspeed.distributed.reducers import why_left_alone
+from agspeed.distributed.announcements import Announcement
+from agspeed.distributed.rank_group import RankGroup, group_around
+from agspeed.distributed.rank_sync import RankSync
 from agspeed.distributed.replicas import compare_replicas
 from agspeed.distributed.sharded import Sharding
 from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, sharded_by, wrapper_of
 from agspeed.log import logger
 from agspeed.native_files import extension_for
+from agspeed.reporting import environment
 from agspeed.torch_compat import compiler_cache
 from agspeed.torch_compat.ddp import is_in_join
 from agspeed.torch_compat.modules import unsaved_buffers
 from agspeed.tuning.company import num_ranks
+
+if TYPE_CHECKING:
+    from agspeed._native import GroupTuner
 
 _SETTINGS = ("mode", "backends", "dynamic", "numerics", "budget_s", "memory_slack", "disable")
 _OPTIONS = (
@@ -48,10 +51,10 @@ def are_known(target: object) -> bool:
 
 def surroundings(
     target: object, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
-) -> tuple[Wrapper | None, CompileOptions, Meetings | None]:
+) -> tuple[Wrapper | None, CompileOptions, RankSync | None]:
     """Returns the environment of a target that is being called: its wrapper, the compile options for that wrapper, and
-    the meetings with its other ranks, to which it sends a greeting. The wrapper and the meetings are None if there are
-    none. on_news: see `Meetings`.
+    the `RankSync` with its other ranks, to which it announces this rank. Wrapper and `RankSync` are None if there is no
+    other rank. on_news: see `RankSync`.
     """
     if not options.is_replicated and num_ranks() > 1:
         options = dataclasses.replace(options, is_replicated=True)
@@ -64,53 +67,58 @@ def surroundings(
     if module is None or wrapper.num_ranks == 1:
         return wrapper, options, None
     if sharding is not None:
-        return wrapper, options, _meetings(module, sharding, module, settings, options, on_news)
+        return wrapper, options, _rank_sync(module, sharding, module, settings, options, on_news)
     if (around := ddp_around(module)) is None:
         return wrapper, options, None
-    compare_replicas(*around, module, settings)
-    return wrapper, options, _meetings(module, *around, settings, options, on_news)
+    ddp, called = around
+    group = group_around(ddp)
+    compare_replicas(group, called, module, settings)
+    if is_in_join(ddp):
+        return wrapper, options, None  # ranks stop at different steps
+    return wrapper, options, _rank_sync(module, group, called, settings, options, on_news)
 
 
-def _meetings(
+def _rank_sync(
     module: nn.Module,
-    ddp: nn.parallel.DistributedDataParallel | Sharding,
+    group: RankGroup,
     called: nn.Module,
     settings: Settings,
     options: CompileOptions,
     on_news: Callable[[], None],
-) -> Meetings | None:
-    if settings.mode == "deterministic" or is_in_join(ddp):
-        return None  # deterministic ranks choose alike without measuring; in a join, ranks stop at different steps
+) -> RankSync | None:
+    if settings.mode == "deterministic":
+        return None  # such ranks choose alike without measuring
 
-    def make_tuner(names: list[str]) -> Any:
+    def make_tuner(names: list[str]) -> GroupTuner:
         from agspeed.tuning.tuner_config import group_config
 
-        extension: Any = native.load()
-        return extension.GroupTuner(group_config(settings, options), names)
+        extension = native.load()
+        assert extension is not None  # the ranks have compared that, too
+        tuner: GroupTuner = extension.GroupTuner(group_config(settings, options), names)
+        return tuner
 
     try:
-        return Meetings(ddp, called, _greeting(module, ddp, settings), make_tuner, on_news)
+        return RankSync(group, called, _announcement(module, group, settings), make_tuner, on_news)
     except Exception:  # private parts of torch may have changed
-        logger.warning("the ranks tune alone: they cannot greet each other", exc_info=True)
+        logger.warning("each rank tunes alone: this rank could not announce itself", exc_info=True)
         return None
 
 
-def _greeting(module: nn.Module, ddp: nn.parallel.DistributedDataParallel | Sharding, settings: Settings) -> Greeting:
-    rank = torch.distributed.get_rank(ddp.process_group)
+def _announcement(module: nn.Module, group: RankGroup, settings: Settings) -> Announcement:
     must_agree = {
         "agspeed": version.__version__,
         "native extension": "present" if extension_for(torch.__version__)[0] else "missing",
         "torch": torch.__version__,
         "model": _structure(module),
         **{f"setting {name}": repr(getattr(settings, name)) for name in _SETTINGS},
-        **{f"wrapper option {name}": repr(getattr(ddp, name, None)) for name in _OPTIONS},
-        "reason to leave its buckets alone": str(None if isinstance(ddp, Sharding) else why_left_alone(ddp)),
+        **{f"wrapper option {name}": repr(group.option(name)) for name in _OPTIONS},
+        "reason to leave its buckets alone": str(group.why_layouts_stay()),
     }
-    may_differ = {"threads": str(torch.get_num_threads()), "processor": _processor()}
+    may_differ = {"threads": str(torch.get_num_threads()), "processor": environment.cpu_name()}
     host = socket.gethostname()
     # A rank finds the code that another rank has compiled only if all of these agree.
     folders = (str(settings.cache_dir), tempfile.gettempdir(), *sorted(compiler_cache.chosen().items()))
-    return Greeting(f"rank {rank} on {host}", must_agree, may_differ, " ".join([host, *map(str, folders)]))
+    return Announcement(f"rank {group.rank} on {host}", must_agree, may_differ, " ".join([host, *map(str, folders)]))
 
 
 def _structure(module: nn.Module) -> str:
@@ -129,11 +137,3 @@ def _saved_buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
         for name, value in part.named_buffers(recurse=False):
             if name not in unsaved_buffers(part):
                 yield f"{prefix}.{name}", value
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return os.uname().machine

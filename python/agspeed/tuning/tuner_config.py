@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translates the user's settings into the tuner's configuration (runtime/tune/config.h): its arms and its budget."""
+"""Makes the tuner of a session: translates the user's settings into its configuration (runtime/tune/config.h)."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import torch
 
 from agspeed.backends import CompileOptions, candidates
 from agspeed.config import Settings
 from agspeed.distributed.layouts import plan_of
-from agspeed.tuning.plan import EAGER
+from agspeed.regions.plan import EAGER
+
+if TYPE_CHECKING:
+    from agspeed._native import GroupTuner, Tuner, TunerArm, TunerConfig
+    from agspeed.tuning.steerable import Steerable
 
 _DEFAULT_COMPILE_S = {
     "cudagraph": (5.0, 1.0),
@@ -30,7 +35,7 @@ _STANDS_IN = {"aot": "native", "graph-eager": "native"}
 
 def tuner_config(
     settings: Settings, options: CompileOptions, *, is_shared: bool = False, max_late: int = 0, device: str = "cpu"
-) -> dict[str, Any]:
+) -> TunerConfig:
     """Returns the configuration of a `_native.Tuner`.
 
     Args:
@@ -38,23 +43,34 @@ def tuner_config(
         max_late: how many more steps may run before the time of a step is known.
         device: the type of the device that trains.
     """
-    arms = [_arm(name) for name in enabled(settings, options, is_shared=is_shared, device=device)]
-    if settings.backends is None and settings.mode != "deterministic":
-        arms = [arm | {"stands_in_for": _STANDS_IN.get(arm["name"], "")} for arm in arms]
-    config: dict[str, Any] = {"mode": settings.mode, "arms": arms, "has_spare_cores": _has_spare_cores()}
+    names = enabled(settings, options, is_shared=is_shared, device=device)
+    may_stand_in = settings.backends is None and settings.mode != "deterministic"
+    arms: list[str | TunerArm] = [_arm(name, _STANDS_IN.get(name, "") if may_stand_in else "") for name in names]
+    config: TunerConfig = {"mode": settings.mode, "arms": arms, "has_spare_cores": _has_spare_cores()}
     if settings.budget_s is not None:
         config["budget_seconds"] = settings.budget_s
     if settings.plan is not None:
         config["pinned_arm"] = pinned = _pinned_plan(settings.plan)
-        if pinned not in (EAGER, *(arm["name"] for arm in arms)):
-            config["arms"].append(_arm(pinned))
+        if pinned not in (EAGER, *names):
+            arms.append(_arm(pinned))
     config["memory_fraction"] = settings.memory_slack
     config["memory_slack_bytes"] = MEMORY_SLACK_BYTES
     config["max_late_steps"] = max_late
     return config
 
 
-def group_config(settings: Settings, options: CompileOptions) -> dict[str, Any]:
+def tuner_of(session: Steerable, module: ModuleType) -> Tuner | GroupTuner:
+    """Returns this rank's copy of the group's tuner, or a new tuner if this process tunes alone."""
+    if session.rank_sync is not None:
+        assert session.rank_sync.tuner is not None  # tuning begins once the ranks have made it
+        return session.rank_sync.tuner
+    home = session.home
+    config = tuner_config(session.settings, session.options, max_late=home.max_late, device=home.device.type)
+    tuner: Tuner = module.Tuner(config)
+    return tuner
+
+
+def group_config(settings: Settings, options: CompileOptions) -> TunerConfig:
     """Returns the configuration of a `_native.GroupTuner`: the same at all ranks, even if a rank lacks candidates."""
     return tuner_config(settings, options, is_shared=True) | {"has_spare_cores": False}
 
@@ -71,9 +87,14 @@ def enabled(settings: Settings, options: CompileOptions, *, is_shared: bool = Fa
     return [found.name for found in of_use if found.default and (is_shared or found.unavailable() is None)]
 
 
-def _arm(name: str) -> dict[str, Any]:
+def _arm(name: str, stands_in_for: str = "") -> TunerArm:
     background, foreground = _DEFAULT_COMPILE_S.get(name, _OTHER_COMPILE_S)
-    return {"name": name, "compile_seconds": background, "foreground_seconds": foreground}
+    return {
+        "name": name,
+        "compile_seconds": background,
+        "foreground_seconds": foreground,
+        "stands_in_for": stands_in_for,
+    }
 
 
 def _has_spare_cores() -> bool:

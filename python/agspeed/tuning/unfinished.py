@@ -19,35 +19,40 @@ import atexit
 import os
 import time
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agspeed.log import logger
+from agspeed.regions.outcome import Outcome, may_pass
+from agspeed.regions.state import REFUSED, State
 from agspeed.reporting import parts
+from agspeed.reporting.parts import Json
 from agspeed.tuning.decision_store import DecisionStore
-from agspeed.tuning.outcome import Outcome, may_pass
 from agspeed.tuning.steerable import Steerable
+
+if TYPE_CHECKING:
+    from agspeed._native import GroupTuner, Tuner
 
 FORMAT = 1
 SHARE = 0.01
 """The fraction of the time that writing may take."""
-_REFUSED = ("rejected", "failed")
 _MAX_REFUSALS = 1000
 
-Json = dict[str, Any]
 _open: weakref.WeakSet[UnfinishedTuning] = weakref.WeakSet()
 
 
 class UnfinishedTuning:
     """The unfinished tuning of one controller. It does nothing before `begin` and after `end`."""
 
+    _tuner: Tuner | GroupTuner
+    """Set by `begin`."""
+
     def __init__(self, session: Steerable) -> None:
         self.note: str | None = None
         """A sentence that says why the earlier record is not used, or why a later process must not use this process's
         decision."""
-        self._is_passing = False
+        self.is_passing = False
+        """Whether the decision is for this process alone."""
         self._session = session
-        self._tuner: Any = None
         self._store: DecisionStore | None = None
         self._owner = os.getpid()
         self._earlier: Json | None = None
@@ -57,7 +62,7 @@ class UnfinishedTuning:
         self._is_touched, self._is_urgent = False, False
         self._num_stored, self._due = 0, 0.0
 
-    def begin(self, tuner: Any, store: DecisionStore, record: Json | None) -> None:
+    def begin(self, tuner: Tuner | GroupTuner, store: DecisionStore, record: Json | None) -> None:
         """Begins. record: the store's record: of an unfinished tuning, of a decision, or None."""
         self._tuner, self._store = tuner, store
         if record is not None and record.get("arm") == "":
@@ -119,16 +124,12 @@ class UnfinishedTuning:
         The results are then stored once more, and the next process continues from them.
         """
         if passing is not None:
-            self._is_passing = True
+            self.is_passing = True
             self.note = f"the decision is for this run alone, as the next one may do better: {passing}"
             logger.warning("%s", self.note)
             self.keep(at_once=True)
         self._store = None
         _open.discard(self)
-
-    def shown(self) -> Json:
-        """Returns, for the report, the `note` and whether the decision is for this process alone."""
-        return {"note": self.note, "is_passing": self._is_passing}
 
     def describe(self) -> str:
         """Returns a sentence that says which results are stored and how they will be used."""
@@ -158,7 +159,7 @@ class UnfinishedTuning:
         before = len(self._refusals)
         for region in self._session.regions:
             for name, outcome in region.outcomes.items():
-                is_lasting = outcome.state in _REFUSED and not may_pass(outcome.reason)
+                is_lasting = outcome.state in REFUSED and not may_pass(outcome.reason)
                 if is_lasting and len(self._refusals) < _MAX_REFUSALS:
                     self._refusals.setdefault((region.key, name), _refusal(region.key, outcome))
         return len(self._refusals) > before
@@ -170,7 +171,7 @@ class UnfinishedTuning:
     def _best(self) -> Json:
         """Returns this process's pairs, or the earlier process's pairs if there are more of them and this process has
         not resumed with them yet."""
-        own = {"regions": self._region_keys(), "tuner": self._tuner.findings()}
+        own: Json = {"regions": self._region_keys(), "tuner": self._tuner.findings()}
         if self._earlier is not None and _weight(self._earlier["tuner"]) > _weight(own["tuner"]):
             return self._earlier
         return own
@@ -179,7 +180,7 @@ class UnfinishedTuning:
         return sorted(region.key for region in self._session.regions)
 
 
-def _checked(body: Any) -> Json:
+def _checked(body: object) -> Json:
     """Returns a valid unfinished record unchanged. Raises: ValueError with the reason if it is invalid."""
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         found = body.get("format") if isinstance(body, dict) else None
@@ -195,15 +196,15 @@ def _checked(body: Any) -> Json:
     return body
 
 
-def _are(kind: type, values: Any) -> bool:
+def _are(kind: type, values: object) -> bool:
     return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
-def _is_refusal(entry: Any) -> bool:
+def _is_refusal(entry: object) -> bool:
     if not isinstance(entry, dict):
         return False
     texts = (entry.get(name) for name in ("region", "candidate", "reason"))
-    return all(isinstance(text, str) for text in texts) and entry.get("state") in _REFUSED
+    return all(isinstance(text, str) for text in texts) and entry.get("state") in REFUSED
 
 
 def _refusal(key: str, outcome: Outcome) -> Json:
@@ -212,17 +213,17 @@ def _refusal(key: str, outcome: Outcome) -> Json:
     return {"region": key, **shown, "wrong": is_wrong}
 
 
-def _outcome(refusal: Mapping[str, Any]) -> Outcome:
+def _outcome(refusal: Json) -> Outcome:
     reason = f"{refusal['reason']} (found in an earlier run)"
     gate = parts.gate("rejected", reason=reason) if refusal.get("wrong") is True else {}
-    return Outcome(refusal["candidate"], refusal["state"], reason, gate=gate)
+    return Outcome(refusal["candidate"], State(refusal["state"]), reason, gate=gate)
 
 
-def _weight(findings: Mapping[str, Any]) -> tuple[int, int]:
+def _weight(findings: Json) -> tuple[int, int]:
     return _num_pairs(findings), len(findings["arms"])
 
 
-def _num_pairs(findings: Mapping[str, Any]) -> int:
+def _num_pairs(findings: Json) -> int:
     return sum(len(arm["pairs"]) + len(arm.get("duel", {}).get("pairs", [])) for arm in findings["arms"])
 
 

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agspeed.config import Settings
+from agspeed.regions.plan import EAGER
 from agspeed.reporting.progress import Progress
 from agspeed.tuning.forecast import forecast, guess
-from agspeed.tuning.plan import EAGER
+
+if TYPE_CHECKING:
+    from agspeed._native import TunerArmSnapshot
+    from agspeed.regions.region import Region
 
 _ACTIVITIES = {"compile": "compiling", "wait": "compiling", "load": "checking", "run": "timing"}
 
@@ -22,7 +26,7 @@ class Waiting:
         arms: returns the arms of the tuner's current snapshot.
     """
 
-    def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[dict[str, Any]]]) -> None:
+    def __init__(self, subject: str, settings: Settings, arms: Callable[[], Sequence[TunerArmSnapshot]]) -> None:
         self._subject, self._settings, self._arms = subject, settings, arms
         self._is_waited_for = settings.mode == "max" and settings.progress
         self._progress = Progress(enabled=self._is_waited_for)
@@ -31,7 +35,7 @@ class Waiting:
         """Begins the display for tuning without an earlier decision, with these candidates."""
         self._progress.begin(self._subject, guess(candidates, num_modules))
 
-    def show(self, kind: str, arm: str, regions: Sequence[Any]) -> None:
+    def show(self, kind: str, arm: str, regions: Sequence[Region]) -> None:
         """Shows that an action of the tuner begins."""
         activity = _ACTIVITIES.get(kind)
         if activity is None or arm == EAGER or not self._is_waited_for:

@@ -39,7 +39,7 @@ class Aliases:
         self._keys: dict[int, Key] = {}
         self._random = torch.Generator().manual_seed(0)
 
-    def of(self, args: Sequence[Any], changed: Collection[int] | None) -> list[Any]:
+    def of(self, args: Sequence[Any], changed: Collection[int] | None) -> list[object]:
         """Returns a region's inputs, with stand-ins where needed. changed: positions of the inputs that the region
         changes in place; None: they are not known yet."""
         return [

@@ -8,7 +8,6 @@ whether it is being compiled), rounding differs. The size of this effect is meas
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -37,16 +36,16 @@ class Difference:
         return f"{self.what} {self.how or f'differs by {self.size:.2g} of its largest element'}"
 
 
-def leaves_of(output: Any) -> list[Any]:
+def leaves_of(output: object) -> list[object]:
     """Returns the values in a nested structure, and in attributes of objects that torch's pytrees do not know."""
-    found = []
+    found: list[object] = []
     for leaf in tree_flatten(output)[0]:
         is_opened = not isinstance(leaf, (torch.Tensor, torch.nn.Module, type, *_PLAIN)) and hasattr(leaf, "__dict__")
         found += leaves_of(list(vars(leaf).values())) if is_opened and vars(leaf) else [leaf]
     return found
 
 
-def of_outputs(own: Any, others: Any) -> list[Difference]:
+def of_outputs(own: object, others: object) -> list[Difference]:
     """Returns the differences between the results of two calls: nested structures of tensors and plain values."""
     own_leaves, leaves = leaves_of(own), leaves_of(others)
     if tree_flatten(own)[1] != tree_flatten(others)[1] or len(own_leaves) != len(leaves):

@@ -33,18 +33,18 @@ from agspeed.frontend.shadow.compare import Difference
 from agspeed.frontend.shadow.gradients import Passage, Reading
 from agspeed.frontend.shadow.memory import Memory
 from agspeed.frontend.shadow.python_state import is_followed
-from agspeed.frontend.shadow.run_beside import RunBeside
 from agspeed.frontend.shadow.runs import Before, Run, between, differences, gradients, key_of
+from agspeed.frontend.target import UserCall
+from agspeed.regions.run_beside import RunBeside
+from agspeed.reporting.parts import Json
 from agspeed.torch_compat.autograd import current_backward, has_leaf_hooks, has_saved_tensor_hooks
 from agspeed.tuning.interrupted import deferred_signals
-
-Call = Callable[..., Any]
 
 _FARTHEST = 4096
 """Comparisons are rare after this step, and then at least this many steps apart."""
 _SHARE = 0.001
 """The largest fraction of the time that rare comparisons may take."""
-_PATIENCE = 64
+_RETRY_STEPS = 64
 """After this many steps a rare comparison that was not allowed yet is tried again."""
 _MOST_ROOTS = 64
 """A forward may change at most this many objects outside of the module; otherwise it is not compared."""
@@ -70,13 +70,13 @@ class _Beside:
     def __init__(self, comparison: Comparison, aliases: Aliases) -> None:
         self._comparison, self._aliases = comparison, aliases
 
-    def begin(self, args: Sequence[Any], changed: Collection[int] | None) -> Sequence[Any]:
+    def begin(self, args: Sequence[Any], changed: Collection[int] | None) -> Sequence[object]:
         if share_memory(args):
             self._comparison.prevent("two inputs of a captured graph share memory")
         self._comparison.check()
         return self._aliases.of(args, changed)
 
-    def end(self, args: Sequence[Any], given: Sequence[Any], changed: Collection[int]) -> None:
+    def end(self, args: Sequence[Any], given: Sequence[object], changed: Collection[int]) -> None:
         if not self._aliases.write_back(args, given, changed):
             self._comparison.prevent("it changes a tensor in place that is not reached from the module")
         self._comparison.check()
@@ -96,7 +96,7 @@ class Comparison:
     def __init__(
         self,
         module: nn.Module,
-        eager: Call,
+        eager: UserCall,
         shadow: Callable[[RunBeside | None], None],
         on_wanted: Callable[[], None],
         on_left: Callable[[str], None],
@@ -194,7 +194,7 @@ class Comparison:
         was_disturbed, self._is_disturbed = self._is_disturbed, False
         return was_disturbed
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> Json:
         """Returns the comparison's state for the report."""
         return {"steps": self.num_compared, "difference": self.finding, "obstacle": self.obstacle}
 
@@ -219,7 +219,7 @@ class Comparison:
             self._was_ended = False
         return self.obstacle is not None
 
-    def call(self, captured: Call, args: Any, kwargs: Any) -> Any:
+    def call(self, captured: UserCall, args: Any, kwargs: Any) -> object:
         """Runs a training call of the target under a plan other than eager. captured: runs its captured graphs."""
         self._steps += 1
         is_due = not self._has_agreed or self._is_next_due()
@@ -232,11 +232,11 @@ class Comparison:
         if self._steps < self._next:
             return False
         if self._steps > _FARTHEST and time.monotonic() < self._earliest:
-            self._next = self._steps + _PATIENCE
+            self._next = self._steps + _RETRY_STEPS
             return False
         return True
 
-    def call_compared(self, captured: Call, args: Any, kwargs: Any) -> Any:
+    def call_compared(self, captured: UserCall, args: Any, kwargs: Any) -> object:
         """Runs eagerly and compares, unless an earlier call still waits for its backward. Requires: no obstacle."""
         self._is_disturbed = True
         self._on_wanted()
@@ -245,13 +245,13 @@ class Comparison:
         if has_saved_tensor_hooks() or current_backward() >= 0:
             self.prevent("it is called under saved-tensor hooks or within a backward")
             return captured(*args, **kwargs)
-        return self._compare(captured, args, kwargs)
+        with self._timed():
+            try:
+                return self._compare(captured, args, kwargs)
+            finally:
+                self._before = None
 
     # --- one compared step --------------------------------------------------------------------------------------------
-
-    def _compare(self, captured: Call, args: Any, kwargs: Any) -> Any:
-        with self._timed():
-            return self._compare_forward(captured, args, kwargs)
 
     @contextlib.contextmanager
     def _timed(self) -> Iterator[None]:
@@ -262,13 +262,14 @@ class Comparison:
             self._seconds += time.monotonic() - began
             self._earliest = time.monotonic() + self._seconds / _SHARE
 
-    def _compare_forward(self, captured: Call, args: Any, kwargs: Any) -> Any:
+    def _compare(self, captured: UserCall, args: Any, kwargs: Any) -> object:
         self._was_ended, self._seconds = True, 0.0
         torch.clear_autocast_cache()  # so that each run casts the weights itself
-        try:
-            before = self._before = Before(self._module, args, kwargs, self._roots)
-        except Exception as error:
-            self.prevent(f"its state cannot be copied: {error}")
+        with deferred_signals():
+            try:
+                before = self._before = Before(self._module, args, kwargs, self._roots)
+            except Exception as error:
+                self.prevent(f"its state cannot be copied: {error}")
         if self.obstacle is not None:
             self._was_ended = False
             return captured(*args, **kwargs)
@@ -277,7 +278,6 @@ class Comparison:
         with deferred_signals():
             runs, found = self._run_beside(captured, before, beginning, output, args, kwargs)
             self._was_ended = not runs
-        self._before = None
         self._count_fruitless(self._num_captured > num_captured)
         if found and self._stage is not _Stage.NOISE:
             self._judge(found)
@@ -293,7 +293,7 @@ class Comparison:
                 self._on_left("parts of calls fit no captured graph, and a graph of theirs could not be captured")
 
     def _run_beside(
-        self, captured: Call, before: Before, beginning: Aliases, output: Any, args: Any, kwargs: Any
+        self, captured: UserCall, before: Before, beginning: Aliases, output: object, args: Any, kwargs: Any
     ) -> tuple[list[Run], list[Difference]]:
         """Runs from the state before the real run, which returned `output`. Then restores the state after the real run.
         Returns: the real run and the runs beside it ([] if they were ended early), and the differences between the last
@@ -323,7 +323,7 @@ class Comparison:
             if runs:
                 runs[0].restore(before.memory)
 
-    def _beside(self, captured: Call, memory: Memory) -> Iterator[tuple[Call, Aliases]]:
+    def _beside(self, captured: UserCall, memory: Memory) -> Iterator[tuple[UserCall, Aliases]]:
         """Yields the functions to run beside the module at this stage, each with stand-ins for its inputs."""
         yield (self._eager if self._stage is _Stage.CONTROL else captured), Aliases(memory)
         if self._stage is _Stage.NOISE:
@@ -350,7 +350,7 @@ class Comparison:
 
         def compare_gradients(reading: Reading) -> None:
             self._reading, self._num_without_backward = None, 0
-            with self._timed():
+            with self._timed(), deferred_signals():
                 compare_read(reading)
 
         def compare_read(reading: Reading) -> None:
@@ -397,4 +397,4 @@ class Comparison:
 
     def _reject(self, worst: Difference) -> None:
         self._has_agreed = False
-        self.finding = f"its captured graphs do not compute what the module does: {worst}, since step {self._since}"
+        self.finding = f"its captured graphs compute other results than the module: {worst}, since step {self._since}"

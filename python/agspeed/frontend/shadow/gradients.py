@@ -11,12 +11,15 @@ Follows torch.autograd.graph.Node (`register_hook`, `register_prehook`). Threads
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from agspeed.torch_compat.autograd import at_end_of_backward, current_backward, number_of, will_run
 
+Key = TypeVar("Key")
+Place = int | str
+"""An output of a forward: its position, or the name of an attribute."""
 Border = tuple[Any, int]
 """A node outside the part, and the number of one of its outputs."""
 
@@ -29,14 +32,14 @@ class Passage:
         first: autograd's sequence number before the forward.
     """
 
-    def __init__(self, outputs: Mapping[int, torch.Tensor], first: int) -> None:
-        self.outputs: dict[int, Border] = {
+    def __init__(self, outputs: Mapping[Place, torch.Tensor], first: int) -> None:
+        self.outputs: dict[Place, Border] = {
             i: (out.grad_fn, out.output_nr) for i, out in outputs.items() if _is_inside(out, first)
         }
         """{index of an output that has a gradient: (its node, the number of the node's output)}."""
         self.edges: dict[Any, list[tuple[int, Border]]] = {}
         """{node inside: [(position of an edge that leads outside, its border)]}."""
-        self.inner: dict[Any, list[tuple[int, int]]] = {}
+        self.inner: dict[Any, list[tuple[int, Place]]] = {}
         """{node inside: [(position of an edge that leads to an output of the forward, index of the output)]}."""
         self.has_reentrant = False
         """True if a node runs a nested backward whose nodes are not part of this graph."""
@@ -48,7 +51,7 @@ class Passage:
         return {border for edges in self.edges.values() for _, border in edges}
 
     def _walk(self, first: int) -> None:
-        of_outputs: dict[Border, int] = {border: index for index, border in self.outputs.items()}
+        of_outputs: dict[Border, Place] = {border: index for index, border in self.outputs.items()}
         waiting = [node for node, _ in self.outputs.values()]
         while waiting:
             node = waiting.pop()
@@ -94,14 +97,14 @@ class Reading:
     """
 
     def __init__(self, passage: Passage, on_end: Callable[[Reading], None]) -> None:
-        self.taken: dict[int, torch.Tensor] = {}
+        self.taken: dict[Place, torch.Tensor] = {}
         self.given: dict[Border, torch.Tensor] = {}
         self.is_whole = not passage.has_reentrant
         self._passage, self._on_end = passage, on_end
-        self._inner: dict[int, torch.Tensor] = {}
+        self._inner: dict[Place, torch.Tensor] = {}
         self._task: int | None = None
         self._hooks = []
-        by_node: dict[Any, list[tuple[int, int]]] = {}
+        by_node: dict[Any, list[tuple[Place, int]]] = {}
         for index, (node, number) in passage.outputs.items():
             by_node.setdefault(node, []).append((index, number))
         for node, indices in by_node.items():
@@ -124,7 +127,7 @@ class Reading:
             at_end_of_backward(self._end)
         return self._task == task
 
-    def _reader_of_outputs(self, indices: list[tuple[int, int]]) -> Callable[..., None]:
+    def _reader_of_outputs(self, indices: list[tuple[Place, int]]) -> Callable[..., None]:
         def read(gradients: Sequence[torch.Tensor | None]) -> None:
             if self._begins():
                 for index, number in indices:
@@ -132,10 +135,10 @@ class Reading:
 
         return read
 
-    def _reader_of_edges(self, node: Any) -> Callable[..., None]:
+    def _reader_of_edges(self, node: object) -> Callable[..., None]:
         edges, inner = self._passage.edges.get(node, ()), self._passage.inner.get(node, ())
 
-        def read(inputs: Sequence[torch.Tensor | None], outputs: Any) -> None:
+        def read(inputs: Sequence[torch.Tensor | None], outputs: object) -> None:
             if self._begins():
                 for place, border in edges:
                     _add(self.given, border, inputs[place])
@@ -153,7 +156,7 @@ class Reading:
         self._on_end(self)
 
 
-def is_leaf(node: Any) -> bool:
+def is_leaf(node: object) -> bool:
     """Returns whether a node accumulates the gradient of a leaf (its attribute `variable`)."""
     return hasattr(node, "variable")
 
@@ -163,7 +166,7 @@ def _is_inside(output: torch.Tensor, first: int) -> bool:
     return node is not None and not is_leaf(node) and number_of(node) >= first
 
 
-def _add(sums: dict[Any, torch.Tensor], key: Any, gradient: torch.Tensor | None) -> None:
+def _add(sums: dict[Key, torch.Tensor], key: Key, gradient: torch.Tensor | None) -> None:
     if gradient is not None:
         gradient = gradient.detach()
         sums[key] = sums[key] + gradient if key in sums else gradient.clone()  # DDP and the like reduce it in place

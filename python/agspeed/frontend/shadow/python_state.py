@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from agspeed.errors import UnsupportedError
-from agspeed.frontend.user_lines import is_users
+from agspeed.regions.user_lines import is_users
 from agspeed.torch_compat.modules import SLOT
 
 _MOST_OBJECTS = 50_000

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from agspeed.errors import UnsupportedError
 from agspeed.frontend.shadow import compare
 from agspeed.frontend.shadow.aliases import Aliases, Key
 from agspeed.frontend.shadow.compare import Difference
-from agspeed.frontend.shadow.gradients import Border, Passage, is_leaf
+from agspeed.frontend.shadow.gradients import Border, Passage, Place, is_leaf
 from agspeed.frontend.shadow.memory import Changes, Memory
 from agspeed.frontend.shadow.python_state import PythonState
 from agspeed.torch_compat.modules import has_backward_hooks
@@ -43,7 +43,7 @@ class Before:
         self.memory.write({}, real.versions)
         self._random.restore()
 
-    def ended(self, aliases: Aliases, output: Any, args: Any, kwargs: Any) -> Run:
+    def ended(self, aliases: Aliases, output: object, args: Any, kwargs: Any) -> Run:
         """Returns a run that has just ended, with the state that it left."""
         python = PythonState(self._module, args, kwargs, self._roots)
         memory = self.memory
@@ -70,9 +70,9 @@ class Run:
         memory.write(self.changes, self.versions)
         self.random.restore()
 
-    def outputs(self) -> dict[Any, torch.Tensor]:
+    def outputs(self) -> dict[Place, torch.Tensor]:
         """Returns the tensors that require grad: outputs by position, attributes by name."""
-        named = [*enumerate(compare.leaves_of(self.output)), *self.python.tensors()]
+        named: list[tuple[Place, object]] = [*enumerate(compare.leaves_of(self.output)), *self.python.tensors()]
         return {place: leaf for place, leaf in named if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
 
 
@@ -81,7 +81,7 @@ def key_of(border: Border, aliases: Aliases) -> Key:
     return aliases.key(node.variable) if is_leaf(node) else border
 
 
-def gradients(run: Run, taken: dict[Any, torch.Tensor]) -> dict[Key, torch.Tensor]:
+def gradients(run: Run, taken: Mapping[Place, torch.Tensor]) -> dict[Key, torch.Tensor]:
     """Returns the gradients that leave a run's part of the autograd graph if its outputs get the gradients `taken`."""
     outputs = run.outputs()
     borders = list(Passage(outputs, run.aliases.first).borders)

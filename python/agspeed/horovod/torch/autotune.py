@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from agspeed import config, files, native
+from agspeed.config.paths import DATABASE
 from agspeed.errors import AgspeedError
 from agspeed.horovod.environment import Options, Placement
 from agspeed.log import warn_once
@@ -118,7 +119,7 @@ class Autotuner:
         }
         with contextlib.suppress(AgspeedError, RuntimeError, ValueError):
             module: Any = native.load()
-            database = module.TuningDatabase(str(Path(config.resolve().cache_dir) / "tuning.sqlite"))
+            database = module.TuningDatabase(str(Path(config.resolve().cache_dir) / DATABASE))
             if database.is_usable:
                 self._database = database
                 known = database.find(self._key, int(time.time()))

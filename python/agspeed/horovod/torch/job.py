@@ -79,7 +79,7 @@ def init(comm: Any = None) -> None:
     if _job is not None:
         return
     where, options = _placement(), environment.options()
-    if comm is not None and not _is_everybody(comm, where.size):
+    if comm is not None and not _is_whole_job(comm, where.size):
         raise UserError(
             f"init(comm={comm!r}): only all {where.size} ranks make a job here; start as many as you need, or use "
             "process_sets for parts of them."
@@ -131,7 +131,7 @@ def shutdown() -> None:
     job.group.stop_timeline()
 
 
-def _is_everybody(comm: Any, size: int) -> bool:
+def _is_whole_job(comm: Any, size: int) -> bool:
     if isinstance(comm, Sequence):
         return sorted(comm) == list(range(size)) or len(comm) == 0
     return getattr(comm, "Get_size", lambda: -1)() == size
@@ -157,7 +157,7 @@ def _find_store(where: environment.Placement) -> Any:
         elif where.size == 1:
             _store = distributed.HashStore()
         else:
-            address, port = environment.meeting_point(where)
+            address, port = environment.rendezvous_address(where)
             url = f"tcp://{address}:{port}"
             if {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys():
                 url = "env://"  # torchrun may have made the store already

@@ -66,7 +66,9 @@ def wrap(optimizer: torch.optim.Optimizer, before: type[Wrapped], names: Paramet
     The object shares the optimizer's attributes. Raises: UserError for an optimizer that is wrapped already.
     """
     if isinstance(optimizer, Wrapped):
-        raise UserError("this optimizer is what hvd.DistributedOptimizer() returned: wrap the one it was made of.")
+        raise UserError(
+            "this optimizer was returned by hvd.DistributedOptimizer(): wrap the optimizer that it was made from."
+        )
     made_class: Any = type(type(optimizer).__name__, (before, type(optimizer)), {})
     made = made_class.__new__(made_class)
     attributes = {name: value for name, value in vars(optimizer).items() if name not in (*_SHARED, *_PATCHED)}

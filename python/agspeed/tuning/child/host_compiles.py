@@ -16,13 +16,13 @@ import hashlib
 import json
 import os
 import time
-from typing import Any
 
 from agspeed.backends import CompileOptions
-from agspeed.distributed.greetings import Household
+from agspeed.distributed.announcements import HostGroup
 from agspeed.log import logger
 from agspeed.private_folder import PrivateFolder
 from agspeed.tuning.child import answers
+from agspeed.tuning.child.answers import Answer
 
 _START_S = 5.0
 """How long the other ranks wait for the lowest rank to begin."""
@@ -33,9 +33,9 @@ _MOST_BYTES = 1 << 20
 class HostCompiles:
     """One session's part in the shared compiles of its host."""
 
-    def __init__(self, household: Household) -> None:
-        self.is_first = household.is_first
-        self._name = hashlib.sha256(household.token.encode()).hexdigest()[:16]
+    def __init__(self, host_group: HostGroup) -> None:
+        self.is_first = host_group.is_first
+        self._name = hashlib.sha256(host_group.token.encode()).hexdigest()[:16]
         self._folder: PrivateFolder | None = None
         self._claims: list[Claim] = []
 
@@ -81,7 +81,7 @@ class Claim:
         """True if this rank compiles. It must then call `tell`."""
         return self._held >= 0
 
-    def look(self) -> dict[str, Any] | None:
+    def look(self) -> Answer | None:
         """Returns the answer of the rank that compiles; None while there is none. This call may make this rank the one
         that compiles: check `is_mine` afterwards."""
         if self.is_mine or (answer := self._found()) is not None:
@@ -92,7 +92,7 @@ class Claim:
             return answer
         return None
 
-    def tell(self, answer: dict[str, Any]) -> None:
+    def tell(self, answer: Answer) -> None:
         """Publishes this rank's answer to the other ranks and releases the lock."""
         try:
             self._folder.write(self._answer, json.dumps(answer).encode())
@@ -106,7 +106,7 @@ class Claim:
             os.close(self._held)
             self._held = -1
 
-    def _found(self) -> dict[str, Any] | None:
+    def _found(self) -> Answer | None:
         try:
             content = self._folder.read(self._answer, _MOST_BYTES)
         except OSError:

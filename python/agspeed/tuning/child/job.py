@@ -23,10 +23,11 @@ from torch import fx
 from agspeed.backends.ambient import AmbientModes
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.read import example_inputs, rebuild
+from agspeed.regions.proof import Proof
+from agspeed.regions.sizes import InputSizes
+from agspeed.reporting.parts import Json
 from agspeed.tuning.build import BuildableRegion
 from agspeed.tuning.child.operator_homes import Homes, find_homes, load_homes
-from agspeed.tuning.gate.sizes import InputSizes
-from agspeed.tuning.proof import Proof
 
 
 @dataclass
@@ -56,7 +57,7 @@ def write_region(region: BuildableRegion, folder: Path) -> BinaryIO:
         return open(f"/proc/self/fd/{file.fileno()}", "rb")
 
 
-def _content(region: BuildableRegion, spec: GraphSpec, homes: Homes) -> dict[str, Any]:
+def _content(region: BuildableRegion, spec: GraphSpec, homes: Homes) -> Json:
     header = {"graph": json.loads(spec.to_json()), "homes": asdict(homes), "modes": _modes_to_json(region.modes)}
     header |= {"where": region.where, "other_sizes": region.other_sizes}
     is_parameter = [isinstance(value, torch.nn.Parameter) for value in region.sample or []]
@@ -89,13 +90,13 @@ def read_region(file: BinaryIO) -> RebuiltRegion:
     return RebuiltRegion(gm, example_inputs(gm), modes, sample, header["other_sizes"], header["where"], proofs={})
 
 
-def _as_it_was(value: Any, is_parameter: bool, needs_grad: bool) -> Any:
-    if is_parameter:
-        return torch.nn.Parameter(value, requires_grad=needs_grad)
-    return value.requires_grad_(needs_grad) if isinstance(value, torch.Tensor) else value
+def _as_it_was(value: object, is_parameter: bool, needs_grad: bool) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return torch.nn.Parameter(value, requires_grad=needs_grad) if is_parameter else value.requires_grad_(needs_grad)
 
 
-def _modes_to_json(modes: AmbientModes) -> dict[str, Any]:
+def _modes_to_json(modes: AmbientModes) -> Json:
     return {
         "grad_enabled": modes.grad_enabled,
         "inference_mode": modes.inference_mode,
@@ -105,7 +106,7 @@ def _modes_to_json(modes: AmbientModes) -> dict[str, Any]:
     }
 
 
-def _modes_from_json(value: dict[str, Any]) -> AmbientModes:
+def _modes_from_json(value: Json) -> AmbientModes:
     return AmbientModes(
         grad_enabled=value["grad_enabled"],
         inference_mode=value["inference_mode"],

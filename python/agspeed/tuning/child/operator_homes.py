@@ -54,7 +54,7 @@ def load_homes(homes: Homes) -> None:
     sys.path[:] = homes.search_path
     for library in homes.libraries:
         try:
-            torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+            torch.ops.load_library(library)
         except OSError as error:  # the graph may not need it
             logger.debug("%s could not be loaded: %s", library, error)
     for module in homes.modules:

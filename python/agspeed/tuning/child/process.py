@@ -25,7 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from agspeed import config
 from agspeed.backends import CompileOptions
@@ -33,6 +33,7 @@ from agspeed.log import logger
 from agspeed.private_folder import PrivateFolder
 from agspeed.torch_compat import compiler_cache
 from agspeed.tuning.child import answers
+from agspeed.tuning.child.answers import Answer
 from agspeed.tuning.child.child_log import ChildLog
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -60,7 +61,7 @@ class Job:
     """See `write_region`; open until the job is done."""
     options: CompileOptions
     timeout_s: float = DEFAULT_TIMEOUT_S
-    answer: dict[str, Any] | None = None
+    answer: Answer | None = None
     started: float | None = field(default=None, repr=False)
 
     @property

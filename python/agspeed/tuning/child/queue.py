@@ -17,7 +17,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from torch import fx
 
@@ -28,11 +28,13 @@ from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.log import logger, warn_once
 from agspeed.private_folder import sweep
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.proof import Proof
+from agspeed.regions.region import Region
+from agspeed.regions.state import State
 from agspeed.tuning.child.host_compiles import Claim, HostCompiles
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
-from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.proof import Proof
 
 _FIRST_COMPILE_S, _NODE_S = 15.0, 0.3
 """A high estimate of the seconds that a candidate takes to compile on one core: per graph, and per node of it."""
@@ -45,7 +47,7 @@ class Batch:
     """Jobs that were started together; `name` is the plan that needs them."""
 
     name: str
-    jobs: list[tuple[Any, Job]]
+    jobs: list[tuple[Region, Job]]
 
     @property
     def done(self) -> bool:
@@ -54,7 +56,8 @@ class Batch:
     @property
     def seconds(self) -> float:
         """The seconds that the child spent compiling."""
-        return sum(float((job.answer or {}).get("compile_seconds", 0.0)) for _, job in self.jobs)
+        answers = [job.answer for _, job in self.jobs if job.answer is not None]
+        return sum(answer.get("compile_seconds", 0.0) for answer in answers)
 
 
 class CompileQueue:
@@ -89,7 +92,7 @@ class CompileQueue:
             self._child.set_level("raised")
             self._child.start()
 
-    def start(self, name: str, wanted: Iterable[tuple[Any, str]], level: str) -> Batch | None:
+    def start(self, name: str, wanted: Iterable[tuple[Region, str]], level: str) -> Batch | None:
         """Starts compiling each region with its candidate at `level` (see `Child.set_level`).
 
         Skips regions that have an outcome or that the child has finished. A region that the child cannot take gets its
@@ -112,7 +115,7 @@ class CompileQueue:
         self._look_around()
         return batch
 
-    def lacks(self, region: Any, name: str) -> bool:
+    def lacks(self, region: Region, name: str) -> bool:
         """Returns True if candidate `name` has neither an outcome nor a successful child's answer for `region`."""
         return name not in region.outcomes and (region.index, name) not in self._passed
 
@@ -146,7 +149,7 @@ class CompileQueue:
         """Ends all unfinished jobs: their regions fail with `reason`."""
         for batch in self._batches:
             for region, job in batch.jobs:
-                job.answer = job.answer or {"state": "failed", "reason": reason}
+                job.answer = job.answer or {"state": State.FAILED, "reason": reason}
                 self._take_answer(region, job)
         self.close()
 
@@ -163,11 +166,11 @@ class CompileQueue:
             file.close()
         self._files.clear()
 
-    def _make_job(self, region: Any, name: str) -> Job | None:
+    def _make_job(self, region: Region, name: str) -> Job | None:
         """Returns a job for the child; None if the region got its outcome or is to be compiled in this process."""
         reason = candidate(name).unavailable() or candidate(name).skip_reason(region.gm, self._options())
         if reason is not None:
-            region.outcomes[name] = Outcome(name, "skipped", reason)
+            region.outcomes[name] = Outcome(name, State.SKIPPED, reason)
             return None
         if (reason := _why_no_child(region)) is not None:
             self._stay_here(region, name, f"no process beside this one may try it: {reason}")
@@ -184,7 +187,7 @@ class CompileQueue:
             what = "there is no room to hand the graph to a child process"
             if not isinstance(error, OSError | RuntimeError):
                 what = "handing the graph to a child process failed"
-            region.outcomes[name] = Outcome(name, "failed", f"{what}: {type(error).__name__}: {error}")
+            region.outcomes[name] = Outcome(name, State.FAILED, f"{what}: {type(error).__name__}: {error}")
         return None
 
     def _look_around(self) -> None:
@@ -203,13 +206,13 @@ class CompileQueue:
                 if claim.is_mine:
                     claim.tell(job.answer)
 
-    def _stay_here(self, region: Any, name: str, reason: str) -> None:
+    def _stay_here(self, region: Region, name: str, reason: str) -> None:
         """Handles a region that cannot go to the child for `reason`: this process compiles it if that is expected to
         fit the budget; otherwise the candidate is skipped."""
         graphs = [part.graph for part in region.gm.modules() if isinstance(part, fx.GraphModule)]
         seconds = _FIRST_COMPILE_S + _NODE_S * sum(len(graph.nodes) for graph in graphs)
         if seconds > self._seconds_here:
-            region.outcomes[name] = Outcome(name, "skipped", reason)
+            region.outcomes[name] = Outcome(name, State.SKIPPED, reason)
             return
         self._passed.add((region.index, name))
         warn_once(
@@ -218,23 +221,24 @@ class CompileQueue:
             f"about {seconds:.0f} s: {reason}",
         )
 
-    def _take_answer(self, region: Any, job: Job) -> None:
-        answer, name = job.answer or {}, job.candidate
+    def _take_answer(self, region: Region, job: Job) -> None:
+        answer, name = job.answer, job.candidate
+        assert answer is not None  # the job is done
         vector_isa.adopt(answer.get("vector_isa", {}))
-        if answer.get("state") != "ready":
-            region.outcomes[name] = Outcome(name, answer["state"], answer["reason"], gate=answer.get("gate", {}))
+        if answer["state"] != State.READY:
+            region.outcomes[name] = Outcome(name, State(answer["state"]), answer["reason"], gate=answer.get("gate", {}))
         elif twin := _same_code(region, name, answer.get("code_digest")):
-            region.outcomes[name] = Outcome(name, "skipped", f"generates the same code as {twin}")
+            region.outcomes[name] = Outcome(name, State.SKIPPED, f"generates the same code as {twin}")
         else:
             self._passed.add((region.index, name))
-            if answer.get("proof") is not None:
-                region.proofs[name] = Proof.from_json(answer["proof"])
+            if (proof := answer.get("proof")) is not None:
+                region.proofs[name] = Proof.from_json(proof)
             for twin in answer.get("twins", ()):
                 if self.lacks(region, twin):
-                    region.outcomes[twin] = Outcome(twin, "skipped", f"generates the same code as {name}")
+                    region.outcomes[twin] = Outcome(twin, State.SKIPPED, f"generates the same code as {name}")
 
 
-def _why_no_child(region: Any) -> str | None:
+def _why_no_child(region: Region) -> str | None:
     """Returns why the region's device has no room for a second process, or None."""
     tensors = list(tensors_in(region.sample or region.example_inputs))
     accelerator = accelerator_of(home_of(tensors))
@@ -243,7 +247,7 @@ def _why_no_child(region: Any) -> str | None:
     return accelerator.why_no_child(_COPIES * sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
-def _same_code(region: Any, name: str, digest: str | None) -> str | None:
+def _same_code(region: Region, name: str, digest: str | None) -> str | None:
     """Returns another candidate that has already generated the same code for this region, or None."""
     if digest is None:
         return None

@@ -26,9 +26,13 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from agspeed.reporting.parts import Json
+    from agspeed.tuning.child.answers import Answer
 
 _NUM_TRIALS = 3
 _MAX_JOB_BYTES = 1 << 16
@@ -52,7 +56,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _jobs() -> Iterator[dict[str, Any]]:
+def _jobs() -> Iterator[Json]:
     """Yields jobs as they arrive, until the training process ends. "region" is the job's file, open until the next."""
     with socket.socket(fileno=0) as training:
         while True:
@@ -90,7 +94,7 @@ def _go_first_when_memory_ends() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
-def _run_safely(job: dict[str, Any]) -> dict[str, Any]:
+def _run_safely(job: Json) -> Answer:
     """Like `_run`, but returns an error outside the candidate as a failed answer."""
     try:
         return _run(job)
@@ -114,15 +118,15 @@ def _prepare() -> None:
             inductor.pick_vector_isa()
 
 
-def _run(job: dict[str, Any]) -> dict[str, Any]:
+def _run(job: Json) -> Answer:
     import torch
 
     from agspeed.backends import CompileOptions, vector_isa
     from agspeed.devices.accelerator import accelerator_of
     from agspeed.devices.placement import home_of, tensors_in
+    from agspeed.regions.proof import Proof
     from agspeed.tuning.build import build
     from agspeed.tuning.child.job import read_region
-    from agspeed.tuning.proof import Proof
 
     options = CompileOptions(**job["options"])
     torch.set_num_threads(options.num_threads)
@@ -148,7 +152,7 @@ def _run(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _send(answers: TextIO, message: dict[str, Any]) -> None:
+def _send(answers: TextIO, message: Mapping[str, object]) -> None:
     answers.write(json.dumps(message) + "\n")
     answers.flush()
 

@@ -23,12 +23,13 @@ from torch import fx
 
 from agspeed.devices.random_state import RandomState, devices_of
 from agspeed.log import logger
+from agspeed.regions.layouts import Layouts
+from agspeed.reporting.parts import Json
 from agspeed.tuning.gate.compare import Deviation, TensorError, compare, compare_exactly, deviation
 from agspeed.tuning.gate.extremes import extremes_problem
-from agspeed.tuning.gate.facts import facts_problem, gradient_problem
+from agspeed.tuning.gate.facts import facts_problem, gradient_problem, layouts_to_mend
 from agspeed.tuning.gate.figures import readable, severity, summarize
 from agspeed.tuning.gate.inputs import InputCopies, finest_eps, nbytes, other_data
-from agspeed.tuning.gate.layouts import Layouts, layouts_to_mend
 from agspeed.tuning.gate.modes import DrawRecorder, NoReferenceError, Promoted, undisturbed
 from agspeed.tuning.gate.noise import Noisy
 from agspeed.tuning.gate.run import GRADIENT, Region, Run, Tangents, execute, make_tangents, promoted
@@ -66,13 +67,13 @@ class Verdict:
     forward: tuple[TensorError, ...] = ()
     gradients: tuple[TensorError, ...] = ()
     layouts: Layouts = field(default_factory=dict)
-    """Layouts that would give the outputs eager's strides, if strides are the only difference (`gate.layouts`)."""
+    """Layouts that would give the outputs eager's strides, if strides are the only difference (`LaidOut`)."""
 
     @property
     def accepted(self) -> bool:
         return self.outcome == "passed"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The report's "gate" object."""
         return {
             "verdict": self.outcome,
@@ -84,7 +85,7 @@ class Verdict:
         }
 
 
-def check(candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy = Policy()) -> Verdict:
+def check(candidate: Region, reference: Region, inputs: Sequence[object], policy: Policy = Policy()) -> Verdict:
     """Decides whether `candidate` may replace `reference`.
 
     Args:
@@ -122,7 +123,7 @@ class _NotRunError(Exception):
 class _Judge:
     """One check: runs, compares, and keeps the errors found."""
 
-    def __init__(self, candidate: Region, reference: Region, inputs: Sequence[Any], policy: Policy) -> None:
+    def __init__(self, candidate: Region, reference: Region, inputs: Sequence[object], policy: Policy) -> None:
         self._candidate = candidate
         self._graph = reference if isinstance(reference, fx.GraphModule) else None
         # Calling the GraphModule itself would print a traceback if the graph raises, which it may on float64 inputs.
@@ -178,7 +179,7 @@ class _Judge:
         recorder = DrawRecorder(self._devices)
         self._tangents: list[Tangents] = []
 
-        def tangents(results: Sequence[Any]) -> Sequence[Tangents]:
+        def tangents(results: Sequence[object]) -> Sequence[Tangents]:
             self._random_after = RandomState(self._devices)
             if self._policy.gradients:
                 self._tangents = make_tangents(results, self._policy.seed)
@@ -213,7 +214,7 @@ class _Judge:
     def _run_candidate(self, turn: int, between: Callable[[], None] | None = None) -> Run:
         chosen = self._tangents[turn : turn + 1]
 
-        def tangents(results: Sequence[Any]) -> Sequence[Tangents]:
+        def tangents(results: Sequence[object]) -> Sequence[Tangents]:
             return chosen if all(_is_differentiable(results, index) for one in chosen for index in one) else ()
 
         self._random.restore()
@@ -379,7 +380,7 @@ def _mutation_problem(mine: Run, theirs: Run) -> str | None:
     return f"it does not change input {missing[0]}, which eager changes" if missing else None
 
 
-def _runs(region: Region, data: Sequence[Any]) -> bool:
+def _runs(region: Region, data: Sequence[object]) -> bool:
     try:
         region(*InputCopies(data).values)
     except Exception:

@@ -153,7 +153,7 @@ class _Yard:
         """Returns text that explains a bound. value: the yardstick's figure; own: eager's own."""
         if value <= own or not self._noise:
             return f"{factor:.0f} times eager's error and a step of the result"
-        runs = f"what rounding shows in {len(self._noise)} runs of the reference"
+        runs = f"the rounding error of {len(self._noise)} runs of the reference"
         return f"{factor:.0f} times {runs}" + (", zero but for cancellation" if factor == FACTOR_BELOW_NOISE else "")
 
 

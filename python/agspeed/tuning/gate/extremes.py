@@ -173,7 +173,7 @@ _PRODUCTS = {aten.mm.default: 0, aten.bmm.default: 0, aten.addmm.default: 1, ate
 _SUMS = (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim)
 
 
-class _Reversed(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Reversed(TorchDispatchMode):
     """Adds the terms of sums and matrix products in reverse order."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

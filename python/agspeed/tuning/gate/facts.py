@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 
+from agspeed.regions.layouts import Layouts
 from agspeed.tuning.gate.inputs import InputCopies
 
 
@@ -69,7 +69,20 @@ def _shown(facts: Facts) -> str:
     return "nothing" if facts.alias is None else f"{facts.alias} at offset {facts.offset}"
 
 
-def facts_of(value: Any, index: int, results: Sequence[Any], copies: InputCopies) -> Facts:
+def layouts_to_mend(mine: Sequence[Facts], theirs: Sequence[Facts]) -> Layouts:
+    """Returns eager's layouts of the outputs that differ only in layout; {} if there is any other difference."""
+    found: Layouts = {}
+    for index, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+        if a == b:
+            continue
+        layout = _layout(b) if a.alias is None else None
+        if layout is None or replace(a, stride=b.stride) != b:
+            return {}
+        found[index] = layout
+    return found if len(mine) == len(theirs) else {}
+
+
+def facts_of(value: object, index: int, results: Sequence[object], copies: InputCopies) -> Facts:
     if not isinstance(value, torch.Tensor):
         return Facts(repr(value))
     alias, offset = _alias(value, index, results, copies)
@@ -80,7 +93,7 @@ def facts_of(value: Any, index: int, results: Sequence[Any], copies: InputCopies
     )
 
 
-def _alias(value: torch.Tensor, index: int, results: Sequence[Any], copies: InputCopies) -> tuple[str | None, int]:
+def _alias(value: torch.Tensor, index: int, results: Sequence[object], copies: InputCopies) -> tuple[str | None, int]:
     pointer = value.untyped_storage().data_ptr()
     source = copies.storage_of(value)
     if source is not None:
@@ -89,3 +102,15 @@ def _alias(value: torch.Tensor, index: int, results: Sequence[Any], copies: Inpu
         if pointer and isinstance(other, torch.Tensor) and other.untyped_storage().data_ptr() == pointer:
             return f"output {earlier}", int(value.storage_offset() - other.storage_offset())
     return None, 0
+
+
+def _layout(facts: Facts) -> list[int] | None:
+    """Returns the order of dimensions of a tensor without gaps or overlaps; None for other tensors."""
+    strides: Mapping[int, int] = dict(zip((d for d, n in enumerate(facts.shape) if n > 1), facts.stride, strict=False))
+    long = sorted(strides, key=lambda dim: -strides[dim])
+    expected = 1
+    for dim in reversed(long):
+        if strides[dim] != expected:
+            return None
+        expected *= facts.shape[dim]
+    return [*(dim for dim in range(len(facts.shape)) if dim not in strides), *long]

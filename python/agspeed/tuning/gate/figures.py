@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
 
+from agspeed.reporting.parts import Json
 from agspeed.tuning.gate.compare import TensorError
 
 
@@ -18,7 +18,7 @@ def severity(error: TensorError) -> tuple[bool, float]:
 _FIGURES = ("max", "rms", "eager_max", "eager_rms", "allowed_max", "allowed_rms")
 
 
-def summarize(errors: Sequence[TensorError]) -> dict[str, Any] | None:
+def summarize(errors: Sequence[TensorError]) -> Json | None:
     """Returns the worst error of a group in the report's form; None for an empty group."""
     if not errors:
         return None

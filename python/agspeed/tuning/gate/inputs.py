@@ -39,7 +39,7 @@ class InputCopies:
         self._change = change
         self._promote = promote
         self._memory: dict[int, tuple[torch.Tensor, int]] = {}
-        self._by_identity: dict[int, Any] = {}
+        self._by_identity: dict[int, tuple[torch.Tensor | None, torch.Tensor]] = {}
         self._shared = _shared_storages(inputs)
         self.leaves: list[torch.Tensor | None] = []
         self.values: list[Any] = []
@@ -88,7 +88,7 @@ class InputCopies:
 
     def _copy(self, value: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor]:
         if id(value) in self._by_identity:
-            return self._by_identity[id(value)]  # type: ignore[no-any-return]
+            return self._by_identity[id(value)]
         flat, low = self._memory[_storage(value)]
         with torch.no_grad():
             copy = torch.empty(0, dtype=flat.dtype, device=flat.device)
@@ -113,7 +113,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(_bits(a.to_dense()), _bits(b.to_dense()))
 
 
-def nbytes(values: Sequence[Any]) -> int:
+def nbytes(values: Sequence[object]) -> int:
     """Returns the bytes of the distinct tensors in `values`."""
     tensors = {id(value): value for value in values if isinstance(value, torch.Tensor)}
     return sum(_extent(tensor) * tensor.itemsize for tensor in tensors.values())
@@ -127,7 +127,7 @@ def other_data(flat: torch.Tensor, like: torch.Tensor, generator: torch.Generato
     return flat * (torch.rand(flat.shape, generator=generator) + 0.5).to(device=flat.device, dtype=flat.dtype)
 
 
-def finest_eps(inputs: Sequence[Any]) -> float:
+def finest_eps(inputs: Sequence[object]) -> float:
     """Returns eps of the most precise floating point type among the inputs."""
     kinds = {value.dtype for value in inputs if isinstance(value, torch.Tensor)}
     return min((torch.finfo(kind).eps for kind in kinds if kind.is_floating_point or kind.is_complex), default=0.0)
@@ -153,7 +153,7 @@ def _extent(tensor: torch.Tensor) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _shared_storages(inputs: Sequence[Any]) -> set[int]:
+def _shared_storages(inputs: Sequence[object]) -> set[int]:
     distinct = {id(value): value for value in inputs if isinstance(value, torch.Tensor)}
     keys = [_storage(value) for value in distinct.values()]
     return {key for key in keys if keys.count(key) > 1}

@@ -59,7 +59,7 @@ class NoReferenceError(Exception):
     """The graph cannot be run in float64; the message says why."""
 
 
-class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class DrawRecorder(TorchDispatchMode):
     """Records random operators and allocated bytes of an eager run. Raises: NoReferenceError for higher-order
     operators, because it cannot see the random numbers that their bodies draw."""
 
@@ -90,7 +90,7 @@ class DrawRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class Promoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Promoted(TorchDispatchMode):
     """Runs a graph in float64, on promoted inputs; see the module docstring."""
 
     def __init__(self, draws: Sequence[Draw]) -> None:

@@ -144,7 +144,7 @@ _JUMPS = (
 _REACH = 1024
 
 
-class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Noisy(TorchDispatchMode):
     """Changes every floating point result as much as rounding may; see the module docstring."""
 
     def __init__(self, eps: float, seed: int) -> None:
@@ -197,7 +197,7 @@ class Noisy(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 return tensor * steps.mul_(self._eps).add_(1)
             own = tensor if is_own else tensor.clone()
             flat = own.as_strided((own.numel(),), (1,))
-            for block in flat.split(_BLOCK):  # type: ignore[no-untyped-call]
+            for block in flat.split(_BLOCK):
                 block.mul_(self._signs(block).to(block.dtype).mul_(self._eps).add_(1))
             return own
 

@@ -57,10 +57,10 @@ class Run:
 def execute(
     region: Region,
     copies: InputCopies,
-    tangents: Sequence[Tangents] | Callable[[Sequence[Any]], Sequence[Tangents]] = (),
+    tangents: Sequence[Tangents] | Callable[[Sequence[object]], Sequence[Tangents]] = (),
     *,
     between: Callable[[], None] | None = None,
-    modes: Sequence[contextlib.AbstractContextManager[Any]] = (),
+    modes: Sequence[contextlib.AbstractContextManager[object]] = (),
 ) -> Run:
     """Runs `region` forward once and backward once per set of tangents.
 
@@ -92,7 +92,7 @@ def execute(
 
 
 @contextlib.contextmanager
-def _entered(modes: Sequence[contextlib.AbstractContextManager[Any]]) -> Iterator[None]:
+def _entered(modes: Sequence[contextlib.AbstractContextManager[object]]) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for mode in modes:
             stack.enter_context(mode)

@@ -11,14 +11,16 @@ from __future__ import annotations
 import os
 import re
 import sysconfig
+import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
+from agspeed.backends.base import Runner
 from agspeed.torch_compat.graphs import node_index
 
 PACKAGE = str(Path(__file__).parent.parent) + os.sep
@@ -37,13 +39,25 @@ def is_users(path: str) -> bool:
     return not path.startswith(_LIBRARIES)
 
 
-def showing_user_lines(gm: fx.GraphModule) -> Callable[..., Sequence[Any]]:
+def graph_location(gm: fx.GraphModule) -> str:
+    """Returns "file.py:12" for the graph's first operator, in the user's code if possible, else for the user's call."""
+    for node in gm.graph.nodes:
+        traced = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
+        found = [(path, line) for path, line in traced if not path.startswith(PACKAGE)]
+        users = [(path, line) for path, line in found if is_users(path)]
+        for path, line in reversed(users or found):
+            return f"{path}:{line}"
+    files = ((frame.filename, frame.lineno) for frame in reversed(traceback.extract_stack()))
+    return next((f"{path}:{line}" for path, line in files if is_users(path) and not path.startswith("<")), "")
+
+
+def showing_user_lines(gm: fx.GraphModule) -> Runner:
     """Returns a function that runs `gm`. Its exceptions get the frames of the failing node's user code."""
-    forward = gm.forward
+    forward: Runner = gm.forward
 
     def run(*args: Any) -> Sequence[Any]:
         try:
-            return forward(*args)  # type: ignore[no-any-return]
+            return forward(*args)
         except Exception as error:
             raise error.with_traceback(_with_user_frames(gm, error.__traceback__)) from error.__cause__
 

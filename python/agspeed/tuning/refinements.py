@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses plan names, and proposes plans to try after the first decision.
-
-A plan's name describes it completely: "inductor" runs every region with inductor, and "inductor+r2:native" runs region
-2 with native instead. Regions are numbered in the order of capture, which is the same in every process that trains the
-same model. The part after a slash is the plan's bucket layout: "native/b1-4" (`layout_arms.py`).
+"""Proposes plans to try after the first decision.
 
 The first decision is between plans of one candidate each. If a model has several regions, `refinements` then swaps the
 candidate of one region at a time. The tuner measures these plans by the whole step, like all others, and the next round
@@ -12,17 +8,17 @@ starts from its choice. Pure functions.
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from agspeed.distributed.layouts import is_layout, layout_of, plan_of
+from agspeed.distributed.layouts import layout_of
+from agspeed.regions.plan import GRAPH_EAGER, candidate_of, candidates_of, with_swap
+from agspeed.regions.state import State
 
-EAGER = "eager"
-GRAPH_EAGER = "graph-eager"
-_CANDIDATE = r"(?:(?!\+r)[^:/\x00-\x1f\x7f]){1,100}"
-_PLAN = re.compile(rf"{_CANDIDATE}(?:\+r\d{{1,6}}:{_CANDIDATE})*")
+if TYPE_CHECKING:
+    from agspeed._native import TunerArmSnapshot
+    from agspeed.regions.region import Region
+
 _MAX_PER_ROUND = 4
 _MIN_SHARE = 0.05
 """Regions with a smaller share of the operators cannot change the step's time measurably."""
@@ -30,50 +26,16 @@ _MAX_RATIO = 1.1
 """If eager was decided on, refinements start from the best plan, unless its steps take more than this times eager's."""
 
 
-def is_plan(name: object) -> bool:
-    """Returns whether this is a valid plan name, with or without a bucket layout. Its candidates need not exist."""
-    if not isinstance(name, str) or _PLAN.fullmatch(plan_of(name)) is None:
-        return False
-    return plan_of(name) == name or is_layout(layout_of(name))
-
-
-@functools.cache
-def _parsed(plan: str) -> tuple[str, Mapping[int, str]]:
-    base, *swaps = plan_of(plan).split("+r")
-    pairs = (swap.partition(":") for swap in swaps)
-    return base, {int(index): name for index, _, name in pairs}
-
-
-def candidate_of(plan: str, region: int) -> str:
-    """Returns the candidate with which `plan` runs the region of that index."""
-    base, swaps = _parsed(plan)
-    return swaps.get(region, base)
-
-
-def candidates_of(plan: str) -> set[str]:
-    """Returns all candidates that `plan` uses."""
-    base, swaps = _parsed(plan)
-    return {base, *swaps.values()}
-
-
-def with_swap(plan: str, region: int, name: str) -> str:
-    """Returns `plan` with another candidate for one region. Equal plans always get the same name."""
-    base, swaps = _parsed(plan)
-    merged = sorted({**swaps, region: name}.items())
-    return base + "".join(f"+r{index}:{other}" for index, other in merged if other != base)
-
-
-def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[Any]) -> list[str]:
+def refinements(decided: str, arms: Iterable[TunerArmSnapshot], regions: Sequence[Region]) -> list[str]:
     """Returns plans to measure after the tuner has decided on `decided`; [] if there is nothing left to try.
 
     Args:
         arms: the tuner's arms, as in its snapshot.
-        regions: regions with `index`, `num_operators` and the `outcomes` of candidates.
     """
     measured = {
         arm["name"]: arm["ratio"]["estimate"]
         for arm in arms
-        if arm["state"] == "ready" and arm["ratio"] and not layout_of(arm["name"])
+        if arm["state"] == State.READY and arm["ratio"] and not layout_of(arm["name"])
     }
     start = decided if decided in measured else min(measured, key=lambda name: measured[name], default=None)
     if len(regions) < 2 or start is None or measured[start] > _MAX_RATIO:
@@ -89,7 +51,7 @@ def refinements(decided: str, arms: Iterable[Mapping[str, Any]], regions: list[A
     return _in_turns(by_region)[:_MAX_PER_ROUND]
 
 
-def _alternatives(region: Any, current: str, ranked: list[str]) -> list[str]:
+def _alternatives(region: Region, current: str, ranked: list[str]) -> list[str]:
     """Returns other candidates that can run the region, in the order of their own plans, with graph-eager last."""
     usable = [name for name, outcome in region.outcomes.items() if outcome.usable]
     running = current if current in usable else GRAPH_EAGER

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -28,20 +29,23 @@ from agspeed.backends.checkpointing import Repetition, repeating
 from agspeed.backends.joint import fake_inputs
 from agspeed.devices.failures import is_from_signal_handler, is_sticky
 from agspeed.errors import AgspeedError
-from agspeed.frontend.capture import graph_location
-from agspeed.frontend.effects import Before, Effects, observe
-from agspeed.frontend.graphs.kept_warnings import kept_warnings, warning_first, without_warnings
-from agspeed.frontend.shadow.run_beside import RunBeside
-from agspeed.frontend.user_lines import showing_user_lines
 from agspeed.log import warn_once
+from agspeed.regions.effects import Before, Effects, observe
+from agspeed.regions.kept_warnings import kept_warnings, warning_first, without_warnings
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.plan import EAGER, GRAPH_EAGER
+from agspeed.regions.proof import Proof
+from agspeed.regions.run_beside import RunBeside
+from agspeed.regions.sizes import other_sizes
+from agspeed.regions.user_lines import graph_location, showing_user_lines
 from agspeed.torch_compat.checkpoint import with_plain_parts
+from agspeed.torch_compat.graphs import outputs_of
 from agspeed.torch_compat.modes import _StopRecomputationError as StopRecomputation
 from agspeed.torch_compat.modes import hidden_function_modes
 from agspeed.torch_compat.shapes import FakeTensor, forget_originals, mode_of
-from agspeed.tuning.gate.sizes import other_sizes
-from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.plan import EAGER, GRAPH_EAGER
-from agspeed.tuning.proof import Proof
+
+if TYPE_CHECKING:
+    from agspeed._native import Dispatcher
 
 
 class PythonDispatcher:
@@ -99,8 +103,9 @@ class Region:
         self._eager: Runner = showing_user_lines(self.gm)
         self._target: Runner = _not_selected
         self._is_shadowed = False
-        dispatcher = native.load()
-        self.dispatcher: Any = (dispatcher.Dispatcher if dispatcher else PythonDispatcher)(_not_selected)
+        extension = native.load()
+        make = extension.Dispatcher if extension is not None else PythonDispatcher
+        self.dispatcher: Dispatcher | PythonDispatcher = make(_not_selected)
         self._point_to(self._observe)
 
     def select(self, name: str, *, observed: bool = False) -> str:
@@ -153,6 +158,11 @@ class Region:
         self.sample = None
         self.unfinished.clear()
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether other code than this object, such as Dynamo's, holds the dispatcher and may call the region."""
+        return sys.getrefcount(self.dispatcher) > 2  # this region's reference, and the argument
+
     def forget_originals(self) -> None:
         """Releases the real tensors behind the fake example inputs."""
         if (mode := mode_of(self.example_inputs)) is not None:
@@ -199,7 +209,7 @@ class Region:
         return observed
 
     def _note_call(self, args: Sequence[Any]) -> None:
-        if self.sample is None and not any(_is_symbolic_or_fake(arg) for arg in args):
+        if self.sample is None and not any(isinstance(arg, FakeTensor) for arg in args):
             self._take_sample(args)
         self.on_call(self, args)
 
@@ -333,14 +343,14 @@ def without_detached(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[tuple[int
     Returns: the graph, and for each removed output its position and the position of its source among the remaining
     outputs. Returns `gm` itself if there are no such outputs.
     """
-    outputs = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+    outputs = outputs_of(gm.graph)
     places = [place for place, value in enumerate(outputs) if _is_detached(value, outputs)]
     if not places:
         return gm, []
     kept = [value for place, value in enumerate(outputs) if place not in places]
     found = [(place, kept.index(outputs[place].args[0])) for place in places]
     graph = copy.deepcopy(gm.graph)
-    results = list(graph.output_node().args[0])  # type: ignore[arg-type]
+    results = outputs_of(graph)
     graph.output_node().args = (tuple(value for place, value in enumerate(results) if place not in places),)
     for place in places:
         if not results[place].users:
@@ -379,10 +389,6 @@ def _kept(arg: Any) -> Any:
     if isinstance(arg, torch.nn.Parameter):
         return torch.nn.Parameter(kept, requires_grad=arg.requires_grad)
     return kept.requires_grad_(arg.requires_grad)
-
-
-def _is_symbolic_or_fake(arg: Any) -> bool:
-    return isinstance(arg, FakeTensor)
 
 
 def _describe(value: Any) -> str:

@@ -10,7 +10,7 @@ from agspeed.distributed.exchange import longest_wait
 from agspeed.torch_compat.c10d import timeout_of
 
 
-class Patience:
+class StallLimit:
     """The stall limit for the ranks of a group, at most `most_s` seconds."""
 
     def __init__(self, group: Any, most_s: float = math.inf) -> None:

@@ -13,10 +13,12 @@ import re
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torch import fx
+
+from agspeed.backends.base import Runner
 
 __all__ = ["KeptWarning", "kept_warnings", "warning_first", "without_warnings"]
 
@@ -52,7 +54,7 @@ def kept_warnings(gm: fx.GraphModule) -> list[KeptWarning]:
     return found
 
 
-def warning_first(target: Callable[..., Sequence[Any]], kept: Sequence[KeptWarning]) -> Callable[..., Sequence[Any]]:
+def warning_first(target: Runner, kept: Sequence[KeptWarning]) -> Runner:
     """Returns `target` with the warnings issued before each run. Python's filters decide how often they are shown."""
     registries = {each.path: _registry(each.path) for each in kept}
 
@@ -85,5 +87,6 @@ def _registry(path: str) -> dict[Any, Any]:
     """Returns the module's registry of issued warnings, so that eager's warnings and these count as the same."""
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == path:
-            return vars(module).setdefault("__warningregistry__", {})  # type: ignore[no-any-return]
+            result: dict[Any, Any] = vars(module).setdefault("__warningregistry__", {})
+            return result
     return {}

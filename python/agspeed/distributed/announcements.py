@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greetings: how ranks describe themselves in the job's store before they meet, and how rank 0 answers.
+"""Announcements: how ranks describe themselves in the job's store before their first sync, and how rank 0 replies.
 
 Threads: the training thread, or the thread of a hook.
 """
@@ -24,7 +24,7 @@ _MOST_BACKWARDS = 1 << 48
 
 
 @dataclass(frozen=True)
-class Greeting:
+class Announcement:
     """A rank's description of itself. Ranks tune together only if all values in `must_agree` are equal."""
 
     who: str
@@ -34,7 +34,7 @@ class Greeting:
     home: str
     """The rank's host and cache. Ranks that share both compile once. Other ranks read only a digest of it."""
     nonce: str = dataclasses.field(default_factory=lambda: secrets.token_hex(8))
-    """A random text. An announcement that repeats it was written after this greeting."""
+    """A random text. A reply that repeats it was written after this announcement."""
 
     def to_json(self) -> dict[str, Any]:
         mappings = {name: _plain(values) for name, values in asdict(self).items() if isinstance(values, Mapping)}
@@ -42,13 +42,13 @@ class Greeting:
         return {"who": plain(self.who, _MOST_LETTERS), **mappings, "home": home, "nonce": self.nonce}
 
     @staticmethod
-    def parse(found: Any) -> Greeting:
+    def parse(found: Any) -> Announcement:
         """Raises: ValueError, TypeError or KeyError for anything that `to_json` does not return."""
         must_agree, may_differ = (
             mapping(found[name], _MOST_ROWS, _MOST_LETTERS) for name in ("must_agree", "may_differ")
         )
         home, nonce = (text(found[name], 16, _HEX) for name in ("home", "nonce"))
-        return Greeting(text(found["who"], _MOST_LETTERS), must_agree, may_differ, home, nonce)
+        return Announcement(text(found["who"], _MOST_LETTERS), must_agree, may_differ, home, nonce)
 
 
 def _plain(values: Mapping[str, str]) -> dict[str, str]:
@@ -56,15 +56,15 @@ def _plain(values: Mapping[str, str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Announcement:
-    """Rank 0's answer to all ranks, once it has their greetings."""
+class Reply:
+    """Rank 0's reply to all ranks, once it has their announcements."""
 
     backward: int
     """The number of the first backward in which it holds."""
     names: list[str]
     homes: list[str]
     nonces: list[str]
-    """`homes` and `nonces` come from the greetings, by rank; "" for ranks without a greeting."""
+    """`homes` and `nonces` come from the announcements, by rank; "" for ranks without an announcement."""
     token: str
     """A random text that belongs to these ranks and this model alone."""
     refused: str | None
@@ -72,25 +72,25 @@ class Announcement:
 
     @staticmethod
     def made(
-        backward: int, greetings: Sequence[Greeting | None], names: list[str], refused: str | None
-    ) -> Announcement:
-        homes = [greeting.home if greeting else "" for greeting in greetings]
-        nonces = [greeting.nonce if greeting else "" for greeting in greetings]
+        backward: int, announcements: Sequence[Announcement | None], names: list[str], refused: str | None
+    ) -> Reply:
+        homes = [each.home if each else "" for each in announcements]
+        nonces = [each.nonce if each else "" for each in announcements]
         refused = None if refused is None else plain(refused, 3 * _MOST_LETTERS)
-        return Announcement(backward, names, homes, nonces, secrets.token_hex(8), refused)
+        return Reply(backward, names, homes, nonces, secrets.token_hex(8), refused)
 
     @staticmethod
-    def parse(found: Any, num_ranks: int) -> Announcement:
-        """Raises: ValueError, TypeError or KeyError for anything but an announcement to `num_ranks` ranks."""
+    def parse(found: Any, num_ranks: int) -> Reply:
+        """Raises: ValueError, TypeError or KeyError for anything but a reply to `num_ranks` ranks."""
         homes, nonces = (texts(found[name], num_ranks, 16, f"({_HEX})?") for name in ("homes", "nonces"))
         refused = None if found["refused"] is None else text(found["refused"], 3 * _MOST_LETTERS)
         names = texts(found["names"], num_ranks, _MOST_LETTERS)
         token = text(found["token"], 16, _HEX)
-        return Announcement(count(found["backward"], _MOST_BACKWARDS), names, homes, nonces, token, refused)
+        return Reply(count(found["backward"], _MOST_BACKWARDS), names, homes, nonces, token, refused)
 
 
-class News:
-    """Carries rank 0's announcement in one backward, so that all ranks act on it in the next one.
+class ReplySlot:
+    """The store's entry for rank 0's reply. It carries the reply in one backward, and all ranks act on it in the next.
 
     Rank 0 writes it before its gradients leave, so every rank finds it at the beginning of the next backward. A slow
     rank may find it in the same backward already. It then acts on it in the next one, too.
@@ -98,45 +98,45 @@ class News:
 
     def __init__(self, room: Room, num_ranks: int) -> None:
         self._room = room
-        self._parse = functools.partial(Announcement.parse, num_ranks=num_ranks)
-        self._found: Announcement | None = None
+        self._parse = functools.partial(Reply.parse, num_ranks=num_ranks)
+        self._found: Reply | None = None
 
-    def announce(self, news: Announcement) -> None:
-        self._found = news
-        self._room.put("news", asdict(news))
+    def put(self, reply: Reply) -> None:
+        self._found = reply
+        self._room.put("reply", asdict(reply))
 
-    def of_backward(self, backward: int) -> Announcement | None:
-        """Returns the announcement if it holds in the backward that begins, else None.
+    def of_backward(self, backward: int) -> Reply | None:
+        """Returns the reply if it holds in the backward that begins, else None.
 
         `is_looked_at` says which backwards poll the store.
         """
         if self._found is None and is_looked_at(backward - 1):
-            self._found = self._room.find("news", self._parse)
+            self._found = self._room.find("reply", self._parse)
         return self._found if self._found is not None and self._found.backward <= backward else None
 
 
-def judged(greetings: Sequence[Greeting | None]) -> tuple[list[str], str | None]:
+def judged(announcements: Sequence[Announcement | None]) -> tuple[list[str], str | None]:
     """Returns the ranks' names, and why the ranks cannot tune together (None if they can)."""
-    silent = [rank for rank, greeting in enumerate(greetings) if greeting is None]
-    names = [greeting.who if greeting else f"rank {rank}" for rank, greeting in enumerate(greetings)]
-    first = greetings[0]
+    silent = [rank for rank, each in enumerate(announcements) if each is None]
+    names = [each.who if each else f"rank {rank}" for rank, each in enumerate(announcements)]
+    first = announcements[0]
     if silent or first is None:
         who = ", ".join(names[rank] for rank in silent)
         return names, f"{who}: no agspeed.optimize there, or AGSPEED_DISABLE is set"
-    for greeting in greetings:
-        assert greeting is not None
+    for announcement in announcements:
+        assert announcement is not None
         for field, value in first.must_agree.items():
-            if greeting.must_agree.get(field) != value:
-                there = greeting.must_agree.get(field)
-                return names, f"{greeting.who} has another {field} than {first.who}: {there} and {value}"
-    differing = sorted({field for other in greetings for field in _differing(first, other)})
+            if announcement.must_agree.get(field) != value:
+                there = announcement.must_agree.get(field)
+                return names, f"{announcement.who} has another {field} than {first.who}: {there} and {value}"
+    differing = sorted({field for other in announcements for field in _differing(first, other)})
     if differing:
         logger.info("ranks tune together though they differ in %s", ", ".join(differing))
     return names, None
 
 
 @dataclass(frozen=True)
-class Household:
+class HostGroup:
     """A host group: the ranks that share a host and a cache, as one of them sees it."""
 
     token: str
@@ -145,14 +145,14 @@ class Household:
     """Whether this rank is the lowest of the group."""
 
     @staticmethod
-    def of(rank: int, token: str, homes: Sequence[str]) -> Household | None:
+    def of(rank: int, token: str, homes: Sequence[str]) -> HostGroup | None:
         """Returns None if no other rank shares the rank's host and cache. homes: the homes of all ranks, by rank."""
         if homes.count(homes[rank]) == 1:
             return None
-        return Household(token, homes.index(homes[rank]) == rank)
+        return HostGroup(token, homes.index(homes[rank]) == rank)
 
 
-def _differing(first: Greeting, other: Greeting | None) -> list[str]:
+def _differing(first: Announcement, other: Announcement | None) -> list[str]:
     return [name for name, value in first.may_differ.items() if other and other.may_differ.get(name) != value]
 
 

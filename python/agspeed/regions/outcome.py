@@ -6,11 +6,16 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from agspeed.backends.base import Runner
+from agspeed.regions.state import REFUSED, State
+from agspeed.reporting.parts import Json
+
+if TYPE_CHECKING:
+    from agspeed._native import TunerArmSnapshot
 
 _MAX_REASON = 500
 """A reason shows this many characters of an exception: a candidate may write megabytes into its message."""
@@ -53,26 +58,30 @@ _PASSING = re.compile(
 
 @dataclass
 class Outcome:
-    """State of a candidate on a region, as the report shows it.
-
-    state: "ready", "skipped" (not tried, see reason), "failed" (compile or run error) or "rejected" (by the gate).
-    """
+    """The result of a candidate on a region."""
 
     candidate: str
-    state: str
+    state: State
     reason: str = ""
     runner: Runner | None = None
     compile_seconds: float = 0.0
     gate_seconds: float = 0.0
-    gate: dict[str, Any] = field(default_factory=dict)
+    gate: Json = field(default_factory=dict)
 
     @property
     def usable(self) -> bool:
-        return self.state == "ready" and self.runner is not None
+        return self.state == State.READY and self.runner is not None
 
     def fail(self, reason: str) -> None:
         """Marks a ready candidate as failed at run time."""
-        self.state, self.reason, self.runner = "failed", reason, None
+        self._lose(State.FAILED, reason)
+
+    def reject(self, reason: str) -> None:
+        """Marks a compiled candidate as not accepted by the gate."""
+        self._lose(State.REJECTED, reason)
+
+    def _lose(self, state: State, reason: str) -> None:
+        self.state, self.reason, self.runner = state, reason, None
 
 
 def may_pass(reason: str) -> bool:
@@ -82,15 +91,15 @@ def may_pass(reason: str) -> bool:
     return _PASSING.search(reason) is not None
 
 
-def first_passing(regions: Iterable[Any], arms: Iterable[Mapping[str, Any]]) -> str | None:
+def first_passing(outcomes: Iterable[Outcome], arms: Iterable[TunerArmSnapshot]) -> str | None:
     """Returns the first candidate or plan that was lost for a temporary reason, with that reason; None without one.
 
     Args:
-        regions: regions with the `outcomes` of candidates.
+        outcomes: of the candidates on all regions.
         arms: the tuner's arms, as in its snapshot; their reasons include other ranks' failures.
     """
-    out = [(o.candidate, o.reason) for region in regions for o in region.outcomes.values() if not o.usable]
-    out += [(arm["name"], arm["reason"]) for arm in arms if arm["state"] in ("failed", "rejected", "skipped")]
+    out = [(outcome.candidate, outcome.reason) for outcome in outcomes if not outcome.usable]
+    out += [(arm["name"], arm["reason"]) for arm in arms if arm["state"] in (*REFUSED, State.SKIPPED)]
     return next((f"{name} {reason}" for name, reason in out if may_pass(reason)), None)
 
 

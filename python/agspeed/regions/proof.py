@@ -8,11 +8,11 @@ region, the child's verdict holds there too, and training need not wait for a se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from agspeed.tuning.gate.layouts import LaidOut, Layouts
-from agspeed.tuning.gate.sizes import SizedRunner
-from agspeed.tuning.outcome import Outcome
+from agspeed.regions.layouts import LaidOut, Layouts
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.sizes import SizedRunner
+from agspeed.reporting.parts import Json
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Proof:
     """The fact that code with this digest passed the gate on a region's sample."""
 
     code_digest: str
-    gate: dict[str, Any]
+    gate: Json
     layouts: Layouts
     """Layouts to which its outputs must be copied (see `LaidOut`)."""
 
@@ -44,10 +44,10 @@ class Proof:
         if self.layouts and outcome.runner is not None:
             outcome.runner = LaidOut(outcome.runner, self.layouts)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         return {"code_digest": self.code_digest, "gate": self.gate, "layouts": list(self.layouts.items())}
 
     @staticmethod
-    def from_json(data: dict[str, Any]) -> Proof:
+    def from_json(data: Json) -> Proof:
         layouts = {int(output): [int(dim) for dim in layout] for output, layout in data["layouts"]}
         return Proof(str(data["code_digest"]), dict(data["gate"]), layouts)

@@ -9,12 +9,13 @@ last, with copies that increment it. Values are immutable and used on the thread
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from agspeed.backends.base import Runner
 from agspeed.devices.random_state import RandomState, devices_of
 from agspeed.torch_compat.modules import version_of
 
@@ -58,9 +59,7 @@ class Effects:
         return next((index for index, version in pairs if version_of(args[index]) != version), None)
 
 
-def observe(
-    run: Callable[..., Sequence[Any]], args: Sequence[Any], copies: Sequence[Any] | None
-) -> tuple[Sequence[Any], Effects]:
+def observe(run: Runner, args: Sequence[Any], copies: Sequence[Any] | None) -> tuple[Sequence[Any], Effects]:
     """Runs the graph eagerly on `args` and returns its outputs and effects. copies: copies of `args` from just before.
 
     Copies are needed because some operators, such as batch norm, change an input without a new version number.
