@@ -4,6 +4,8 @@
 # TORCH=2.11 does the same with that torch, in an environment and a build folder of its own (.ci/bootstrap.sh). The
 # wheel's targets take several: TORCH="2.11 2.15".
 NEWEST_TORCH := $(shell tail -n 1 .ci/torch-versions.txt | cut -d' ' -f1)
+ALL_TORCHES := $(shell grep -v '^\#' .ci/torch-versions.txt | cut -d' ' -f1)
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' python/agspeed/version.py)
 ONE_TORCH := $(if $(filter 1,$(words $(TORCH))),$(filter-out $(NEWEST_TORCH),$(TORCH)))
 BUILD := build/$(if $(ONE_TORCH),torch$(ONE_TORCH),dev)
 python_with = .venv$(addprefix -torch,$(filter-out $(NEWEST_TORCH),$(1)))/bin/python
@@ -13,12 +15,15 @@ export PYTHONPATH := $(CURDIR)/python
 export AGSPEED_BUILD_DIR := $(CURDIR)/$(BUILD)
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup setup-slurm build demo test test-fast test-smoke format lint docs wheel wheel-check gpu-archive clean
+.PHONY: help setup setup-slurm setup-ssh build build-product demo test test-fast test-smoke format lint docs pictures results \
+        sdist wheel wheel-check release gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
 	@echo "make setup-slurm  Slurm's daemons, for tests under a real srun"
-	@echo "make build      the compiler, the runtime and the _native extension"
+	@echo "make setup-ssh  sshd, for tests under a real ssh"
+	@echo "make build      the compiler, the runtime, the _native extension and the C++ tests"
+	@echo "make build-product  the same without the tests"
 	@echo "make demo       four acts in some minutes: the gain, the second start, two ranks, the report"
 	@echo "make test       every C++, lit and Python test; with TORCH=2.11 under that torch"
 	@echo "make test-fast  the tests that finish within a minute"
@@ -26,8 +31,12 @@ help:
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"
 	@echo "make format     formats C++ and Python in place"
 	@echo "make docs       build/docs: the documentation site; broken links fail"
+	@echo "make pictures   python/docs/pages/pictures: a report as pictures; needs chromium"
+	@echo "make results    benchmarks/RESULTS*.md, from the kept results in benchmarks/results"
 	@echo "make wheel      dist/*.whl with LLVM and MLIR inside, for the installed torch or for TORCH=\"2.11 2.15\""
 	@echo "make wheel-check  the wheel, tried under the oldest and the newest of its torches"
+	@echo "make sdist      dist/*.tar.gz: the sources"
+	@echo "make release    the sdist and the wheel for all releases of torch, checked by twine; uploads nothing"
 	@echo "make gpu-archive  dist/gpu-check.tar.gz: what benchmarks.gpu_check needs on a machine with a GPU"
 	@echo "make clean      removes build products, keeps .venv"
 
@@ -37,10 +46,17 @@ setup:
 setup-slurm: setup
 	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-slurm.txt
 
+setup-ssh: setup
+	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-ssh.txt
+
 build: setup
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
-demo: build
+# What Python loads: the extension with its libraries, and the NCCL plug-in.
+build-product: setup
+	@cmake --build $(BUILD) --parallel $(JOBS) --target _native ag_nccl_net
+
+demo: build-product
 	@$(PY) -m benchmarks.demo
 
 test: build
@@ -50,8 +66,7 @@ test-fast: build
 	@$(PY) .ci/run_tests.py --fast
 
 # The main paths under one torch, without the C++ tests: what must work on every release.
-test-smoke: setup
-	@cmake --build $(BUILD) --parallel $(JOBS) --target _native ag_nccl_net
+test-smoke: build-product
 	@$(PY) .ci/run_tests.py --smoke
 
 lint: setup
@@ -67,6 +82,16 @@ format: setup
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --config-file python/docs/mkdocs.yml
 
+# `python -m tests.python.docs.render_report --take FILE` replaces the report.
+pictures: setup
+	@$(PY) -m tests.python.docs.render_report
+
+results: setup
+	@$(PY) -m benchmarks.results
+
+sdist: setup
+	@$(PY) -c "from scikit_build_core.build import build_sdist; build_sdist('dist')"
+
 wheel: setup
 	@$(PY) .ci/build_wheel.py dist $(TORCH)
 	@ls -l dist/*.whl
@@ -77,6 +102,17 @@ wheel-check: wheel $(addprefix wheel-check-,$(firstword $(sort $(TORCH))) $(last
 wheel-check-%: wheel
 	@TORCH=$* .ci/bootstrap.sh
 	@$(call python_with,$*) .ci/check_wheel.py dist
+
+# TORCH="2.11 2.15" builds a wheel for fewer releases of torch.
+release: TORCH = $(ALL_TORCHES)
+release: sdist wheel .venv-release/.agspeed-requirements
+	@.venv-release/bin/python -m twine check --strict dist/agspeed-$(VERSION).tar.gz dist/agspeed-$(VERSION)-*.whl
+
+# Twine has an environment of its own, because only a release needs it.
+.venv-release/.agspeed-requirements: .ci/requirements-release.txt | setup
+	@$(PY) -m venv .venv-release
+	@.venv-release/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@cp $< $@
 
 # The machine with a GPU that the archive is tried on has torch 2.11.
 gpu-archive: setup

@@ -4,6 +4,8 @@
 # environment with pinned packages, and configures the build. It changes nothing that is already there. A run with
 # nothing to do takes about a second. `make setup` calls it. A list of packages as argument replaces the usual one.
 #
+# If CI=true, a new build treats compiler warnings as errors.
+#
 # The environment is .venv with the newest torch of .ci/torch-versions.txt, and the build is build/dev. With TORCH=2.11
 # the environment is .venv-torch2.11 with torch 2.11, and the build is build/torch2.11, beside the first ones.
 set -euo pipefail
@@ -124,7 +126,8 @@ requirements() {
 python_packages() {
   local stamp="$VENV/.agspeed-requirements"
   [[ -f "$stamp" && "$WANTED" == "$(<"$stamp")" ]] && return
-  say "installing the Python packages of $REQUIREMENTS into $VENV, with $(tail -n 2 <<<"$WANTED" | paste -sd' ')"
+  say "installing the Python packages of $REQUIREMENTS into $VENV, with $(tail -n 2 <<<"$WANTED" | paste -sd' ');" \
+      "this takes some minutes and 6 GB of disk"
   install_with_uv || pip_install -r <(echo "$WANTED")
   echo "$WANTED" >"$stamp"
 }
@@ -143,8 +146,14 @@ install_with_uv() {
 
 configure() {
   [[ -f "$BUILD/build.ninja" ]] && return
-  say "configuring $BUILD"
-  cmake --preset dev -B "$BUILD" -DPython_EXECUTABLE="$PWD/$VENV/bin/python"
+  local werror=OFF
+  [[ "${CI:-}" != true ]] || werror=ON
+  say "configuring $BUILD; its output goes to $BUILD/configure.log"
+  mkdir -p "$BUILD"
+  cmake --preset dev -B "$BUILD" -DPython_EXECUTABLE="$PWD/$VENV/bin/python" -DAG_WERROR="$werror" \
+    >"$BUILD/configure.log" 2>&1 && return
+  tail -n 40 "$BUILD/configure.log" >&2
+  fail "CMake could not configure $BUILD; the lines above are the end of $BUILD/configure.log"
 }
 
 WANTED="$(requirements)"

@@ -18,6 +18,12 @@ if(MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION 
 endif()
 
 set(AG_WARNINGS -Wall -Wextra -Wno-unused-parameter -Werror=return-type -Werror=unused-result)
+if(CMAKE_UNITY_BUILD)  # several files are compiled as one, and each is taken for a header
+  list(APPEND AG_WARNINGS -Wno-subobject-linkage)
+endif()
+if(AG_WERROR)
+  list(APPEND AG_WARNINGS -Werror)
+endif()
 
 # --- LLVM and MLIR 22 -------------------------------------------------------------------------------------------------
 if(AG_WITH_COMPILER)

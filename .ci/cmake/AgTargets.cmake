@@ -7,8 +7,16 @@
 #                                        ag_<name>_<torch>; agspeed::name is the one for the default torch
 #   ag_test(name SRCS ... DEPS ... [LABELS ...])  GoogleTest binary registered with CTest
 #   ag_torch_test(name ...)              the same, with the headers and libraries of the default torch
+#   ag_compile_alone(FILE ...)           keeps files out of unity builds
 
 set(AG_TEST_OPTIMIZATION -O1)  # tests are compiled more often than run
+
+# With CMAKE_UNITY_BUILD, several files of a target are compiled as one, because most of the time goes to headers that
+# they share. The files named here are compiled alone. For example, a name in their anonymous namespace is also in that
+# of another file.
+function(ag_compile_alone)
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+endfunction()
 
 function(_ag_parse)
   cmake_parse_arguments(PARSE_ARGV 1 AG "" "" "SRCS;DEPS;LABELS")

@@ -20,7 +20,7 @@ WRITES, REMOVES, INTERPRETS, GUESSES, JOINS = (
     "opens a file for writing",
     "removes a folder",
     "turns bytes into code or commands",
-    "takes a name that somebody else may take",
+    "takes a name that another process may take",
     "joins search paths",
 )
 LAWFUL: dict[tuple[str, str], str] = {
@@ -28,19 +28,19 @@ LAWFUL: dict[tuple[str, str], str] = {
     ("comm/rendezvous/store.cpp", WRITES): "counts in a file that all ranks share, and follows no link to it",
     ("python/agspeed/cli/bench.py", JOINS): "puts this checkout in front of the user's own PYTHONPATH",
     ("python/agspeed/cli/cache_archive.py", WRITES): "into a file that files.py puts in place",
-    ("python/agspeed/cli/cache_files.py", WRITES): "makes the database exclusively; SQLite writes it",
     ("python/agspeed/cli/probe.py", JOINS): "puts this package in front of the user's own PYTHONPATH",
     ("python/agspeed/files.py", WRITES): "the one place that writes files",
-    ("python/agspeed/frontend/user_lines.py", INTERPRETS): "a constant text of its own",
     ("python/agspeed/netbed/bed.py", WRITES): "in the scratch folder of a test bed, which only its user may enter",
-    ("python/agspeed/netbed/system.py", JOINS): "the folders of the system's programs, which nobody else names",
+    ("python/agspeed/netbed/system.py", JOINS): "the folders of the system's programs, which no other user names",
     ("python/agspeed/netbed/system.py", REMOVES): "the scratch folder of a test bed, named by its process's number",
     ("python/agspeed/private_folder.py", REMOVES): "the one place that removes folders",
-    ("python/agspeed/private_folder.py", WRITES): "by the descriptor of a folder that nobody else may enter",
+    ("python/agspeed/private_folder.py", WRITES): "by the descriptor of a folder that no other user may enter",
+    ("python/agspeed/regions/user_lines.py", INTERPRETS): "a constant text of its own",
     ("python/agspeed/tuning/child/job.py", WRITES): "into a file without a name",
     ("python/agspeed/tuning/child/worker.py", WRITES): "a file of /proc about the process itself",
+    ("python/agspeed/tuning/decision_table.py", WRITES): "makes the database exclusively; SQLite writes it",
     ("runtime/base/files/write_file.cpp", WRITES): "the one place that writes files",
-    ("runtime/kernel_cache.cpp", WRITES): "exclusively, by the descriptor of a folder that nobody else may write to",
+    ("runtime/kernel_cache.cpp", WRITES): "exclusively, by the descriptor of a folder that no other user may write to",
     ("runtime/tune/store/database_file.cpp", WRITES): "makes the database exclusively; SQLite writes it",
 }
 

@@ -87,11 +87,11 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
         "comm/wire",
         "runtime/base",
     ),
-    "comm/world": _WORLD,
+    "comm/world": (*_WORLD, "comm/named"),
     "comm": (*_WORLD, "comm/named", "comm/world"),
     "comm/c10d": ("comm", "runtime/base"),
     "comm/horovod": ("comm", "comm/c10d", "runtime/base"),
-    "comm/c_api": ("comm", "runtime/base"),
+    "comm/c_api": ("comm", "comm/named", "runtime/base"),
     "comm/examples": ("comm", "runtime/base"),
     "compiler": ("runtime/base",),
     "compiler/graph": ("runtime/base",),
@@ -114,6 +114,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "backends/nvptx": (
         *_GRAPH,
         "compiler",
+        "compiler/kernel",
         "compiler/kernel/emit",
         "passes/kernel",
         "runtime",
@@ -163,7 +164,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
 
 # Units of the Python package, lowest first. A unit may import units of lower rows, and itself.
 PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
-    ("bounded_json", "errors", "files", "native_files", "private_folder", "version", "when_loaded"),
+    ("bounded_json", "errors", "files", "native_files", "parent_death", "private_folder", "version", "when_loaded"),
     ("config", "log"),
     ("torch_compat",),
     ("_native", "launch", "nccl", "netbed", "netprobe", "reporting"),
@@ -171,6 +172,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("distributed",),
     ("horovod",),
     ("backends",),
+    ("regions",),
     ("tuning",),
     ("frontend",),
     ("autoload",),
@@ -184,11 +186,12 @@ PURE_PYTHON = {
     "errors": (),
     "config": ("errors",),
     "files": (),
-    "launch": ("errors", "files"),
+    "launch": ("bounded_json", "errors", "files", "parent_death", "version"),
     "log": ("errors",),
     "nccl": ("errors",),
-    "netbed": ("errors",),
+    "netbed": ("errors", "parent_death"),
     "netprobe": ("bounded_json", "errors"),
+    "parent_death": (),
     "private_folder": (),
     "reporting": ("bounded_json", "errors", "config", "files", "log"),
 }

@@ -14,13 +14,11 @@ from pathlib import PurePosixPath
 from tests.lint import sources
 
 # Classes that may have several source files: large state machines, split by topic. Tuner: events, the next action (max
-# mode apart), judgement of arms, reports. Coordinator: requests that some ranks have not sent yet, and complete ones.
+# mode apart), reports.
 CHAPTERS = {
-    "Coordinator": {"comm/named/coordinator", "comm/named/waiting"},
     "Tuner": {
         "runtime/tune/snapshot",
         "runtime/tune/tuner",
-        "runtime/tune/tuner_judge",
         "runtime/tune/tuner_plan",
         "runtime/tune/tuner_plan_max",
     },

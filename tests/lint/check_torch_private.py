@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Only agspeed/torch_compat uses private names of torch, so that one folder shows all that agspeed needs of them.
 
-A name is private if any part of its path from torch begins with an underscore. Parts of torch listed in CLOSED are
-private, too: they have no underscore but change in the same way. Double underscores do not count. Operators below
-torch.ops do not count either, because PyTorch's dispatcher names them.
+A name is private if any part of its path from torch begins with an underscore. The parts of torch in
+`private_names.CLOSED` are private, too: they have no underscore but change in the same way. Double underscores do not
+count. Operators below torch.ops do not count either, because PyTorch's dispatcher names them.
 
 The check finds four things: imports; attributes of torch and of objects imported from it; strings that name a module or
 a name of torch; and private attributes of any object, if the package does not define the name.
@@ -20,28 +20,14 @@ from pathlib import Path
 import pytest
 
 from tests.lint import sources
+from tests.lint.private_names import imported_names, is_own, is_private, is_private_path, path_of
 
 HOME = "python/agspeed/torch_compat/"
 PACKAGE = "python/agspeed/"
-# Parts of torch that are no public interface although they have no underscore.
-CLOSED = ("torch.distributed.distributed_c10d", "torch.fx.experimental", "torch.multiprocessing.reductions")
 BY_NAME = ("delattr", "getattr", "hasattr", "setattr")
 # Names with an underscore that belong to Python's named tuples and module specs.
 OF_PYTHON = {"_asdict", "_fields", "_initializing", "_make", "_replace"}
 _NAMED = re.compile(r"torch(\.\w+)+")
-
-
-def is_private(name: str) -> bool:
-    """True if one name, without dots, is private."""
-    return name.startswith("_") and not (name.startswith("__") and name.endswith("__")) and name.strip("_") != ""
-
-
-def is_private_path(path: str) -> bool:
-    """True if a dotted name that begins with torch is private."""
-    parts = path.split(".")
-    if parts[0] != "torch" or parts[1:2] == ["ops"]:
-        return False
-    return any(map(is_private, parts[1:])) or any(path == closed or path.startswith(closed + ".") for closed in CLOSED)
 
 
 def defined_names(tree: ast.AST) -> set[str]:
@@ -52,43 +38,9 @@ def defined_names(tree: ast.AST) -> set[str]:
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_own(node.value):
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_own(node.value):
             found.add(node.attr)
     return {name for name in found if is_private(name)}
-
-
-def _is_own(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id in ("self", "cls")
-
-
-def imported_names(tree: ast.AST) -> dict[str, str]:
-    """Returns local name -> absolute dotted name for all imports of a module except relative ones."""
-    found: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                found[alias.asname or alias.name.split(".")[0]] = (
-                    alias.name if alias.asname else alias.name.split(".")[0]
-                )
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            found.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and path_of(node.value, found).startswith("torch.ops"):
-            found.update(
-                {target.id: path_of(node.value, found) for target in node.targets if isinstance(target, ast.Name)}
-            )
-    return found
-
-
-def path_of(node: ast.expr, names: dict[str, str]) -> str:
-    """Returns the dotted name of an expression such as torch.a.b, with imported names in full; "" for other
-    expressions."""
-    if isinstance(node, ast.Name):
-        return names.get(node.id, "")
-    if isinstance(node, ast.Attribute):
-        start = path_of(node.value, names)
-        return f"{start}.{node.attr}" if start else ""
-    return ""
 
 
 def violations(path: str, tree: ast.Module, own: set[str]) -> list[str]:
@@ -122,7 +74,7 @@ def _attributes(tree: ast.Module, own: set[str]) -> Iterator[tuple[int, str]]:
             # a private path is reported at another node
             if is_private_path(f"{full}.{name}") and not is_private_path(full):
                 yield node.lineno, f"{full}.{name}"
-        elif is_private(name) and name not in own | OF_PYTHON and not _is_own(value) and not _is_of_python(full):
+        elif is_private(name) and name not in own | OF_PYTHON and not is_own(value) and not _is_of_python(full):
             yield node.lineno, f"{ast.unparse(value)}.{name}"
 
 
