@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,10 @@ def pytest_configure() -> None:
     """Keeps handlers, such as pytest's log capture, away from torch's trace logger. With a handler, torch writes
     megabytes for each compile to it."""
     logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
+    # A shell starts background commands with these ignored, and programs of tests would inherit that.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,6 +42,11 @@ def private_home() -> Iterator[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if os.environ.get("AG_TEST_THOROUGH") != "1":
+        skip = pytest.mark.skip(reason="much like another case; AG_TEST_THOROUGH=1 runs it")
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(skip)
     if shutil.which("chromium") is None:
         skip = pytest.mark.skip(reason="no chromium on PATH; the Debian package chromium provides it")
         for item in items:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that ranks run in `test_liveness.py`: `python liveness_programs.py NAME`, one rank per host of a bed.
 
-A rank prints "ready" when all ranks are connected. At the end it prints "done", or "failed at TIME: MESSAGE" if an
+A rank prints "ready" when all ranks are connected. At the end it prints "done", or "failed: MESSAGE" if an
 operation failed.
 """
 
@@ -62,7 +62,7 @@ def main(name: str) -> None:
     try:
         PROGRAMS[name]()
     except dist.DistBackendError as error:
-        say(f"failed at {time.time()}: {str(error).replace(chr(10), ' ')}")
+        say(f"failed: {str(error).replace(chr(10), ' ')}")
         time.sleep(2)  # stays alive, so that others learn of the failure from a message and not from this process's end
         sys.exit(3)
     say("done")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that die, freeze and come back: which rank is given up, when, and which error the others get."""
+"""Ranks that die, freeze and come back: which rank is given up, why, and which error the others get."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ pytestmark = [
 PROGRAMS = Path(__file__).parent / "liveness_programs.py"
 SIZE = 4
 PEER_TIMEOUT_S = 3.0
-SPREAD_S = 1.0  # most seconds between the first failure of a survivor and the last
-FAILED = re.compile(r"^failed at (\S+): (.*)$", re.MULTILINE)
+FAILED = re.compile(r"^failed: (.*)$", re.MULTILINE)
+ENDED = "its process has ended"
 
 
 class Training:
@@ -44,58 +44,54 @@ class Training:
             assert time.monotonic() < deadline, f"no {text!r} from all of {list(hosts)}: {self._lines}"
             time.sleep(0.01)
 
-    def failures(self, hosts: list[int]) -> list[tuple[float, str]]:
-        """Returns time and message of each host's failure."""
+    def failures(self, hosts: list[int]) -> list[str]:
+        """Returns the message of each host's failure."""
         self.await_line("failed", hosts, PEER_TIMEOUT_S + 30)
         text = {host: "\n".join(line for at, line in self._lines if at == host) for host in hosts}
         matches = [FAILED.search(text[host]) for host in hosts]
-        return [(float(match[1]), match[2]) for match in matches if match]
+        return [match[1] for match in matches if match]
 
     def log(self) -> str:
         return "\n".join(line for _, line in self._lines)
 
 
-def assert_all_name(failures: list[tuple[float, str]], rank: int) -> None:
-    """Asserts that all messages name this rank before other ranks, and that all failures come at about the same
-    time."""
-    for _, message in failures:
+def assert_all_name(failures: list[str], rank: int, cause: str) -> None:
+    """Asserts that all messages name this rank before other ranks, and this cause."""
+    for message in failures:
         first = re.search(r"rank \d+", message)
         assert first and first[0] == f"rank {rank}" and f"rank {rank} is lost" in message, message
-    times = [at for at, _ in failures]
-    assert max(times) - min(times) <= SPREAD_S, failures
+        assert cause in message, message
 
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_killed_rank_is_named_by_all_others(make_netbed: MakeNetbed, victim: int) -> None:
     """With rank 0 as the victim, torch's store dies, too."""
     training = Training(make_netbed(hosts=SIZE, rails=2), "sums_for_ever")
-    killed_at = time.time()
     training.job.kill(victim)
     failures = training.failures([host for host in range(SIZE) if host != victim])
-    assert_all_name(failures, victim)
-    assert max(at for at, _ in failures) - killed_at <= SPREAD_S + 1
+    assert_all_name(failures, victim, ENDED)
 
 
-def test_those_who_wait_for_others_learn_of_a_killed_rank(make_netbed: MakeNetbed) -> None:
+def test_ranks_that_wait_for_others_learn_of_a_killed_rank(make_netbed: MakeNetbed) -> None:
     training = Training(make_netbed(hosts=SIZE), "chain")
     time.sleep(0.5)
     training.job.kill(SIZE - 1)
     failures = training.failures(list(range(SIZE - 1)))
-    assert_all_name(failures, SIZE - 1)
-    assert "receive from rank 1" in failures[0][1]
+    assert_all_name(failures, SIZE - 1, ENDED)
+    assert "receive from rank 1" in failures[0]
 
 
 def test_a_stopped_rank_is_warned_of_then_given_up(make_netbed: MakeNetbed) -> None:
     training = Training(make_netbed(hosts=SIZE, rails=2), "sums_for_ever")
-    stopped_at = time.time()
     training.job.stop(2)
     failures = training.failures([0, 1, 3])
-    assert_all_name(failures, 2)
-    assert PEER_TIMEOUT_S - 0.5 <= min(at for at, _ in failures) - stopped_at <= PEER_TIMEOUT_S + 2
+    assert_all_name(failures, 2, "its process has not answered over rail")
+    silences = [int(silence) for message in failures for silence in re.findall(r"for (\d+) ms", message)]
+    assert min(silences) >= 1000 * PEER_TIMEOUT_S, failures
     warning = re.search(
         r"rank \d: rank 2 has not answered over rail \d \(198.18.\d.\d to 198.18.\d.\d\).* for (\d+) ms", training.log()
     )
-    assert warning and 500 <= int(warning[1]) < 1500, training.log()
+    assert warning and int(warning[1]) < min(silences), training.log()
     assert re.search(r"all_reduce\(\d+ x f32, sum\), operation \d+ of group '.*' needs it", training.log())
 
     training.job.resume(2)  # too late, so it must not wait for ever

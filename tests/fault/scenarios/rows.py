@@ -319,8 +319,8 @@ def _always(_: Trial) -> bool:
 _LOUD = Figure("stall", limit=200)
 _SILENT = Figure("stall", limit=600)
 _FOUR = Options(rails=4, rate="100mbit")
-_IMPATIENT = Options(peer_timeout_s=3.0)
-_AT_THE_TIMEOUT = Figure("told", limit=1000 * _IMPATIENT.peer_timeout_s + 1000)
+_SHORT_TIMEOUT = Options(peer_timeout_s=3.0)
+_AT_THE_TIMEOUT = Figure("reported", limit=1000 * _SHORT_TIMEOUT.peer_timeout_s + 1000)
 
 SCENARIOS = (
     Scenario("N1", "link down at its host, 1 of 2", partial(link_down, at="host"), _LOUD, _gave_connections_up),
@@ -334,7 +334,13 @@ SCENARIOS = (
     Scenario("N5", "no carrier for 1 s", partial(alone, is_silent=False), Figure("resumed"), _gave_connections_up),
     Scenario("N5", "black hole on all rails, 1 s", partial(alone, is_silent=True), Figure("resumed"), _stalled),
     Scenario(
-        "N5", "black hole on all rails for good", alone_for_good, _AT_THE_TIMEOUT, _always, _IMPATIENT, resends=False
+        "N5",
+        "black hole on all rails for good",
+        alone_for_good,
+        _AT_THE_TIMEOUT,
+        _always,
+        _SHORT_TIMEOUT,
+        resends=False,
     ),
     Scenario(
         "N6",
@@ -365,11 +371,11 @@ SCENARIOS = (
         "N9", "0.1 % of packets lost", partial(loss, one_in=1000), Figure("speed", "%"), _was_lossy, resends=False
     ),
     Scenario("N9", "1 % of packets lost", partial(loss, one_in=100), Figure("speed", "%"), _was_lossy, resends=False),
-    Scenario("R1", "rank killed", killed, Figure("told", limit=500), _always, resends=False),
+    Scenario("R1", "rank killed", killed, Figure("reported", limit=500), _always, resends=False),
     Scenario(
-        "R4", "rank stopped for a moment", stopped_for_a_moment, Figure("resumed"), _is_warned_of, _IMPATIENT, False
+        "R4", "rank stopped for a moment", stopped_for_a_moment, Figure("resumed"), _is_warned_of, _SHORT_TIMEOUT, False
     ),
-    Scenario("R4", "rank stopped for good", stopped_for_good, _AT_THE_TIMEOUT, _is_warned_of, _IMPATIENT, False),
+    Scenario("R4", "rank stopped for good", stopped_for_good, _AT_THE_TIMEOUT, _is_warned_of, _SHORT_TIMEOUT, False),
     Scenario(
         "S1",
         "1000 strangers a second",

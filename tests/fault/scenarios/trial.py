@@ -123,7 +123,7 @@ class Trial:
             first = re.search(r"rank \d+", failure.message)
             is_named = first and first[0] == f"rank {victim}" and f"rank {victim} is lost" in failure.message
             if failure.error != "DistBackendError" or not is_named:
-                raise WrongError(f"the loss of rank {victim} was told as {failure.error}: {failure.message}")
+                raise WrongError(f"the loss of rank {victim} was reported as {failure.error}: {failure.message}")
         return 1000 * (max(failure.at for failure in failures) - self.begin)
 
     def counted(self, name: str) -> float:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,18 +12,9 @@ import pytest
 from agspeed import files
 from agspeed.cli import cache_files, main
 from agspeed.reporting import model
+from agspeed.tuning import decision_table
 from tests.python.reporting import report_sample
-
-KEY = {
-    "graph": "9c1f",
-    "shapes": [[64, 784]],
-    "dtypes": ["f32"],
-    "device": "cpu",
-    "threads": 2,
-    "isa": "avx512",
-    "versions": {"agspeed": "0.1.0", "torch": "2.11.0"},
-}
-RECORD = {"arm": "native", "reason": "native is 1.43 times as fast as eager"}
+from tests.python.support.cache_content import decision, kernel
 
 
 class Result(NamedTuple):
@@ -54,25 +43,11 @@ def report_file(tmp_path) -> Path:
     return model.Report(report_sample.report()).save(tmp_path / "report.json")
 
 
-def decision(graph: str = "9c1f", *, created: int = 1_767_225_600, used: int = 1_767_225_600) -> cache_files.Decision:
-    key = json.dumps(KEY | {"graph": graph}, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-    return cache_files.Decision(key, json.dumps(RECORD, separators=(",", ":")), created, used, 3)
-
-
-def kernel(key: bytes, payload: bytes) -> tuple[str, bytes]:
-    """A kernel file as the compiler writes it: name and content."""
-    checksum = 0xCBF29CE484222325
-    for byte in key + payload:
-        checksum = (checksum ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    header = struct.pack("=8sIIQQQ", b"AGKERNEL", 1, 0, len(key), len(payload), checksum)
-    return cache_files.kernel_name(key), header + key + payload
-
-
 @pytest.fixture
 def cache(tmp_path) -> Path:
     """A cache with two decisions and two kernels."""
     folder = tmp_path / "cache"
-    cache_files.write_decisions(folder, [decision(), decision("77aa")])
+    decision_table.write_decisions(folder, [decision(), decision("77aa")])
     files.make_folder(folder / cache_files.KERNELS)
     for name, data in (kernel(b"key one", b"code" * 100), kernel(b"key two", b"more code" * 50)):
         files.write(folder / cache_files.KERNELS / name, data)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sqlite3
@@ -15,29 +14,9 @@ from contextlib import closing
 import pytest
 
 from agspeed.cli import cache_files
+from agspeed.tuning import decision_table
+from tests.python.support.cache_content import RECORD, ROW, archive, decision, kernel, lines, manifest
 
-from .conftest import KEY, RECORD, decision, kernel
-
-
-def manifest(files: dict[str, bytes], **changes) -> bytes:
-    checksums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    return json.dumps({"format": "agspeed-cache", "version": 1, "files": checksums} | changes).encode()
-
-
-def archive(path, files: dict[str, bytes], manifest_text: bytes | None = None):
-    with zipfile.ZipFile(path, "w") as target:
-        target.writestr("manifest.json", manifest(files) if manifest_text is None else manifest_text)
-        for name, data in files.items():
-            target.writestr(name, data)
-    return path
-
-
-def lines(*rows: object) -> bytes:
-    header = {"format": "agspeed-tuning", "version": 1}
-    return "".join(json.dumps(row) + "\n" for row in (header, *rows)).encode()
-
-
-ROW = {"key": KEY, "record": RECORD, "created": 5, "used": 6, "uses": 1}
 NAME, KERNEL = kernel(b"key one", b"code")
 
 
@@ -67,7 +46,7 @@ def test_export_and_import_copy_everything_privately(agspeed, cache, tmp_path):
     assert "2 decisions and 2 kernels" in agspeed("cache", "--cache-dir", cache, "export", packed).out
     result = agspeed("cache", "--cache-dir", copy, "import", packed)
     assert result.code == 0 and "2 of the decisions were new" in result.out
-    assert list(cache_files.read_decisions(copy)) == list(cache_files.read_decisions(cache))
+    assert list(decision_table.read_decisions(copy)) == list(decision_table.read_decisions(cache))
     names = [path.name for path in cache_files.kernel_paths(cache)]
     assert [path.name for path in cache_files.kernel_paths(copy)] == names
     for path in (copy, *copy.rglob("*")):
@@ -81,17 +60,17 @@ def test_decisions_only_leaves_machine_code_out(agspeed, cache, tmp_path):
     copy = tmp_path / "copy"
     agspeed("cache", "--cache-dir", copy, "import", "--decisions-only", tmp_path / "a.zip")
     assert cache_files.kernel_paths(copy) == []
-    assert len(list(cache_files.read_decisions(copy))) == 2
+    assert len(list(decision_table.read_decisions(copy))) == 2
 
 
 def test_import_keeps_the_newer_decision(agspeed, tmp_path):
     cache = tmp_path / "cache"
-    cache_files.write_decisions(cache, [decision(created=100)])
+    decision_table.write_decisions(cache, [decision(created=100)])
     for created, kept in ((50, 100), (200, 200)):
         row = ROW | {"created": created}
         packed = archive(tmp_path / f"{created}.zip", {"decisions.jsonl": lines(row)})
         assert agspeed("cache", "--cache-dir", cache, "import", packed).code == 0
-        assert [found.created for found, _ in cache_files.read_decisions(cache)] == [kept]
+        assert [found.created for found, _ in decision_table.read_decisions(cache)] == [kept]
 
 
 @pytest.mark.parametrize(
@@ -217,23 +196,23 @@ def test_database_of_another_program_is_left_alone(agspeed, cache):
 
 
 def test_prune_removes_what_is_old(agspeed, cache):
-    cache_files.write_decisions(cache, [decision("recent", used=4_000_000_000)])
+    decision_table.write_decisions(cache, [decision("recent", used=4_000_000_000)])
     first, second = cache_files.kernel_paths(cache)
     os.utime(first, (1, 1))
     assert "Would remove 2 decisions and 1 kernel" in agspeed("cache", "--cache-dir", cache, "prune", "--dry-run").out
     assert first.exists()
     assert "Removed 2 decisions and 1 kernel" in agspeed("cache", "--cache-dir", cache, "prune").out
     assert cache_files.kernel_paths(cache) == [second]
-    assert ["recent" in found.key for found, _ in cache_files.read_decisions(cache)] == [True]
+    assert ["recent" in found.key for found, _ in decision_table.read_decisions(cache)] == [True]
 
 
 def test_prune_of_one_graph_leaves_everything_else(agspeed, cache):
-    cache_files.write_decisions(cache, [decision("abcd")])
+    decision_table.write_decisions(cache, [decision("abcd")])
     kernels = cache_files.kernel_paths(cache)
     result = agspeed("cache", "prune", "--graph", "abc", "--cache-dir", cache)
     assert "Removed 1 decision and 0 kernels" in result.out
-    assert not any("abcd" in found.key for found, _ in cache_files.read_decisions(cache))
-    assert len(list(cache_files.read_decisions(cache))) > 0 and cache_files.kernel_paths(cache) == kernels
+    assert not any("abcd" in found.key for found, _ in decision_table.read_decisions(cache))
+    assert len(list(decision_table.read_decisions(cache))) > 0 and cache_files.kernel_paths(cache) == kernels
     unknown = agspeed("cache", "--cache-dir", cache, "prune", "--graph", "abc")
     assert unknown.code == 2 and "no stored decision is about it" in unknown.err
 
@@ -246,7 +225,7 @@ def test_prune_to_a_size_removes_the_oldest_first(agspeed, cache):
     assert cache_files.kernel_paths(cache) == [first]
     agspeed("cache", "--cache-dir", cache, "prune", "--all")
     assert cache_files.kernel_paths(cache) == []
-    assert list(cache_files.read_decisions(cache)) == []
+    assert list(decision_table.read_decisions(cache)) == []
 
 
 @pytest.mark.parametrize("arguments", [("--days", "-1"), ("--days", "nan"), ("--days", "soon"), ("--max-size", "much")])

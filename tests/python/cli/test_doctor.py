@@ -9,6 +9,7 @@ import pwd
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ import agspeed as agspeed_package
 from agspeed import config
 from agspeed.cli import checks, net_checks, net_ranks
 from agspeed.errors import UserError
+from tests.python.support.processes import is_alive, left_after_a_while
 
 
 @pytest.fixture
@@ -34,13 +36,31 @@ def found(monkeypatch):
     return answer
 
 
+_PROBES_FOR_LONG = """
+from agspeed.cli.probe import run_child
+run_child("import os, time; print(os.getpid(), file=open({file!r}, 'w')); time.sleep(60)", 60.0)
+"""
+
+
+def test_a_probe_ends_with_the_doctor_that_is_killed(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    with subprocess.Popen([sys.executable, "-c", _PROBES_FOR_LONG.format(file=str(file))]) as doctor:
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text().strip()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        probe = int(file.read_text())
+        assert is_alive(probe)
+        doctor.kill()
+    assert not left_after_a_while([probe])
+
+
 def only(check) -> checks.Check:
     (result,) = check()
     return result
 
 
 def test_healthy_installation_passes(found, agspeed, monkeypatch):
-    monkeypatch.setattr(checks, "_available_memory", lambda: 8 << 30)
+    monkeypatch.setattr(checks, "available_memory", lambda: 8 << 30)
     result = agspeed("doctor")
     assert result.code == 0, result.out
     assert "✓ torch" in result.out and "✗" not in result.out
@@ -192,7 +212,7 @@ def test_a_settings_file_that_does_not_count_is_a_warning(found, tmp_path, monke
 
 
 def test_network_file_system_is_a_warning(found, monkeypatch):
-    monkeypatch.setattr(checks, "_filesystem", lambda path: "nfs4")
+    monkeypatch.setattr(checks, "filesystem", lambda path: "nfs4")
     result = only(checks.cache)
     assert result.status == "warn" and "nfs4" in result.detail
 
@@ -238,8 +258,8 @@ def test_canary_that_dies_is_reported_with_its_last_words(monkeypatch):
 
 
 def test_file_system_of_a_path_is_found():
-    assert checks._filesystem(Path("/proc")) == "proc"
-    assert checks._filesystem(Path(os.devnull)) != ""
+    assert checks.filesystem(Path("/proc")) == "proc"
+    assert checks.filesystem(Path(os.devnull)) != ""
 
 
 # --- options that check other hosts -----------------------------------------------------------------------------------

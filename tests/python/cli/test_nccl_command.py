@@ -101,9 +101,9 @@ def test_a_plugin_that_cannot_start_fails_with_its_own_words(plugin, monkeypatch
 
 
 def test_a_message_that_does_not_arrive_fails_with_the_plugins_words(plugin, monkeypatch):
-    found = {**HEALTHY, "arrived": False, "why": "nobody answers"}
+    found = {**HEALTHY, "arrived": False, "why": "no peer answers"}
     assert statuses(found, monkeypatch)["nccl message"] == "fail"
-    assert any("nobody answers" in check.detail for check in nccl_checks.check_nccl())
+    assert any("no peer answers" in check.detail for check in nccl_checks.check_nccl())
 
 
 def test_without_nccl_the_plugin_is_of_no_use(plugin, monkeypatch):

@@ -119,7 +119,7 @@ def test_where_no_interface_is_up_the_remedy_is_to_bring_one_up(host: Host) -> N
     assert remedy == "connect eth1 and `ip link set dev eth1 up`: none but loopback is up"
 
 
-def test_a_wrong_selector_is_told(host: Host) -> None:
+def test_a_wrong_selector_is_reported(host: Host) -> None:
     host.answer.clear()
     host.answer["network_error"] = "UserError: 'net/8' is no network"
     [verdict] = net_checks.interfaces()
@@ -198,7 +198,7 @@ def test_the_job_key(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert check.status == "ok"
 
 
-def test_the_doctor_asks_about_the_network_only_when_told(host: Host, agspeed: Any, monkeypatch: Any) -> None:
+def test_the_doctor_checks_the_network_only_on_request(host: Host, agspeed: Any, monkeypatch: Any) -> None:
     host.add("eth0", "10.0.0.5")
     names = {check["name"] for check in json.loads(agspeed("doctor", "--net", "--json").out)["checks"]}
     assert names >= {"interface", "interfaces", "packet size", "shared memory", "job key"}

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from agspeed.cli import cache_files
-
-from .conftest import KEY, RECORD, decision
-from .test_cache_command import ROW, archive, lines
+from agspeed.tuning import decision_table
+from tests.python.support.cache_content import KEY, RECORD, ROW, archive, decision, lines
 
 ROUNDS = 80
 
@@ -72,8 +71,8 @@ def test_a_time_to_come_keeps_no_later_decision_out(agspeed, tmp_path):
         row = ROW | {"record": RECORD | {"arm": arm}, "created": created}
         packed = archive(tmp_path / f"{arm}.zip", {"decisions.jsonl": lines(row)})
         assert agspeed("cache", "--cache-dir", cache, "import", packed).code == 0
-    cache_files.write_decisions(cache, [decision(created=2**40)])
-    assert all(found.created < 2**32 for found, _ in cache_files.read_decisions(cache))
+    decision_table.write_decisions(cache, [decision(created=2**40)])
+    assert all(found.created < 2**32 for found, _ in decision_table.read_decisions(cache))
 
 
 def test_a_record_nested_deep_is_no_record(agspeed, cache, tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import agspeed
-from tests.python.cli.test_without_torch import BLOCKER
+from tests.python.support.without_torch import BLOCKER
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 

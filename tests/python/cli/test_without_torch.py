@@ -12,21 +12,7 @@ from pathlib import Path
 import pytest
 
 import agspeed
-
-BLOCKER = """
-import importlib.abc, importlib.metadata, sys
-class Blocker(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "torch" or name == "agspeed._native":
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Blocker())
-original = importlib.metadata.version
-def version(package):
-    if package == "torch":
-        raise importlib.metadata.PackageNotFoundError(package)
-    return original(package)
-importlib.metadata.version = version
-"""
+from tests.python.support.without_torch import BLOCKER
 
 
 @pytest.fixture
@@ -51,6 +37,13 @@ def test_doctor_says_that_torch_is_missing_and_what_to_do(run):
     assert found["torch"]["remedy"] == "pip install 'torch>=2.11'"
     assert found["python"]["status"] == "ok"
     assert "torch" not in json.loads(done.stdout)["versions"]
+
+
+def test_a_bug_report_says_why_torch_cannot_be_used(run):
+    done = run("doctor", "--report", "-")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "torch             not installed" in done.stdout and "fail  torch" in done.stdout
+    assert "not all facts" not in done.stdout
 
 
 def test_everything_else_works(run, report_file, cache):

@@ -15,7 +15,7 @@ import pytest
 
 from agspeed import config, native
 from agspeed.config import SETTINGS, Setting
-from tests.python.config.test_settings_table import SECRET, as_toml, ids, valid
+from tests.python.support.settings_values import SECRET, as_toml, ids, valid
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -154,12 +154,12 @@ def test_python_refuses_what_cpp_alone_would_replace(run: Run) -> None:
     script = "from agspeed import native; native.load()"
     code, output = run(script, AGSPEED_PEER_TIMEOUT_MS="soon")
     assert code == 1
-    assert output.startswith("UserError: peer_timeout_ms='soon' (environment variable AGSPEED_PEER_TIMEOUT_MS) is not")
+    assert output.startswith("UserError: ") and "'soon'" in output and "AGSPEED_PEER_TIMEOUT_MS" in output
 
 
 def test_a_malformed_protection_keeps_the_network_closed(run: Run) -> None:
     code, output = run(DESCRIBE, AGSPEED_COMM_MODE="encrpyted", AGSPEED_SOCKET_IFNAME="lo")
-    assert code == 1 and 'UserError: AGSPEED_COMM_MODE="encrpyted" is not valid: it must be one of' in output
+    assert code == 1 and 'UserError: AGSPEED_COMM_MODE="encrpyted"' in output
 
 
 @pytest.mark.parametrize("place", ["variable", "file"])
@@ -170,19 +170,19 @@ def test_a_protection_without_its_key_is_refused(run: Run, tmp_path: Path, place
         variables["AGSPEED_COMM_MODE"] = "authenticated"
     script = "from agspeed import native; native.load()\n" + DESCRIBE
     code, output = run(script, AGSPEED_SOCKET_IFNAME="lo", **variables)
-    assert code == 1 and output.startswith("UserError: mode authenticated needs a job key")
+    assert code == 1 and output.startswith("UserError: mode authenticated")
 
 
 def test_an_unknown_variable_is_named_by_cpp_alone(run: Run) -> None:
     code, output = run(DESCRIBE, AGSPEED_JOB_KYE=SECRET, AGSPEED_SOCKET_IFNAME="lo")
     assert code == 0
-    assert output.count("agspeed: AGSPEED_JOB_KYE is not a setting (did you mean AGSPEED_JOB_KEY?); it is ignored") == 1
+    assert output.count("AGSPEED_JOB_KYE") == output.count("AGSPEED_JOB_KEY?") == 1
     assert SECRET not in output
 
 
 def test_under_strict_an_unknown_variable_is_an_error_of_cpp_alone(run: Run) -> None:
     code, output = run(DESCRIBE, AGSPEED_DEBUGG="info", AGSPEED_STRICT="1", AGSPEED_SOCKET_IFNAME="lo")
-    assert code == 1 and "UserError: AGSPEED_DEBUGG is not a setting (did you mean AGSPEED_DEBUG?)" in output
+    assert code == 1 and "UserError: AGSPEED_DEBUGG" in output
 
 
 INIT = """
@@ -195,14 +195,12 @@ torch.distributed.new_group([0])
 def test_a_process_group_warns_once_of_an_unknown_variable(run: Run) -> None:
     code, output = run("import agspeed" + INIT, AGSPEED_DEBUGG="info", AGSPEED_SOCKET_IFNAME="lo")
     assert code == 0, output
-    assert output.count("AGSPEED_DEBUGG is not a setting (did you mean AGSPEED_DEBUG?); it is ignored") == 1
+    assert output.count("AGSPEED_DEBUGG") == 1
 
 
 def test_under_strict_a_process_group_refuses_an_unknown_variable(run: Run) -> None:
     code, output = run("import agspeed" + INIT, AGSPEED_DEBUGG="info", AGSPEED_STRICT="on", AGSPEED_SOCKET_IFNAME="lo")
-    assert (
-        code == 1 and "UserError: AGSPEED_DEBUGG is not a setting (did you mean AGSPEED_DEBUG?), and strict" in output
-    )
+    assert code == 1 and "UserError: AGSPEED_DEBUGG" in output
 
 
 # --- too late ---------------------------------------------------------------------------------------------------------
@@ -227,7 +225,7 @@ assert agspeed.status(model).reason == "not optimized"
     assert code == 0, output
     first, second = output.splitlines()
     assert first == second
-    assert "socket_interfaces has another value now than when agspeed first read it in this process" in first
+    assert "socket_interfaces" in first
 
 
 def test_a_variable_set_between_two_groups_is_no_silent_surprise(run: Run) -> None:
@@ -235,7 +233,7 @@ def test_a_variable_set_between_two_groups_is_no_silent_surprise(run: Run) -> No
         "import os, agspeed" + INIT + "os.environ['AGSPEED_PEER_TIMEOUT_MS'] = '5000'; torch.distributed.new_group([0])"
     )
     code, output = run(script, AGSPEED_SOCKET_IFNAME="lo")
-    assert code == 1 and "UserError: the setting peer_timeout_ms has another value now" in output
+    assert code == 1 and "UserError: the setting peer_timeout_ms" in output
 
 
 def test_a_variable_set_before_the_first_group_counts(run: Run) -> None:
@@ -279,7 +277,7 @@ os.environ["AGSPEED_JOB_KEY"] = "another " + os.environ["AGSPEED_JOB_KEY"]
 native.load()
 """
     code, output = run(script, AGSPEED_JOB_KEY=SECRET, AGSPEED_DEBUG="trace")
-    assert code == 1 and "UserError: the setting job_key has another value now" in output
+    assert code == 1 and "UserError: the setting job_key" in output
     assert SECRET not in output
 
 

@@ -142,8 +142,13 @@ def test_wrong_file_names_the_line(home, text, expected):
     assert expected in str(raised.value)
 
 
-def test_file_that_is_not_text_is_refused(home):
-    (home / "project" / "agspeed.toml").write_bytes(b"\xff\xfe\x00")
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe\x00", b"a = " + 5000 * b"[" + 5000 * b"]", b"budget_s = 1" + 5000 * b"0"],
+    ids=["not text", "nested deep", "many digits"],
+)
+def test_file_that_cannot_be_read_is_refused(home, content):
+    (home / "project" / "agspeed.toml").write_bytes(content)
     with pytest.raises(UserError, match=r"agspeed\.toml cannot be read"):
         resolve(home)
 

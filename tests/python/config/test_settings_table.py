@@ -13,24 +13,10 @@ import pytest
 from agspeed import config
 from agspeed.config import SETTINGS, Secret, Setting
 from agspeed.errors import UserError
+from tests.python.support.settings_values import SECRET, as_toml, ids, valid
 
-SECRET = "correct horse battery staple"
 NOT_SECRET = [setting for setting in SETTINGS if not setting.secret]
 
-# For each kind: a value as Python passes it, the resulting setting, and the value as text in a variable.
-VALID: dict[str, tuple[Any, Any, str]] = {
-    # keep-sorted
-    "cache_folder": ("/c", Path("/c"), "/c"),
-    "flag": (True, True, "Yes"),
-    "integer": (7, 7, "7"),
-    "names": (["native", "eager"], ("native", "eager"), "native, eager"),
-    "path": ("/p", Path("/p"), "/p"),
-    "ratio": (0.5, 0.5, "0.5"),
-    "report": ("/r.json", Path("/r.json"), "/r.json"),
-    "seconds": (2, 2.0, "2"),
-    "text": ("=eth0", "=eth0", "=eth0"),
-    "tristate": (False, False, "off"),
-}
 # For each kind: values that have the wrong type, and texts that are no valid value.
 MALFORMED: dict[str, tuple[list[Any], list[str]]] = {
     # keep-sorted
@@ -46,20 +32,6 @@ MALFORMED: dict[str, tuple[list[Any], list[str]]] = {
     "text": ([7, "", " ", "a\0b"], []),
     "tristate": ([1, "sometimes"], ["sometimes"]),
 }
-
-
-def ids(settings: list[Setting]) -> list[Any]:
-    return [pytest.param(setting, id=setting.name) for setting in settings]
-
-
-def valid(setting: Setting) -> tuple[Any, Any, str]:
-    if setting.secret:
-        return SECRET, Secret(SECRET), SECRET
-    if setting.choices:
-        return setting.choices[-1], setting.choices[-1], setting.choices[-1].upper()
-    if setting.kind == "flag" and setting.default:
-        return False, False, "No"
-    return VALID[setting.kind]
 
 
 def places(kind: str) -> list[Any]:
@@ -78,17 +50,6 @@ def places(kind: str) -> list[Any]:
         if kind == "variable":
             found += [(setting, variable, text) for variable in setting.variables for text in texts]
     return [pytest.param(*row, id=f"{row[0].name}-{row[1]}-{number}") for number, row in enumerate(found)]
-
-
-def as_toml(value: Any) -> str | None:
-    """Returns the value as TOML text, or None if TOML cannot express it."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return None if "\0" in value else f'"{value}"'
-    if isinstance(value, int):
-        return str(value) if abs(value) < 2**63 else None
-    return str(value) if isinstance(value, float) else str(list(value))
 
 
 class Place:
@@ -227,7 +188,7 @@ def test_a_wrong_file_is_one_sentence(place: Place, setting: Setting, where: str
 
 
 @pytest.mark.parametrize("setting", ids(NOT_SECRET))
-def test_a_misspelt_name_is_told_with_the_nearest(place: Place, setting: Setting) -> None:
+def test_a_misspelt_name_is_reported_with_the_nearest(place: Place, setting: Setting) -> None:
     misspelt = setting.name + "x"
     (warning,) = place.resolve(**{f"{setting.env}X": "secret-value"}).warnings
     assert warning == f"{setting.env}X is not a setting (did you mean {setting.env}?); it is ignored"

@@ -19,7 +19,7 @@ import agspeed
 from agspeed import config
 from agspeed.config import SETTINGS, paths
 from agspeed.errors import UserError
-from tests.python.config.test_settings_table import as_toml, ids, valid
+from tests.python.support.settings_values import as_toml, ids, valid
 
 STRANGER = 12345
 
@@ -96,7 +96,7 @@ def test_what_the_users_own_group_may_write_counts(project: Path, monkeypatch: p
     assert resolve(project).mode == "off"
 
 
-def test_a_file_that_everybody_may_write_is_ignored(project: Path) -> None:
+def test_a_file_that_other_users_may_write_is_ignored(project: Path) -> None:
     file = project / config.FILE_NAME
     file.write_text("mode = 'off'")
     file.chmod(0o666)
@@ -132,7 +132,7 @@ def test_another_users_link_is_ignored(project: Path) -> None:
     is_ignored(project, f"it belongs to user {STRANGER}")
 
 
-def test_roots_file_counts_for_everybody(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_roots_file_counts_for_all_users(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make root's files")
     (project / config.FILE_NAME).write_text("mode = 'off'")

@@ -19,9 +19,9 @@ from agspeed.devices import accelerator, driver
 from agspeed.devices.accelerator import CHILD_BYTES, Accelerator
 from agspeed.errors import AgspeedError
 from agspeed.frontend.session import session_of
+from agspeed.regions.outcome import Outcome
 from agspeed.tuning.child import queue
 from agspeed.tuning.child.queue import CompileQueue
-from agspeed.tuning.outcome import Outcome
 from tests.python.frontend.conftest import fresh_dynamo, machinery  # noqa: F401
 
 

@@ -34,7 +34,7 @@ def test_a_rising_peak_is_the_step_s() -> None:
     meter.acquire(None)
     assert step(allocator, meter, 50 * _MIB, 8 * _MIB) == 158 * _MIB
     assert step(allocator, meter, 70 * _MIB, 8 * _MIB) == 178 * _MIB
-    assert allocator.peak == 178 * _MIB, "what the user is told has changed"
+    assert allocator.peak == 178 * _MIB, "the reported peak has changed"
 
 
 def test_below_the_peak_activations_count() -> None:

@@ -55,8 +55,8 @@ def split_beside_a_device() -> list[float | None]:
     """Returns sums over the first two ranks, as the only part of a split, among parts that cover all ranks, and alone
     again."""
     _bind_device()
-    everybody = [[rank] for rank in range(2, dist.get_world_size())]
-    return [sum_over(dist.split_group(None, parts)) for parts in ([[0, 1]], [*everybody, [0, 1]], [[0, 1]])]
+    others = [[rank] for rank in range(2, dist.get_world_size())]
+    return [sum_over(dist.split_group(None, parts)) for parts in ([[0, 1]], [*others, [0, 1]], [[0, 1]])]
 
 
 def split_with_a_timeout() -> list[float]:
@@ -95,6 +95,12 @@ def meshes_after_each_other(times: int) -> list[tuple[float | None, ...]]:
         mesh = init_device_mesh("cpu", (2, size // 2))
         found.append(tuple(sum_over(mesh.get_group(dimension)) for dimension in (0, 1)))
     return found
+
+
+def late(seconds: float) -> None:
+    """Rank 1 takes this long."""
+    if dist.get_rank() == 1:
+        time.sleep(seconds)
 
 
 def made_by_others_only() -> str:

@@ -19,6 +19,7 @@ import agspeed
 from agspeed.frontend.session import Session, session_of
 from agspeed.tuning.decision_store import DecisionStore
 from tests.python.distributed import tuned_cases
+from tests.python.distributed.together_cases import Net, SlightlySlowEagerly
 
 _SLOWER_S = 0.03
 """The least slowdown: several times the longest eager step seen on a busy machine."""
@@ -53,7 +54,7 @@ def drifting(
     while not _is_through(tuned.model, session, counter) and tuned.num_steps - begun < steps:
         tuned.steps(1)
     tuned.steps(tuned_cases.MORE_STEPS)
-    expected = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=False))
+    expected = tuned_cases.wrapped(_made(cache, is_optimized=False))
     expected.steps(tuned.num_steps)
     return found | {
         "steps": tuned.num_steps - begun,
@@ -71,16 +72,16 @@ def one_rank_doubts(cache: str) -> dict[str, Any]:
     """Rank 1 alone finds its steps slow; no rank must wait for another."""
     tuned, session = _decided(cache)
     tuned.steps(tuned_cases.MORE_STEPS)
-    meetings = session.meetings
-    assert meetings is not None
+    rank_sync = session.rank_sync
+    assert rank_sync is not None
     if dist.get_rank() == 1:
-        meetings.meet_again()
-    seeks = [meetings._reunion.is_sought]
+        rank_sync.seek_resync()
+    seeks = [rank_sync._resync.is_sought]
     tuned.steps(1100)
-    expected = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=False))
+    expected = tuned_cases.wrapped(_made(cache, is_optimized=False))
     expected.steps(tuned.num_steps)
     return {
-        "seeks": [*seeks, meetings._reunion.is_sought],
+        "seeks": [*seeks, rank_sync._resync.is_sought],
         "status": str(agspeed.status(tuned.model)).partition(":")[0],
         "weights": tuned.weights(),
         "expected": expected.weights(),
@@ -91,11 +92,11 @@ def one_rank_doubts(cache: str) -> dict[str, Any]:
 def lost_at_one_rank(cache: str) -> dict[str, Any]:
     """A stored decision with buckets of its own is doubted on both ranks. Before the resync it fails on rank 1."""
     tuned, session = _decided(cache, "aot/b0.25-1")
-    meetings = session.meetings
-    assert meetings is not None
-    while not meetings._reunion.is_sought and tuned.num_steps < _FOR_LONG:
+    rank_sync = session.rank_sync
+    assert rank_sync is not None
+    while not rank_sync._resync.is_sought and tuned.num_steps < _FOR_LONG:
         tuned.steps(1)
-    is_sought = meetings._reunion.is_sought
+    is_sought = rank_sync._resync.is_sought
     if dist.get_rank() == 1:
         region = session.regions[0]
         region.outcomes["aot"].reason = "injected"
@@ -103,7 +104,7 @@ def lost_at_one_rank(cache: str) -> dict[str, Any]:
     while tuned.model._forward_hooks and tuned.num_steps < _FOR_LONG:
         tuned.steps(1)
     tuned.steps(tuned_cases.MORE_STEPS)
-    expected = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=False))
+    expected = tuned_cases.wrapped(_made(cache, is_optimized=False))
     expected.steps(tuned.num_steps)
     return {
         "is_sought": is_sought,
@@ -121,14 +122,14 @@ def two_sessions(cache: str) -> dict[str, Any]:
     find = DecisionStore.find
     DecisionStore.find = lambda _: {"arm": "aot"}  # type: ignore[method-assign]
     try:
-        halves = [tuned_cases.made(cache, is_optimized=True) for _ in range(2)]
+        halves = [_made(cache) for _ in range(2)]
         tuned = tuned_cases.wrapped(_Both(halves))
         while any(agspeed.status(half) == "tuning" for half in halves) and tuned.num_steps < _FOR_LONG:
             tuned.steps(1)
     finally:
         DecisionStore.find = find  # type: ignore[method-assign]
     tuned.steps(600)
-    expected = tuned_cases.wrapped(_Both([tuned_cases.made(cache, is_optimized=False) for _ in range(2)]))
+    expected = tuned_cases.wrapped(_Both([_made(cache, is_optimized=False) for _ in range(2)]))
     expected.steps(tuned.num_steps)
     return {
         "status": [str(agspeed.status(half)).partition(":")[0] for half in halves],
@@ -139,13 +140,17 @@ def two_sessions(cache: str) -> dict[str, Any]:
     }
 
 
+def _made(cache: str, *, is_optimized: bool = True) -> Net:
+    return tuned_cases.made(cache, is_optimized=is_optimized, kind=SlightlySlowEagerly)
+
+
 def _decided(cache: str, stored: str = "") -> tuple[tuned_cases.Training, Session]:
     """Returns a model for which the ranks have decided, or have taken the decision `stored`."""
     find = DecisionStore.find
     if stored:
         DecisionStore.find = lambda _: {"arm": stored}  # type: ignore[method-assign]
     try:
-        tuned = tuned_cases.wrapped(tuned_cases.made(cache, is_optimized=True))
+        tuned = tuned_cases.wrapped(_made(cache))
         tuned.until_decided()
     finally:
         DecisionStore.find = find  # type: ignore[method-assign]
@@ -163,9 +168,9 @@ def _slow_down(session: Session) -> None:
     user's."""
     eager = session.tuner_snapshot()["arms"][0]["seconds"]
     seconds = max(_SLOWER_S, 2 * eager["p95"]) if eager else _SLOWER_S
-    runner, target, meetings = session.runner, session.runner._target, session.meetings
-    assert meetings is not None and meetings.layouts is not None
-    layouts = meetings.layouts
+    runner, target, rank_sync = session.runner, session.runner._target, session.rank_sync
+    assert rank_sync is not None and rank_sync.layouts is not None
+    layouts = rank_sync.layouts
     runner._run_captured = _slowed(runner._captured(), seconds, lambda: True)
     target.eager = _slowed(target.eager, seconds, lambda: layouts.current is not None)
     runner.select(session.plan, observed=False)

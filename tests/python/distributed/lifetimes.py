@@ -12,7 +12,7 @@ import time
 import torch
 from torch import distributed as dist
 
-_PATIENCE_S = 20
+_TIMEOUT_S = 20
 
 
 def future_after_the_group() -> torch.Tensor:
@@ -38,7 +38,7 @@ def waiting_while_the_group_ends() -> str:
     thread.start()
     time.sleep(0.2)  # by then the thread waits
     _end_and_start_again()
-    thread.join(_PATIENCE_S)
+    thread.join(_TIMEOUT_S)
     return heard[0] if heard else "nothing"
 
 
@@ -56,7 +56,7 @@ def dropped_handle() -> torch.Tensor:
     """All-reduces every second column without keeping the handle. Returns the whole tensor."""
     whole = torch.ones(4, 6)
     dist.all_reduce(whole[:, ::2], async_op=True)
-    give_up = time.monotonic() + _PATIENCE_S
+    give_up = time.monotonic() + _TIMEOUT_S
     while whole[0, 0] == 1 and time.monotonic() < give_up:
         time.sleep(0.01)
     dist.barrier()
@@ -102,7 +102,7 @@ def messages_beside_coalesced_calls(rounds: int) -> list[bool]:
     return found
 
 
-def reduced_while_somebody_waits_in_the_store() -> float:
+def reduced_while_a_rank_waits_in_the_store() -> float:
     """Returns the sum of a first all-reduce. Meanwhile rank 1 waits in the store for a key that rank 0 sets after
     it."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -121,7 +121,7 @@ def reduced_while_somebody_waits_in_the_store() -> float:
 
 
 def _start(rank: int, size: int, port: int) -> dist.Store:
-    timeout = datetime.timedelta(seconds=_PATIENCE_S)
+    timeout = datetime.timedelta(seconds=_TIMEOUT_S)
     store = dist.TCPStore("127.0.0.1", port, size, rank == 0, timeout)
     dist.init_process_group("agspeed", store=store, rank=rank, world_size=size, timeout=timeout)
     return store

@@ -5,9 +5,12 @@ group."""
 from __future__ import annotations
 
 import datetime
+import faulthandler
 import importlib
 import multiprocessing
 import os
+import signal
+import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -54,8 +57,8 @@ class Ranks:
     def run(self, function: Any, folder: Path, backend: str = "agspeed", /, **arguments: Any) -> list[Any]:
         """Runs function(**arguments) on every rank of a new default group. Returns their results in rank order.
 
-        Raises AssertionError with the traceback of the first rank that raised. If a rank does not answer in time, all
-        ranks are ended, and later calls fail at once.
+        Raises AssertionError with the traceback of the first rank that raised. If a rank does not answer in time, the
+        error has the stacks of all ranks. All ranks are ended then, and later calls fail at once.
         """
         assert self._processes, "a rank did not answer an earlier call"
         store = folder / f"store-{os.urandom(4).hex()}"
@@ -64,8 +67,10 @@ class Ranks:
         answers = []
         for rank, connection in enumerate(self._connections):
             if not connection.poll(self._timeout_s):
+                stacks = self._stacks(store)
                 self._kill()
-                raise AssertionError(f"rank {rank} of {self.size} did not answer within {self._timeout_s} s")
+                late = f"rank {rank} of {self.size} did not answer within {self._timeout_s} s"
+                raise AssertionError(f"{late}\n{stacks}")
             answers.append(connection.recv())
         for rank, (is_ok, result) in enumerate(answers):
             assert is_ok, f"rank {rank} of {self.size} raised:\n{result}"
@@ -77,6 +82,15 @@ class Ranks:
         for process in self._processes:
             process.join(5)
         self._kill()
+
+    def _stacks(self, store: Path) -> str:
+        """Returns the stacks of the ranks' threads, which each rank writes to a file at a signal."""
+        for process in self._processes:
+            if process.is_alive():
+                os.kill(process.pid, signal.SIGUSR2)  # type: ignore[arg-type]
+        time.sleep(1)
+        files = [(rank, _stacks_file(str(store), rank)) for rank in range(self.size)]
+        return "\n".join(f"rank {rank}:\n{file.read_text()}" for rank, file in files if file.exists())
 
     def _kill(self) -> None:
         for process in self._processes:
@@ -90,6 +104,10 @@ class Ranks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _stacks_file(store: str, rank: int) -> Path:
+    return Path(f"{store}.stacks-{rank}")
 
 
 def _serve(
@@ -115,6 +133,8 @@ def _serve(
             module, name, store, backend, arguments = connection.recv()
         except EOFError:
             return
+        stacks = _stacks_file(store, rank).open("w")
+        faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
         try:
             distributed.init_process_group(
                 backend,

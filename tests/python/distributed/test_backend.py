@@ -17,6 +17,7 @@ from agspeed import native
 from tests.python.distributed import programs
 from tests.python.distributed.installed import installed
 from tests.python.distributed.ranks import Ranks
+from tests.python.support.equality import assert_same
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -25,10 +26,6 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     with Ranks(request.param) as started:
         yield started
-
-
-def assert_same(found: Any, expected: Any) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
 def test_all_reduce_gives_what_gloo_gives(ranks: Ranks, tmp_path: Path) -> None:
@@ -86,13 +83,13 @@ def test_messages_of_one_tag_arrive_in_order(ranks: Ranks, tmp_path: Path) -> No
 def test_subgroups_are_apart(ranks: Ranks, tmp_path: Path) -> None:
     for rank, found in enumerate(ranks.run(programs.subgroups, tmp_path)):
         own = float(sum(peer + 1 for peer in range(ranks.size) if peer % 2 == rank % 2))
-        everybody = ranks.size * (ranks.size + 1) / 2
-        assert [float(tensor) for tensor in found] == [own, everybody, own]
+        everything = ranks.size * (ranks.size + 1) / 2
+        assert [float(tensor) for tensor in found] == [own, everything, own]
 
 
 def test_objects_travel(ranks: Ranks, tmp_path: Path) -> None:
-    everybody = [{"rank": rank, "text": "x" * (10 * rank)} for rank in range(ranks.size)]
-    assert ranks.run(programs.objects, tmp_path) == [[everybody, [{"from": 0}]]] * ranks.size
+    everything = [{"rank": rank, "text": "x" * (10 * rank)} for rank in range(ranks.size)]
+    assert ranks.run(programs.objects, tmp_path) == [[everything, [{"from": 0}]]] * ranks.size
 
 
 DDP_OPTIONS = [

@@ -13,7 +13,7 @@ import torch
 from agspeed import native
 from tests.python.distributed import delayed_device, device_programs, programs
 from tests.python.distributed.ranks import Ranks
-from tests.python.distributed.test_backend import assert_same
+from tests.python.support.equality import assert_same
 
 BOTH = "cpu:agspeed,delayed:agspeed"
 

@@ -24,6 +24,12 @@ def ranks() -> Iterator[Ranks]:
         yield started
 
 
+def test_ranks_that_do_not_answer_in_time_show_where_they_are(tmp_path: Path) -> None:
+    with Ranks(2, timeout_s=4) as own, pytest.raises(AssertionError, match="rank 1 of 2 did not answer") as raised:
+        own.run(groups.late, tmp_path, seconds=60.0)
+    assert "groups.py" in str(raised.value) and "in late" in str(raised.value)
+
+
 def test_new_groups_beside_a_bound_device_leave_the_others_out(ranks: Ranks, tmp_path: Path) -> None:
     found = ranks.run(groups.new_groups_beside_a_device, tmp_path)
     assert found == [[1.0, TOTAL]] * 2 + [[None, TOTAL]] * (SIZE - 2)

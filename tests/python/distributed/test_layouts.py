@@ -79,7 +79,7 @@ def test_wrappers_that_may_keep_state_by_bucket_are_left_alone(ranks: Ranks, tmp
 
 @needs_extension
 @pytest.mark.parametrize("ranks", [3], indirect=True)
-def test_layouts_alone_are_tuned_for_those_who_do_not_compile(ranks: Ranks, tmp_path: Path) -> None:
+def test_layouts_alone_are_tuned_without_compiling_backends(ranks: Ranks, tmp_path: Path) -> None:
     for is_again in (False, True):
         results = ranks.run(layout_cases.buckets_of_an_eager_model, tmp_path, cache=str(tmp_path / "cache"))
         first = results[0]
@@ -154,7 +154,7 @@ def test_neighbours_are_half_and_twice_as_large() -> None:
     assert [layout.name for layout in neighbours(Layout.parse("b4-4"), ready, [])] == ["b2-2", "b4-8"]
 
 
-def test_neighbours_have_buckets_that_nobody_has_tried() -> None:
+def test_neighbours_have_untried_buckets() -> None:
     large = [(0.1 * at, 2 * MIB) for at in range(8)]
     assert [layout.name for layout in neighbours(Layout.parse("b1-2"), large, [])] == ["b1-4"]
     assert neighbours(Layout.parse("b1-2"), large, [Layout.parse("b2-4")]) == []

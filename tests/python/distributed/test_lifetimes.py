@@ -32,7 +32,7 @@ def test_a_group_may_end_while_a_thread_waits(ranks: Ranks, tmp_path: Path) -> N
         assert heard.startswith("DistBackendError"), heard
 
 
-def test_results_arrive_though_nobody_keeps_the_handle(ranks: Ranks, tmp_path: Path) -> None:
+def test_results_arrive_although_the_handle_is_dropped(ranks: Ranks, tmp_path: Path) -> None:
     expected = torch.ones(4, 6)
     expected[:, ::2] = ranks.size
     for whole in ranks.run(lifetimes.dropped_handle, tmp_path):
@@ -51,4 +51,4 @@ def test_threads_do_not_coalesce_for_each_other(ranks: Ranks, tmp_path: Path) ->
 
 def test_a_rank_that_waits_in_the_store_can_be_met(tmp_path: Path) -> None:
     with Ranks(3, AGSPEED_PEER_TIMEOUT_MS="2000") as ranks:
-        assert ranks.run(lifetimes.reduced_while_somebody_waits_in_the_store, tmp_path) == [3.0, 3.0, 3.0]
+        assert ranks.run(lifetimes.reduced_while_a_rank_waits_in_the_store, tmp_path) == [3.0, 3.0, 3.0]

@@ -40,12 +40,17 @@ def run(**environment: str) -> tuple[list[str], str]:
     """Returns the digests of both processes, and everything that they printed."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_DEBUG": "INFO"}
-    told |= {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_MNNVL_ENABLE": "0", "NCCL_SOCKET_IFNAME": "lo"}
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_DEBUG": "INFO"}
+    variables |= {
+        "NCCL_P2P_DISABLE": "1",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", PROGRAM],
-            env={**os.environ, **told, "RANK": str(rank), "NCCL_HOSTID": f"host{rank}", **environment},
+            env={**os.environ, **variables, "RANK": str(rank), "NCCL_HOSTID": f"host{rank}", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -47,7 +47,7 @@ def test_profilers_show_operations_as_asynchronous_events(ranks: Ranks, tmp_path
         assert found == {name: [(event, True, shapes) for event, shapes in expected[name]] for name in names}
 
 
-def test_events_end_without_anybody_who_waits(ranks: Ranks, tmp_path: Path) -> None:
+def test_events_end_without_a_wait(ranks: Ranks, tmp_path: Path) -> None:
     for found in ranks.run(observed.events_after_the_call, tmp_path, profiler="torch.autograd.profiler"):
         assert found == [("all_reduce", True, [[2, 3]])]
 

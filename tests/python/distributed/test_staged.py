@@ -13,6 +13,7 @@ import torch
 from agspeed import native
 from tests.python.distributed import staged_cases
 from tests.python.distributed.ranks import Ranks
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -20,10 +21,15 @@ _CANDIDATES = ("graph-eager", "aot", "native")
 _LEFT_ALONE = ("power_sgd", "joined", "replicated")
 """Whose bucket layouts stay as they are."""
 _AT_FOUR_RANKS = ("plain", "no_sync", "bucket_views", "find_unused", "checkpointed", "adversarial", "replicated")
-_WITH_INDUCTOR = (
-    "plain", "no_sync", "bucket_views", "static_graph", "find_unused", "post_accumulate_hooks", "shared_parameter",
-    "batch_norm",
-)  # fmt: skip
+_WITH_INDUCTOR = ("batch_norm",)
+_MORE_WITH_INDUCTOR = (
+    "find_unused",
+    "no_sync",
+    "bucket_views",
+    "static_graph",
+    "post_accumulate_hooks",
+    "shared_parameter",
+)
 _TIMEOUT_S = 400
 """Compiling on a busy machine is no hang."""
 _ROUNDING = 2e-5
@@ -93,23 +99,26 @@ def test_layouts_change_no_bit_of_bfloat16_at_four_ranks(four_ranks: Ranks, tmp_
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("candidate", _CANDIDATES)
-@pytest.mark.parametrize("case", staged_cases.CASES)
+@pytest.mark.parametrize(("case", "candidate"), pairs(staged_cases.CASES, _CANDIDATES))
 def test_weights_of_two_ranks_equal_plain_training(two_ranks: Ranks, tmp_path: Path, case: str, candidate: str) -> None:
     _compare(two_ranks, tmp_path, case, candidate, "agspeed")
 
 
-@pytest.mark.parametrize(
-    ("case", "candidate"),
-    [(case, _CANDIDATES[number % len(_CANDIDATES)]) for number, case in enumerate(staged_cases.CASES)],
-)
+@pytest.mark.parametrize(("case", "candidate"), pairs(staged_cases.CASES, _CANDIDATES, first=1))
 def test_weights_of_two_ranks_of_gloo_equal_plain_training(
     two_ranks: Ranks, tmp_path: Path, case: str, candidate: str
 ) -> None:
     _compare(two_ranks, tmp_path, case, candidate, "gloo")
 
 
-@pytest.mark.parametrize("case", [pytest.param(_WITH_INDUCTOR[0], marks=pytest.mark.smoke), *_WITH_INDUCTOR[1:]])
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param("plain", marks=pytest.mark.smoke),
+        *_WITH_INDUCTOR,
+        *(pytest.param(case, marks=pytest.mark.thorough) for case in _MORE_WITH_INDUCTOR),
+    ],
+)
 def test_weights_with_inductors_backward_in_parts(two_ranks: Ranks, tmp_path: Path, case: str) -> None:
     _compare(two_ranks, tmp_path, case, "inductor-staged", "agspeed")
 
@@ -130,8 +139,7 @@ def test_the_report_names_the_group_and_the_stages(two_ranks: Ranks, tmp_path: P
         assert found["sentence"].startswith("Group: 2 ranks, DistributedDataParallel over agspeed; gradients leave")
 
 
-@pytest.mark.parametrize("candidate", ["aot", "native"])
-@pytest.mark.parametrize("case", _AT_FOUR_RANKS)
+@pytest.mark.parametrize(("case", "candidate"), pairs(_AT_FOUR_RANKS, ["native", "aot"]))
 def test_weights_of_four_ranks_equal_plain_training(
     four_ranks: Ranks, tmp_path: Path, case: str, candidate: str
 ) -> None:

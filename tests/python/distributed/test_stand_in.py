@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 # Each script calls tell() to write the values that tests check: weights, and the backend's names in torch.
 TELL = """
 import json
-from torch import distributed as told
+from torch import distributed as ranks
 def tell(model, path):
-    world = told.group.WORLD
-    if told.get_rank() == 0:
+    world = ranks.group.WORLD
+    if ranks.get_rank() == 0:
         weights = [value.flatten().tolist() for value in model.state_dict().values()]
-        kinds = [type(world._get_backend(torch.device("cpu"))).__module__, told.get_backend(), str(world.size())]
+        kinds = [type(world._get_backend(torch.device("cpu"))).__module__, ranks.get_backend(), str(world.size())]
         with open(path, "w") as file:
             json.dump({"weights": weights, "kinds": kinds}, file)
 """
@@ -80,7 +80,7 @@ os._exit(0)
 
 def trained(folder: Path, script: str, stands_in: bool, **environment: str) -> dict[str, Any]:
     """Returns the output of rank 0 of two after training with `script` under torchrun."""
-    program, told = folder / "train.py", folder / f"told-{stands_in}-{len(environment)}.json"
+    program, results = folder / "train.py", folder / f"results-{stands_in}-{len(environment)}.json"
     program.write_text("import torch\n" + TELL + script + ("" if stands_in else LEAVE))
     env = {**os.environ, "OMP_NUM_THREADS": "1", **installed(folder), **environment}
     env.pop("AGSPEED_AS", None)
@@ -88,17 +88,17 @@ def trained(folder: Path, script: str, stands_in: bool, **environment: str) -> d
         env["AGSPEED_AS"] = "gloo"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     run = subprocess.run(
-        [*launch, str(program), str(told)], capture_output=True, text=True, timeout=240, env=env, cwd=folder
+        [*launch, str(program), str(results)], capture_output=True, text=True, timeout=240, env=env, cwd=folder
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    return json.loads(told.read_text())
+    return json.loads(results.read_text())
 
 
 @pytest.mark.parametrize(
     ("script", "name"),
     [
         (TORCHRUN.format(backend='"gloo"'), "gloo"),
-        (TORCHRUN.format(backend='"cpu:gloo"'), "cpu:gloo"),
+        pytest.param(TORCHRUN.format(backend='"cpu:gloo"'), "cpu:gloo", marks=pytest.mark.thorough),
         (ACCELERATE, "gloo"),
     ],
     ids=["torchrun", "by device", "accelerate"],
@@ -170,7 +170,7 @@ def test_other_backends_are_left_alone(tmp_path: Path) -> None:
     assert run.stdout == "torch fake\n"
 
 
-def test_nothing_is_loaded_where_nobody_asks(tmp_path: Path) -> None:
+def test_nothing_is_loaded_without_a_request(tmp_path: Path) -> None:
     run = asked(tmp_path, "import sys, torch\nprint([name for name in sys.modules if name.startswith('agspeed')])")
     assert run.returncode == 0, run.stderr
     assert "agspeed.distributed'" in run.stdout

@@ -91,7 +91,7 @@ class Broken:
         raise RuntimeError("connection refused")
 
 
-def test_without_a_store_nobody_waits_any_longer() -> None:
+def test_without_a_store_no_rank_waits_any_longer() -> None:
     store = Broken()
     (rank, _) = ranks(2, store)
     for _ in range(3):

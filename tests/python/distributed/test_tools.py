@@ -28,43 +28,43 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
 
 
 @pytest.mark.parametrize("count", [1, 100_000])
-def test_messages_are_received_from_anybody(ranks: Ranks, tmp_path: Path, count: int) -> None:
-    found = ranks.run(tools.received_from_anybody, tmp_path, count=count, rounds=3)[0]
+def test_messages_are_received_from_any_rank(ranks: Ranks, tmp_path: Path, count: int) -> None:
+    found = ranks.run(tools.received_from_any_rank, tmp_path, count=count, rounds=3)[0]
     for source in range(1, ranks.size):
         own = [value for sender, value in found if sender == source]
         assert own == [100.0 * source, 100.0 * source + 1, 100.0 * source + 2]
     assert len(found) == 3 * (ranks.size - 1)
 
 
-def test_receives_from_anybody_go_beside_others(ranks: Ranks, tmp_path: Path) -> None:
+def test_receives_from_any_rank_go_beside_others(ranks: Ranks, tmp_path: Path) -> None:
     assert ranks.run(tools.received_beside_known_sources, tmp_path)[0] == [1.0, 2.0, 3.0]
 
 
-def test_a_receive_that_nobody_answers_ends_at_its_deadline(ranks: Ranks, tmp_path: Path) -> None:
-    message = ranks.run(tools.nobody_sends, tmp_path)[0]
+def test_a_receive_without_a_send_ends_at_its_deadline(ranks: Ranks, tmp_path: Path) -> None:
+    message = ranks.run(tools.receive_without_send, tmp_path)[0]
     assert "DistBackendError" in message
-    assert "receive from any rank (8 bytes, tag 0) timed out: its timeout of 0.50 s passed" in message
+    assert "receive from any rank (8 bytes, tag 0)" in message and "0.50 s" in message
 
 
 def test_a_wait_that_takes_too_long_says_so(ranks: Ranks, tmp_path: Path) -> None:
-    message = ranks.run(tools.wait_for_nobody, tmp_path)[0]
+    message = ranks.run(tools.short_wait, tmp_path)[0]
     assert "DistBackendError" in message and "timed out after 200 ms" in message
 
 
 # --- barriers that name missing ranks ---------------------------------------------------------------------------------
 
 
-def test_a_barrier_that_everybody_reaches(ranks: Ranks, tmp_path: Path) -> None:
-    assert ranks.run(tools.everybody_meets, tmp_path, times=5) == [5] * ranks.size
+def test_a_barrier_that_all_ranks_reach(ranks: Ranks, tmp_path: Path) -> None:
+    assert ranks.run(tools.barriers_of_all_ranks, tmp_path, times=5) == [5] * ranks.size
 
 
 @pytest.mark.parametrize("wait_all_ranks", [False, True])
-def test_a_barrier_names_who_is_missing_and_leaves_the_group_usable(
+def test_a_barrier_names_missing_ranks_and_leaves_the_group_usable(
     ranks: Ranks, tmp_path: Path, wait_all_ranks: bool
 ) -> None:
     late = [1] if ranks.size == 2 else [1, 3]
     named = "Ranks 1, 3" if wait_all_ranks and ranks.size > 2 else "Rank 1"
-    found = ranks.run(tools.somebody_is_late, tmp_path, late=late, wait_all_ranks=wait_all_ranks)
+    found = ranks.run(tools.late_ranks_at_a_barrier, tmp_path, late=late, wait_all_ranks=wait_all_ranks)
     for rank, (message, total) in enumerate(found):
         assert f"DistBackendError: [Rank {rank}]: Rank " in message and " timed out in monitoredBarrier: " in message
         assert f"{named} failed to pass monitoredBarrier in 1000 ms" in message
@@ -77,7 +77,7 @@ def test_a_barrier_of_no_time_ends_at_once(ranks: Ranks, tmp_path: Path) -> None
 
 
 def test_barriers_of_subgroups_are_apart(ranks: Ranks, tmp_path: Path) -> None:
-    for message in ranks.run(tools.subgroups_meet, tmp_path)[:-1]:
+    for message in ranks.run(tools.barriers_of_subgroups, tmp_path)[:-1]:
         assert f"Rank {ranks.size - 1} failed" in message
 
 
@@ -85,7 +85,7 @@ def test_barriers_of_subgroups_are_apart(ranks: Ranks, tmp_path: Path) -> None:
 
 
 def test_a_record_says_what_each_group_did(ranks: Ranks, tmp_path: Path) -> None:
-    for rank, record in enumerate(ranks.run(tools.recorded, tmp_path, count=1000)):
+    for rank, (record, seconds) in enumerate(ranks.run(tools.recorded, tmp_path, count=1000)):
         assert (record["kind"], record["rank"], record["world_size"]) == ("agspeed.flight_record", rank, ranks.size)
         whole = record["groups"][0]
         assert whole["ranks"] == list(range(ranks.size))
@@ -97,7 +97,7 @@ def test_a_record_says_what_each_group_did(ranks: Ranks, tmp_path: Path) -> None
         assert [each["sequence"] for each in whole["operations"]] == sorted(
             each["sequence"] for each in whole["operations"]
         )
-        assert all(each["state"] == "done" and 0 <= each["seconds"] < 60 for each in whole["operations"])
+        assert all(each["state"] == "done" and 0 <= each["seconds"] < seconds for each in whole["operations"])
         messages = [each for each in whole["operations"] if each["operation"] in ("send", "receive")]
         if rank < 2:
             [message] = messages

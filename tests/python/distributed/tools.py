@@ -26,7 +26,7 @@ def error_of(call: Any) -> str:
 # --- receives from any source -----------------------------------------------------------------------------------------
 
 
-def received_from_anybody(count: int, rounds: int) -> list[tuple[int, float]]:
+def received_from_any_rank(count: int, rounds: int) -> list[tuple[int, float]]:
     """Returns (source, value) of the messages in the order of rank 0's receives. The others send 100 r + round."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found = []
@@ -63,12 +63,12 @@ def received_beside_known_sources() -> list[float]:
     return found
 
 
-def nobody_sends() -> str:
+def receive_without_send() -> str:
     group = dist.new_group(timeout=datetime.timedelta(seconds=0.5))
     return error_of(lambda: dist.recv(torch.zeros(2), group=group)) if dist.get_rank() == 0 else ""
 
 
-def wait_for_nobody() -> str:
+def short_wait() -> str:
     """Returns the error of a wait that ends before the message comes."""
     if dist.get_rank() > 1:
         return ""
@@ -93,13 +93,13 @@ def barrier_without_time() -> str:
     return message
 
 
-def everybody_meets(times: int) -> int:
+def barriers_of_all_ranks(times: int) -> int:
     for _ in range(times):
         agspeed_distributed.monitored_barrier(timeout=20.0)
     return times
 
 
-def somebody_is_late(late: list[int], wait_all_ranks: bool) -> tuple[str, float]:
+def late_ranks_at_a_barrier(late: list[int], wait_all_ranks: bool) -> tuple[str, float]:
     """Returns each rank's error if some ranks come after the timeout. The group still works afterwards."""
     dist.barrier()
     if dist.get_rank() in late:
@@ -112,7 +112,7 @@ def somebody_is_late(late: list[int], wait_all_ranks: bool) -> tuple[str, float]
     return message, float(tensor)
 
 
-def subgroups_meet() -> str:
+def barriers_of_subgroups() -> str:
     rank, size = dist.get_rank(), dist.get_world_size()
     groups = [dist.new_group([0, 1]), dist.new_group(list(range(size)))]
     if rank < 2:
@@ -126,8 +126,9 @@ def subgroups_meet() -> str:
 # --- records and counters ---------------------------------------------------------------------------------------------
 
 
-def recorded(count: int) -> dict[str, Any]:
-    rank, size = dist.get_rank(), dist.get_world_size()
+def recorded(count: int) -> tuple[dict[str, Any], float]:
+    """Returns this rank's record, and the seconds in which all of its operations began and ended."""
+    rank, size, begun = dist.get_rank(), dist.get_world_size(), time.monotonic()
     dist.all_reduce(torch.ones(count, dtype=torch.bfloat16))
     whole = torch.empty(size * 4, dtype=torch.int64)
     dist.all_gather_into_tensor(whole, torch.ones(4, dtype=torch.int64))
@@ -138,7 +139,7 @@ def recorded(count: int) -> dict[str, Any]:
     pair = dist.new_group([0, 1])
     if rank < 2:
         dist.broadcast(torch.ones(5), src=0, group=pair)
-    return agspeed_distributed.flight_record()
+    return agspeed_distributed.flight_record(), time.monotonic() - begun
 
 
 def recorded_often(times: int) -> dict[str, Any]:

@@ -29,9 +29,10 @@ COMMANDS = documents.commands(README)
 SNIPPETS = documents.snippets(README)
 
 PARSED = {
-    "agspeed doctor --listen": "waits for another host; test_net_peers.py has both sides",
+    "agspeed doctor --listen": "waits for another host; fault/test_doctor.py has both sides",
     "agspeed doctor --net": "wants ranks of torchrun on several hosts",
     "agspeed doctor --peer node1,node2,node3": "wants three hosts of those names",
+    "agspeed run -H node0:2,node1:2 python train.py": "wants hosts of those names; launch/test_sshd.py makes two",
     "agspeed run -np 4 --as-horovod python train.py": "wants the reader's script; horovod/test_scripts.py has one",
 }
 """Command -> why only its arguments are parsed."""
@@ -41,8 +42,9 @@ _BENCH = (
     "-m agspeed comm bench --against gloo"
 )
 _DDP = "torchrun --nnodes 4 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST0:29400 python/examples/ddp.py"
-_TIMED = "python benchmarks/run.py run --case time_to_speed/bert"
-_WHEEL = "pip install agspeed-0.1.0-*.whl"
+_TIMED = "python benchmarks/run.py run --case time_to_speed/bert --threads 2 --settle-seconds 80"
+_WHEEL = "pip install dist/agspeed-0.1.0-*.whl"
+_WHEELS = 'make wheel TORCH="2.11 2.15"'
 _VERSION = "$(python -c 'import agspeed; print(agspeed.__version__)')"
 
 INSTEAD = {
@@ -60,7 +62,7 @@ INSTEAD = {
     _TIMED: ("measures for minutes", "python benchmarks/run.py list | grep -F time_to_speed/bert"),
     _WHEEL: (
         "building the wheel takes long; `make wheel-check` does it, and installs it",
-        f"case agspeed-{_VERSION}-cp312-cp312-linux_x86_64.whl in {_WHEEL.split()[-1]}) ;; *) exit 1 ;; esac",
+        f"case dist/agspeed-{_VERSION}-cp312-cp312-linux_x86_64.whl in {_WHEEL.split()[-1]}) ;; *) exit 1 ;; esac",
     ),
     "python -m benchmarks.gpu_check --out DIR": (
         "wants a GPU, and exits with 3 elsewhere",
@@ -72,6 +74,8 @@ INSTEAD = {
     "make docs": ("sets the machine up; tests/python/docs builds the site", "make --dry-run docs"),
     "make test": ("runs this very test", "make --dry-run test"),
     "make test-fast": ("runs this very test", "make --dry-run test-fast"),
+    "make wheel": ("compiles for long", "make --dry-run wheel"),
+    _WHEELS: ("compiles for long", _WHEELS.replace("make", "make --dry-run")),
 }
 """Command -> (why it does not run as it stands, the command that runs instead)."""
 

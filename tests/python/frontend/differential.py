@@ -36,7 +36,12 @@ class Outcome:
         """The reasons why anything runs eagerly; empty if nothing does."""
         found = [f"{s.state}: {s.reason}" for s in self.sessions]
         found += [o.reason for s in self.sessions for r in s.regions for o in r.outcomes.values() if o.reason]
-        found += [arm["reason"] for s in self.sessions for arm in s.tuner_snapshot().get("arms", []) if arm["reason"]]
+        found += [
+            arm["reason"]
+            for s in self.sessions
+            for arm in (s.tuner_snapshot() or {"arms": []})["arms"]
+            if arm["reason"]
+        ]
         found += [reason for s in self.sessions for (_, reason) in [*s.history.fallbacks, *s.history.breaks]]
         return found
 

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,8 @@ from agspeed.tuning import deferred_regions
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from tests.python.frontend.differential import as_loss, compare, state
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
-from tests.python.frontend.test_models_and_inputs import Linear, data, loop
+from tests.python.support.processes import left_after_a_while
+from tests.python.support.small_models import FAST, Linear, data, loop, mlp, steps, tuned
 
 Wrap = Callable[[Any], Any]
 
@@ -92,7 +91,7 @@ def test_candidate_that_breaks_at_run_time_is_dropped(
     steps(expected)
     assert all(torch.equal(a, b) for a, b in zip(state(model), state(expected), strict=True))
     assert region.selected == "graph-eager"
-    assert caplog.text.count("the kernel is gone") == 1 and Path(__file__).parent.name in caplog.text
+    assert caplog.text.count("the kernel is gone") == 1 and "small_models.py:" in caplog.text  # the user's line
     assert "the kernel is gone" in str(agspeed.report(model).to_dict()["fallbacks"])
 
 
@@ -304,17 +303,7 @@ def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: An
             check=False,
         )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    pid, deadline = int(killed.stdout), time.monotonic() + 60
-    while _is_alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _is_alive(pid)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert not left_after_a_while([int(killed.stdout)], 60)
 
 
 def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 
 import agspeed
 from tests.python.frontend.differential import Outcome, as_loss, compare, state
-from tests.python.frontend.test_models_and_inputs import STEPS, Linear, data, loop
+from tests.python.support.small_models import STEPS, Linear, data, loop
 
 Wrap = Callable[[Any], Any]
 Script = Callable[[Wrap], list[Any]]

@@ -18,7 +18,7 @@ import agspeed
 from agspeed.frontend.dynamo_backend import agspeed_backend
 from agspeed.frontend.optimizer import optimizer_session
 from tests.python.distributed import delayed_device
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps
+from tests.python.support.small_models import FAST, mlp, steps
 
 _REASON = "it works on the device meta"
 

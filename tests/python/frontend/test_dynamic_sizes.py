@@ -14,9 +14,9 @@ from torch import nn
 import agspeed
 from agspeed.backends import candidate
 from agspeed.frontend.session import Session, session_of
+from agspeed.regions.sizes import resized
 from agspeed.tuning.child.job import read_region, write_region
-from agspeed.tuning.gate.sizes import resized
-from tests.python.frontend.test_errors_and_bad_input import FAST
+from tests.python.support.small_models import FAST
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,7 +13,7 @@ from torch import nn
 import agspeed
 from agspeed.frontend.session import session_of
 from tests.python.frontend.differential import state
-from tests.python.frontend.test_errors_and_bad_input import FAST, steps, tuned
+from tests.python.support.small_models import FAST, steps, tuned
 
 Runner = Callable[..., Any]
 

@@ -20,31 +20,7 @@ import agspeed
 from agspeed.frontend.dynamo_backend import agspeed_backend
 from agspeed.frontend.session import session_of
 from tests.python.frontend.differential import as_loss, state
-from tests.python.frontend.test_models_and_inputs import Linear, data
-
-FAST: dict[str, Any] = {"mode": "deterministic", "backends": ["aot"]}
-
-
-def mlp() -> nn.Sequential:
-    torch.manual_seed(5)
-    return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4))
-
-
-def steps(model: nn.Module, count: int = 5) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(count):
-        optimizer.zero_grad()
-        as_loss(model(data(4, 8, seed=step))).backward()
-        optimizer.step()
-
-
-def tuned(model: nn.Module, **keywords: Any) -> nn.Module:
-    """Returns an optimized model that has finished tuning and chosen `aot`."""
-    model = agspeed.optimize(model, **{**FAST, **keywords})
-    steps(model)
-    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
-    return model
-
+from tests.python.support.small_models import FAST, Linear, data, mlp, steps, tuned
 
 # --- bad input --------------------------------------------------------------------------------------------------------
 

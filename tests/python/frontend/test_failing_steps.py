@@ -21,8 +21,7 @@ from agspeed.backends import candidate
 from agspeed.backends.joint import Recorder
 from agspeed.frontend.session import Session, session_of
 from tests.python.frontend.differential import as_loss, state
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps
-from tests.python.frontend.test_models_and_inputs import data
+from tests.python.support.small_models import FAST, data, mlp, steps
 
 _NTH = 3
 _LONGEST_S = 300.0

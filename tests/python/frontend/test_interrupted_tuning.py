@@ -41,14 +41,15 @@ class StuckInChild(StuckHere):
 """
 _TRAIN = """
 import signal, sys, torch, agspeed
-from agspeed.tuning import controller
-from agspeed.tuning.tuner_config import tuner_config
+from agspeed.tuning import tuner_config
 
-def patient(*given, **named):  # steps and compiles take turns, and the compile's turn lasts until the signal
-    return {**tuner_config(*given, **named), "has_spare_cores": False, "max_pause_seconds": 600.0}
+make_config = tuner_config.tuner_config
+
+def one_at_a_time(*given, **named):  # steps and compiles take turns, and the compile's turn lasts until the signal
+    return {**make_config(*given, **named), "has_spare_cores": False, "max_pause_seconds": 600.0}
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs in the background without it
-controller.tuner_config = patient
+tuner_config.tuner_config = one_at_a_time
 model = torch.nn.Linear(4, 4)
 agspeed.optimize(model, mode="max", backends=["broken", sys.argv[1]], cache_dir=sys.argv[2])
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from agspeed.reporting.format import plural
 from tests.python.frontend import plug_ins
 
 NUM_SEEDS = 20
@@ -61,11 +62,11 @@ import json, os, random, signal, sys, time, torch
 import agspeed
 from agspeed.frontend import startup
 from agspeed.frontend.session import session_of
-from agspeed.tuning import controller, unfinished
+from agspeed.tuning import tuner_config, unfinished
 from agspeed.tuning.decision_store import DecisionStore
-from agspeed.tuning.tuner_config import tuner_config
 startup.load_machinery()
-controller.tuner_config = lambda *given, **named: {**tuner_config(*given, **named), "min_pairs": 190}
+make_config = tuner_config.tuner_config
+tuner_config.tuner_config = lambda *given, **named: {**make_config(*given, **named), "min_pairs": 190}
 torch.compile(lambda x: x + 1, backend="eager")(torch.ones(1))  # what follows finds everything imported
 str(agspeed.report(agspeed.optimize(torch.nn.Linear(1, 1), mode="off")))
 unfinished.SHARE = 1.0  # nothing here may depend on how fast the disk is
@@ -95,13 +96,13 @@ def steps(cache, count):
 
 def train_until_killed(cache):
     store = DecisionStore.store_unfinished
-    def told(self, record):
+    def reporting_store(self, record):
         stored = store(self, record)
         if stored:
             arms = record["unfinished"]["tuner"]["arms"]
             os.write(1, f"{sum(len(arm['pairs']) for arm in arms)} pairs\\n".encode())
         return stored
-    DecisionStore.store_unfinished = told
+    DecisionStore.store_unfinished = reporting_store
     for model in steps(cache, 10**6):
         os.write(1, b"step\\n")
 
@@ -134,10 +135,10 @@ def in_child(run, cache):
 for seed in range(int(sys.argv[1])):
     cache = os.path.join(sys.argv[3], str(seed))
     os.environ["COMPILED"] = cache + ".compiled"
-    victim, told = in_child(train_until_killed, cache)
+    victim, output = in_child(train_until_killed, cache)
     moment = random.Random(seed)
     left, announced = moment.randint(1, 400), []
-    for line in told:
+    for line in output:
         announced += [int(line.split()[0])] if "pairs" in line else []
         left -= line == "step\\n"
         if left == 0:
@@ -145,11 +146,11 @@ for seed in range(int(sys.argv[1])):
     time.sleep(moment.uniform(0.0, 0.01))
     os.kill(victim, signal.SIGKILL)
     os.waitpid(victim, 0)
-    announced += [int(line.split()[0]) for line in told if line.endswith("pairs\\n")]
+    announced += [int(line.split()[0]) for line in output if line.endswith("pairs\\n")]
     print(json.dumps({"seed": seed, "announced": announced}), flush=True)
     input()  # the test looks at what is on disk
-    successor, told = in_child(train_on, cache)
-    lines = told.read().splitlines()
+    successor, output = in_child(train_on, cache)
+    lines = output.read().splitlines()
     os.waitpid(successor, 0)
     print(json.dumps({"successor": successor, **json.loads(lines[-1])}), flush=True)
 """
@@ -194,7 +195,8 @@ def test_a_successor_resumes_with_every_pair_on_disk_and_compiles_nothing_refuse
             assert all(successor["steps"][name] == 0 for name in refused), shown
             assert all("found in an earlier run" in successor["reasons"][name] for name in refused), shown
             if pairs:
-                assert f"resumed: {pairs} pairs of an earlier run" in " ".join(successor["text"].split()), shown
+                resumed = plural(successor["resumed"], "pair")
+                assert f"resumed: {resumed} of an earlier run" in " ".join(successor["text"].split()), shown
             num_resumed += pairs > 0
             num_refused += bool(refused)
         assert forker.wait(timeout=60) == 0

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -84,8 +86,14 @@ def _trained(use: Callable[[nn.Module, torch.Tensor], Any], model: nn.Module) ->
     return found
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__.strip("_"))
+@pytest.mark.parametrize(
+    ("use", "backend"),
+    [
+        pytest.param(use, name, marks=[pytest.mark.thorough] if name == "inductor" and use is not _retained else [])
+        for use, name in itertools.product(USES, BACKENDS)
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__.strip("_"),
+)
 def test_gradients_are_eagers(use: Callable[[nn.Module, torch.Tensor], Any], backend: str) -> None:
     def made() -> nn.Module:
         torch.manual_seed(1)
@@ -100,6 +108,75 @@ def test_gradients_are_eagers(use: Callable[[nn.Module, torch.Tensor], Any], bac
     session = session_of(model)
     assert session is not None and agspeed.status(model) == "tuned", agspeed.status(model).reason
     assert [region.selected for region in session.regions] == [backend] * 4
+
+
+class Cached(nn.Module):
+    """Returns keys and values beside the result, as transformers does. They are computed from parts of one tensor."""
+
+    def __init__(self, is_written: bool = False) -> None:
+        super().__init__()
+        self.project, self.heads = nn.Linear(8, 24), nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.is_written = is_written
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = []
+        for head in self.heads:
+            projected = self.project(x)
+            query, key, value = (projected.narrow(-1, start, 8) for start in (0, 8, 16))
+            keys, values = torch.tanh(key), torch.tanh(value)
+            if self.is_written:
+                projected.detach().add_(1.0)  # what the query reads from now on
+            found += [keys, values]
+            x = head(torch.tanh(query.unflatten(1, (2, 4)) * keys.view(5, 2, 4)).flatten(1) + values)
+        return (*found, x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("use", [_retained, _with_hook])
+@pytest.mark.parametrize("is_written", [False, True], ids=["read", "written"])
+def test_keys_and_values_that_share_memory_with_the_query_cut_a_graph_once_for_each_layer(
+    use: Callable[[nn.Module, torch.Tensor], Any], backend: str, is_written: bool
+) -> None:
+    torch.manual_seed(4)
+    model = Cached(is_written)
+    eager = copy.deepcopy(model)
+    agspeed.optimize(model, mode="deterministic", backends=[backend])
+    torch.testing.assert_close(_trained(use, model), _trained(use, eager), rtol=1e-4, atol=1e-6)
+    session = session_of(model)
+    assert session is not None
+    if not is_written:
+        assert [region.selected for region in session.regions] == [backend] * 3
+
+
+class Watched(nn.Module):
+    """Uses views and outputs under `no_grad` around an output from which another one is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = self.body(x)
+        with torch.no_grad():
+            shown = hidden.view(5, 2, 4)
+        features = torch.tanh(hidden)
+        with torch.no_grad():
+            size = features.abs().mean()
+        return features, self.head(features * shown.flatten(1) / (1 + size))
+
+
+@pytest.mark.parametrize("backend", BACKENDS[:2])
+@pytest.mark.parametrize("use", [_retained, _with_hook])
+def test_what_has_no_gradient_in_eager_has_none_behind_a_cut(
+    use: Callable[[nn.Module, torch.Tensor], Any], backend: str
+) -> None:
+    torch.manual_seed(4)
+    model = Watched()
+    eager = copy.deepcopy(model)
+    agspeed.optimize(model, mode="deterministic", backends=[backend])
+    torch.testing.assert_close(_trained(use, model), _trained(use, eager), rtol=1e-4, atol=1e-6)
+    session = session_of(model)
+    assert session is not None and [region.selected for region in session.regions] == [backend] * 2
 
 
 def test_outputs_that_are_not_linked_stay_in_one_region() -> None:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 import agspeed
 from agspeed.errors import UserError, UserTypeError
 from agspeed.frontend.session import session_of
-from tests.python.frontend.test_errors_and_bad_input import mlp
+from tests.python.support.small_models import mlp
 
 
 @pytest.mark.parametrize(

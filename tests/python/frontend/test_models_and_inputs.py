@@ -13,42 +13,9 @@ import torch
 from torch import nn
 
 from tests.python.frontend.differential import as_loss, compare, state
+from tests.python.support.small_models import STEPS, Forward, Linear, Wrap, data, loop
 
-Wrap = Callable[[Any], Any]
 Script = Callable[[Wrap], list[Any]]
-Forward = Callable[..., Any]
-
-STEPS = 5
-
-
-class Linear(nn.Module):
-    """One linear layer with a given forward: `body(layer, *args, **kwargs)`."""
-
-    def __init__(self, body: Forward, width: int = 8) -> None:
-        super().__init__()
-        self.layer = nn.Linear(width, width)
-        self.body = body
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.body(self.layer, *args, **kwargs)
-
-
-def data(*shape: int, seed: int = 3) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def loop(wrap: Wrap, model: nn.Module, loss_of: Callable[[nn.Module, int], torch.Tensor], **kept: Any) -> list[Any]:
-    """Trains `model`; `loss_of(model, step)` runs the forward. Returns losses, `kept` values and the final state."""
-    model = wrap(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    losses = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        loss = loss_of(model, step)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
-    return [*losses, *state(model)]
 
 
 # --- calling conventions ----------------------------------------------------------------------------------------------

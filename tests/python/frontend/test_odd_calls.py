@@ -20,7 +20,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import agspeed
 from agspeed import native
 from agspeed.frontend.session import session_of
+from agspeed.frontend.shadow import comparison
 from agspeed.torch_compat.shapes import FakeTensorMode
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 _SEED = 3
@@ -172,8 +174,7 @@ def _made() -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("first", [0, 8], ids=["tuning", "tuned"])
-@pytest.mark.parametrize("name", ODD)
+@pytest.mark.parametrize(("name", "first"), pairs(list(ODD), [0, 8]))  # the first step, while it tunes or later
 def test_an_odd_call_leaves_the_model_captured(name: str, first: int) -> None:
     expected = _train(_made(), ODD[name], first)
     model = _made()
@@ -226,6 +227,36 @@ def test_what_a_signal_handler_raises_reaches_the_user(milliseconds: int) -> Non
     assert len(arrived) == caught, "an exception of the handler was swallowed"
     _train(model, lambda model: None, 0)
     assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+
+
+@pytest.mark.parametrize("part", ["Before", "differences", "gradients"])
+def test_what_a_signal_handler_raises_during_a_comparison_reaches_the_user(
+    part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal arrives while the comparison copies the state, compares results, or computes gradients."""
+
+    def stop(number: int, frame: Any) -> None:
+        raise StoppedError
+
+    run = getattr(comparison, part)
+
+    def interrupted(*args: Any) -> Any:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGALRM)
+        return run(*args)
+
+    model = agspeed.optimize(_made(), mode="deterministic", backends=["native"])
+    monkeypatch.setattr(comparison, part, interrupted)
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        with pytest.raises(StoppedError):
+            _train(model, lambda model: None, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    _train(model, lambda model: None, 0)
+    assert agspeed.status(model) == "tuned", agspeed.status(model).reason
+    session = session_of(model)
+    assert session is not None and session.runner.comparison.obstacle is None
 
 
 def test_a_backward_runs_in_a_process_forked_after_a_capture() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.python.frontend import plug_ins
-from tests.python.frontend.test_stored_decisions import _output_of, _records
+from tests.python.support.scripts import output_of, records
 
 _PLUG_IN = """
 import errno, os
@@ -61,9 +61,9 @@ def test_a_candidate_that_lacked_something_is_tried_again(
     cache = tmp_path / "cache"
     with monkeypatch.context() as patch:
         patch.setenv("LACKING", str(getattr(errno, lacking)))
-        first = _output_of(_SCRIPT, cache)
+        first = output_of(_SCRIPT, cache)
     assert (first["chosen"], first["next"]) == ("eager", "resumes"), first
     assert any("for this run alone" in warning and "plug-in-fast" in warning for warning in first["warnings"]), first
-    assert all(record["arm"] == "" for record in _records(cache)), "no decision is stored"
-    second = _output_of(_SCRIPT, cache)
+    assert all(record["arm"] == "" for record in records(cache)), "no decision is stored"
+    second = output_of(_SCRIPT, cache)
     assert (second["chosen"], second["next"]) == ("plug-in-fast", "decided"), second

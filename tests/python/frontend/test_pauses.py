@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import agspeed
-from tests.python.frontend.test_errors_and_bad_input import mlp, steps
+from tests.python.support.small_models import mlp, steps
 
 
 def _report(backend: str, mode: str, count: int) -> dict[str, Any]:

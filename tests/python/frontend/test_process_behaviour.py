@@ -27,8 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 import agspeed
 from agspeed.frontend.session import session_of
 from tests.python.frontend.differential import as_loss, compare, state
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps, tuned
-from tests.python.frontend.test_models_and_inputs import Linear, data, loop
+from tests.python.support.small_models import FAST, Linear, data, loop, mlp, steps, tuned
 
 Wrap = Callable[[Any], Any]
 
@@ -290,6 +289,25 @@ def test_as_a_backend_of_torch_compile(keywords: dict[str, Any]) -> None:
     assert (agspeed.status(compiled), found["decision"]["chosen"]) == ("tuned", chosen)
     assert [region["chosen"] for region in found["regions"]] == [chosen]
     session.close()
+
+
+def test_sessions_end_once_torch_compile_has_dropped_their_graphs() -> None:
+    from agspeed.frontend import dynamo_backend
+
+    def train(budget_s: float) -> list[int]:
+        options = {"mode": "deterministic", "backends": ["aot"], "budget_s": budget_s}
+        model = mlp()
+        steps(torch.compile(model, backend="agspeed", options=options), 3)
+        models.append(model)
+        return [len(session.regions) for session in dynamo_backend._sessions.values()]
+
+    models: list[nn.Module] = []
+    dynamo_backend._sessions.clear()
+    assert train(1.0) == [1]
+    assert train(2.0) == [1, 1], "torch.compile still holds the first graph"
+    torch._dynamo.reset()
+    gc.collect()
+    assert train(3.0) == [1]
 
 
 @pytest.mark.parametrize("first", ["agspeed", "torch._dynamo"])

@@ -13,7 +13,7 @@ from torch import distributed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import agspeed
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp, steps
+from tests.python.support.small_models import FAST, mlp, steps
 
 _NOTE = "each of the 4 ranks tunes on its own"
 
@@ -33,7 +33,7 @@ def _trained(tmp_path: Path, **keywords: Any) -> torch.nn.Module:
 
 
 @pytest.mark.usefixtures("four_ranks")
-def test_ranks_that_tune_on_their_own_are_told_so_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ranks_that_tune_on_their_own_warn_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     models = [_trained(tmp_path, mode="max", backends=["graph-eager"]) for _ in range(2)]
     assert caplog.text.count(_NOTE) == 1
     assert 'mode="deterministic" takes no timing' in caplog.text

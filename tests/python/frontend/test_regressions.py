@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tests.python.frontend.differential import compare, state
-from tests.python.frontend.test_models_and_inputs import Linear, data
+from tests.python.support.small_models import Linear, data
 
 Wrap = Callable[[Any], Any]
 

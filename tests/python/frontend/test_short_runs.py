@@ -45,7 +45,7 @@ for step in range(num_steps):
     optimizer.step()
     loaded.append(startup.has_machinery())
 report = agspeed.report(model).to_dict()
-trained = session_of(model).tuner_snapshot().get("ledger", {}).get("steps")
+trained = (session_of(model).tuner_snapshot() or {"ledger": {"steps": None}})["ledger"]["steps"]
 print(json.dumps({"loaded": sum(loaded), "status": report["status"], "steps": report["timeline"]["steps"],
     "decision": report["decision"]["source"], "ledger_steps": trained}))
 """

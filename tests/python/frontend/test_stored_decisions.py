@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-import subprocess
-import sys
 import zlib
 from contextlib import closing
 from pathlib import Path
@@ -15,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from agspeed import native
 from tests.python.frontend import plug_ins
+from tests.python.support.scripts import output_of, records
 
 _SCRIPT = """
 import json, sys, time, torch
@@ -64,21 +62,7 @@ print(json.dumps({
 
 
 def _run(mode: str, cache_dir: Path, num_steps: int) -> dict[str, Any]:
-    return _output_of(_SCRIPT, mode, cache_dir, num_steps)
-
-
-def _output_of(script: str, *arguments: object) -> dict[str, Any]:
-    """Runs `script` in a process of its own. Its last line of output is JSON."""
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-def _records(cache_dir: Path) -> list[Any]:
-    extension = native.load()
-    assert extension is not None
-    return [row["record"] for row in extension.TuningDatabase(str(cache_dir / "tuning.sqlite")).list()]
+    return output_of(_SCRIPT, mode, cache_dir, num_steps)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +78,9 @@ def tuned_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("mode", ["auto", "fast-start"])
 def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Path) -> None:
-    before = _records(tuned_cache)
+    before = records(tuned_cache)
     second = _run(mode, tuned_cache, 8)
-    assert _records(tuned_cache) == before, "how the plan was measured stays on record"
+    assert records(tuned_cache) == before, "how the plan was measured stays on record"
     assert (second["decision"]["chosen"], second["decision"]["source"]) == ("aot", "cache"), second
     assert (second["status"], second["selected"], second["trials"]) == ("tuned", ["aot"], []), second
     assert second["step"] <= 1 and second["equal"], second
@@ -104,7 +88,7 @@ def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Pat
 
 def test_a_decision_made_under_another_torch_is_not_used(tuned_cache: Path) -> None:
     another_patch = "import torch; torch.__version__ = torch.__version__.partition('+')[0] + '.1'\n"
-    other = _output_of(another_patch + _SCRIPT, "fast-start", tuned_cache, 8)
+    other = output_of(another_patch + _SCRIPT, "fast-start", tuned_cache, 8)
     assert other["decision"]["source"] != "cache" and other["equal"], other
 
 
@@ -204,12 +188,12 @@ def test_best_candidate_of_each_region_is_found_stored_and_adopted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plug_ins.install(tmp_path, monkeypatch, _PLUG_INS, {"plug-in-first": "First", "plug-in-second": "Second"})
-    first = _output_of(_TWO_REGIONS, tmp_path / "cache")
+    first = output_of(_TWO_REGIONS, tmp_path / "cache")
     best = ["plug-in-first", "plug-in-second"]
     assert first["selected"] == best and first["source"] == "measured" and first["equal"], first
     assert first["chosen"] == "plug-in-first+r1:plug-in-second", first
     assert first["chosen"] in first["plans"] and first["chosen"] in first["why"], first
-    second = _output_of(_TWO_REGIONS, tmp_path / "cache")
+    second = output_of(_TWO_REGIONS, tmp_path / "cache")
     assert (second["chosen"], second["source"]) == (first["chosen"], "cache"), second
     assert second["steps"] < 10, second
     assert second["selected"] == best and second["equal"], second

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import agspeed
-from tests.python.frontend.test_errors_and_bad_input import FAST, mlp
+from tests.python.support.small_models import FAST, mlp
 
 _SENTENCE = "20 calls and no training step"
 _FOREIGN = "holds no parameter of this Sequential: it trains another model; make it from model.parameters()"
@@ -57,7 +57,7 @@ def test_a_model_in_eval_mode_without_gradients(caplog: pytest.LogCaptureFixture
 
 def test_a_frozen_model(caplog: pytest.LogCaptureFixture) -> None:
     said = sentence_after_20(agspeed.optimize(mlp().requires_grad_(False), mode="auto"), caplog)
-    assert "(no parameter requires a gradient)" in said and "set requires_grad of those that train" in said
+    assert "(no parameter requires a gradient)" in said and "set requires_grad of the parameters that train" in said
 
 
 def test_a_model_whose_loss_is_never_differentiated(caplog: pytest.LogCaptureFixture) -> None:
@@ -113,7 +113,7 @@ def test_a_model_on_meta_is_named_when_it_is_handed_over(caplog: pytest.LogCaptu
     for _ in range(30):
         model(torch.ones(4, 8, device="meta"))
     (said,) = warnings(caplog)
-    assert "the device meta, which holds no values: optimize it after model.to_empty" in said
+    assert "the device meta" in said and "model.to_empty" in said
 
 
 def test_a_function_on_meta_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -122,7 +122,7 @@ def test_a_function_on_meta_is_named_once(caplog: pytest.LogCaptureFixture) -> N
     for _ in range(30):
         step(torch.ones(4, 8, device="meta"))
     (said,) = warnings(caplog)
-    assert "the device meta, which holds no values" in said
+    assert "the device meta" in said
 
 
 # --- models that train ------------------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import fx
 
-from agspeed.frontend.region import lift_tensors
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.read import rebuild
+from agspeed.regions.region import lift_tensors
 from agspeed.torch_compat.checkpoint import with_plain_parts
 from agspeed.tuning.child.operator_homes import find_homes
 from benchmarks import architectures

@@ -26,7 +26,7 @@ from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.names import callable_name, resolve_callable
 from agspeed.graph_spec.read import example_inputs, rebuild
-from tests.python.graph_spec.test_graph_spec import capture, capture_aten
+from tests.python.support.captured_graphs import capture, capture_aten
 
 pytestmark = pytest.mark.smoke
 

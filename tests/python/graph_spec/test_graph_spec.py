@@ -4,56 +4,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import fx
-from torch._functorch.aot_autograd import aot_module_simplified
 from torch.nn import functional
 
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.graph_spec.names import callable_name, resolve_callable
 from agspeed.graph_spec.read import example_inputs, rebuild
-from agspeed.torch_compat.checkpoint import with_plain_parts
-
-Captured = list[tuple[fx.GraphModule, list[Any]]]
-
-
-def capture(function: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> Captured:
-    """Returns the torch-level graphs of one call."""
-    torch._dynamo.reset()
-    found: Captured = []
-
-    def backend(gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        found.append((with_plain_parts(gm), list(examples)))
-        return gm.forward
-
-    torch.compile(function, backend=backend, dynamic=dynamic)(*args)
-    return found
-
-
-def capture_aten(function: Callable[..., Any], *args: Any, dynamic: bool | None = None) -> list[fx.GraphModule]:
-    """Returns the ATen graphs of one call and its backward."""
-    torch._dynamo.reset()
-    found: list[fx.GraphModule] = []
-
-    def compiler(gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        found.append(gm)
-
-        def run(arguments: list[Any]) -> Any:
-            return gm(*arguments)
-
-        run._boxed_call = True  # type: ignore[attr-defined]
-        return run
-
-    def backend(gm: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        return aot_module_simplified(gm, examples, fw_compiler=compiler, bw_compiler=compiler)  # type: ignore[no-any-return]
-
-    result = torch.compile(function, backend=backend, dynamic=dynamic)(*args)
-    result.sum().backward()
-    return found
+from tests.python.support.captured_graphs import capture, capture_aten
 
 
 class Block(torch.nn.Module):
@@ -91,8 +53,8 @@ def test_torch_level_graph_returns_unchanged(dynamic: bool) -> None:
 
 def _content(spec: GraphSpec) -> list[dict[str, Any]]:
     """Returns the data that decide what the graph computes, without source positions and without derived types."""
-    told = {"annotation", "origin", "source"}
-    nodes = [(node, told | {"type"} if node["op"] in ("call", "method") else told) for node in spec.nodes]
+    excluded = {"annotation", "origin", "source"}
+    nodes = [(node, excluded | {"type"} if node["op"] in ("call", "method") else excluded) for node in spec.nodes]
     return [{key: value for key, value in node.items() if key not in left_out} for node, left_out in nodes]
 
 

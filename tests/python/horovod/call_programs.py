@@ -60,7 +60,7 @@ def names_that_come_again() -> dict[str, Any]:
 def ways_to_call() -> dict[str, Any]:
     """Calls allreduce_async_ with its arguments in all places, twice each, because repeated names take another path."""
     with job() as (_, size):
-        everybody = hvd.global_process_set
+        whole = hvd.global_process_set
         part = hvd.add_process_set(list(range(size - 1)))
         is_in = part.included()
 
@@ -69,7 +69,7 @@ def ways_to_call() -> dict[str, Any]:
 
         call: Any = hvd.allreduce_async_
         found: dict[str, Any] = {
-            "positions": run(lambda x: call(x, None, "way", hvd.Sum, 0.5, 2.0, everybody)),
+            "positions": run(lambda x: call(x, None, "way", hvd.Sum, 0.5, 2.0, whole)),
             "keywords": run(lambda x: call(name="way", tensor=x, op=hvd.Sum, postscale_factor=2.0)),
             "average": run(lambda x: call(x, name="way")),
             "whole factor": run(lambda x: call(x, name="way", op=hvd.Sum, prescale_factor=2)),
@@ -129,6 +129,24 @@ def names_under_way() -> dict[str, list[str]]:
             hvd.synchronize(handles[0])
             found[kind] = texts
         return found
+
+
+def a_group_of_which_one_name_is_under_way() -> tuple[str, list[list[float]], list[list[float]]]:
+    """Returns the error of a group of two types whose second name is in flight, its tensors after that, and what the
+    same group gives once the name is free."""
+    with job() as (rank, _):
+        tensors = [torch.full((2,), rank + 1.0), torch.full((2,), rank + 1.0, dtype=torch.float64)]
+        if rank == 0:
+            handle = hvd.allreduce_async(tensors[1], name="group.Double")
+            error = message_of(lambda: hvd.grouped_allreduce_async_(tensors, name="group", op=hvd.Sum))
+        hvd.barrier()
+        if rank > 0:
+            handle = hvd.allreduce_async(tensors[1], name="group.Double")
+            error = ""
+        hvd.synchronize(handle)
+        kept = [each.tolist() for each in tensors]
+        hvd.grouped_allreduce_(tensors, name="group", op=hvd.Sum)
+        return error, kept, [each.tolist() for each in tensors]
 
 
 def calls_that_send_nothing() -> dict[str, str]:

@@ -235,7 +235,7 @@ def lose_a_rank(folder: Path) -> None:
         while len(list(folder.glob("ready.*"))) < size and time.monotonic() < until:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
-    (folder / f"told.{rank}").write_text(message_of(lambda: hvd.allreduce(torch.ones(1), name="waits")))
+    (folder / f"error.{rank}").write_text(message_of(lambda: hvd.allreduce(torch.ones(1), name="waits")))
     hvd.shutdown()
 
 

@@ -185,11 +185,11 @@ def test_half_a_pair_of_variables_is_an_error() -> None:
 
 def test_ranks_of_one_job_meet_where_no_launcher_says_where() -> None:
     where = environment.Placement(0, 2, 0, 2, 0, 1)
-    first = environment.meeting_point(where, {"PMIX_NAMESPACE": "job-1"})
-    assert first == environment.meeting_point(where, {"PMIX_NAMESPACE": "job-1"})
+    first = environment.rendezvous_address(where, {"PMIX_NAMESPACE": "job-1"})
+    assert first == environment.rendezvous_address(where, {"PMIX_NAMESPACE": "job-1"})
     assert first[0] == "127.0.0.1" and 20000 <= first[1] < 32000
     with pytest.raises(UserError, match="set MASTER_ADDR"):
-        environment.meeting_point(where, {})
+        environment.rendezvous_address(where, {})
 
 
 @pytest.mark.parametrize(
@@ -202,19 +202,19 @@ def test_ranks_of_one_job_meet_where_no_launcher_says_where() -> None:
     ],
 )
 def test_ranks_of_srun_meet_at_the_first_of_their_hosts(nodes: str, first: str) -> None:
-    meeting = set()
+    addresses = set()
     for rank, task in enumerate(("0 of 0", "0 of 1", "1 of 1")):
         variables = srun(rank, 3, task, "1,2") | {"SLURM_STEP_NODELIST": nodes}
         where = environment.placement(variables)
-        meeting.add(environment.meeting_point(where, variables))
-        assert environment.meeting_point(where, variables | {"MASTER_ADDR": "head"})[0] == "head"
-    assert [host for host, _ in meeting] == [first]
+        addresses.add(environment.rendezvous_address(where, variables))
+        assert environment.rendezvous_address(where, variables | {"MASTER_ADDR": "head"})[0] == "head"
+    assert [host for host, _ in addresses] == [first]
 
 
 def test_ranks_that_srun_placed_by_a_list_need_an_address() -> None:
     variables = srun(1, 2, "0 of 1", "1,1") | {"SLURM_DISTRIBUTION": "arbitrary"}
     with pytest.raises(UserError, match=r"rank 1 of 2 .* set MASTER_ADDR"):
-        environment.meeting_point(environment.placement(variables), variables)
+        environment.rendezvous_address(environment.placement(variables), variables)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_variables_that_change_nothing_are_named_with_the_reason() -> None:
     )
     variables = {"HOROVOD_CYCLE_TIME": "5", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01"}
     assert environment.without_effect(variables) == (
-        "set, but without effect: HOROVOD_CYCLE_TIME (what is ready leaves at once); LIGHT_TOPK_ALLREDUCE, "
+        "set, but without effect: HOROVOD_CYCLE_TIME (ready operations start at once); LIGHT_TOPK_ALLREDUCE, "
         "LIGHT_TOPK_RATIO (gradients keep their bits unless compression= says otherwise)."
     )
 

@@ -98,7 +98,11 @@ def test_an_edited_script_runs_by_torchrun(
     assert_trained(tmp_path / "weights", weights_by_ddp(script))
 
 
-@of_each
+@pytest.mark.parametrize(
+    "script",
+    [path if path.stem == "digits" else pytest.param(path, marks=pytest.mark.thorough) for path in SCRIPTS],
+    ids=[path.stem for path in SCRIPTS],
+)
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun on this machine")
 def test_an_unedited_script_runs_by_mpirun(
     script: Path, tmp_path: Path, weights_by_ddp: Callable[[Path], Weights]

@@ -41,7 +41,7 @@ def test_a_wrapped_optimizer_is_neither_copied_nor_wrapped_again(ranks: Ranks, t
     for copied, pickled, wrapped, inner in ranks.run(state_programs.copies, tmp_path):
         assert copied == pickled
         assert copied.startswith("UserTypeError: a SGD that hvd.DistributedOptimizer() has wrapped cannot be copied")
-        assert wrapped.startswith("UserError: this optimizer is what hvd.DistributedOptimizer() returned")
+        assert wrapped.startswith("UserError: this optimizer was returned by hvd.DistributedOptimizer()")
         assert inner == "nothing"
 
 

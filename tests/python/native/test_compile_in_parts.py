@@ -21,7 +21,7 @@ from agspeed.backends.base import Candidate, Runner
 from agspeed.backends.inductor import Inductor
 from agspeed.backends.joint import fake_inputs
 from agspeed.tuning.controller import Controller
-from tests.python.frontend.test_errors_and_bad_input import mlp, steps
+from tests.python.support.small_models import mlp, steps
 
 
 def _settings() -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from agspeed import native
-from agspeed.frontend.region import PythonDispatcher
+from agspeed.regions.region import PythonDispatcher
 
 _native: Any = native.load()
 

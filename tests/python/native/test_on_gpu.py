@@ -101,12 +101,12 @@ def lose() -> dict[str, Any]:
     parameters = dict(block.named_parameters())
     x = torch.randn(10, 24).to("cuda")
     inputs = [x if name is None else parameters[name].detach().to("cuda").requires_grad_() for name in names]
-    told: list[str] = []
-    runner.watch(lambda error: told.append(str(error)))
+    reported: list[str] = []
+    runner.watch(lambda error: reported.append(str(error)))
     ctypes.CDLL("libcuda.so.1").fakeCudaFail(b"cuLaunchKernel", 700, 0)
     with pytest.raises(RuntimeError) as raised:
         runner(*inputs)
-    return {"told": told, "raised": str(raised.value)}
+    return {"reported": reported, "raised": str(raised.value)}
 
 
 def test_results_and_gradients_are_eagers() -> None:
@@ -115,7 +115,7 @@ def test_results_and_gradients_are_eagers() -> None:
     assert found["results"] < 1e-5 and found["gradients"] < 1e-5, found
 
 
-def test_a_gpu_that_is_lost_in_a_forward_is_told() -> None:
+def test_a_gpu_that_is_lost_in_a_forward_is_reported() -> None:
     found = host_gpu.call("tests.python.native.test_on_gpu:lose")
     assert "illegal memory access" in found["raised"], found
-    assert found["told"] == ["CUDA error: an illegal memory access was encountered"], found
+    assert found["reported"] == ["CUDA error: an illegal memory access was encountered"], found

@@ -223,3 +223,23 @@ def test_sums_are_the_same_for_every_number_of_threads() -> None:
         finally:
             torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_16_bit_division_that_rounds_gives_eagers_bits(dtype: torch.dtype, mode: str) -> None:
+    """Eager rounds a quotient of 17.98 to 18 before it drops the fraction."""
+    if reason := candidate("native").unavailable():
+        pytest.skip(f"the native backend cannot run: {reason}")
+
+    class Divided(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones((), dtype=dtype))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.div(x * self.scale, x.detach().flip(0).abs() + 0.5, rounding_mode=mode) * self.scale
+
+    x, seen = (20 * torch.randn(4096)).to(dtype), []
+    native, eager = _step(Divided(), x, _native(seen)), _step(Divided(), x, None)
+    assert seen and torch.equal(native[0], eager[0])

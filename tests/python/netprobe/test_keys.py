@@ -77,7 +77,7 @@ def test_an_answerer_that_only_claims_to_know_the_key_is_found_out() -> None:
         assert keys.challenge(caller, KEY) == keys.DIFFERENT
 
 
-def test_another_program_is_told_from_a_doctor() -> None:
+def test_another_program_is_distinguished_from_a_doctor() -> None:
     left, right = socket.socketpair(socket.AF_UNIX)
     with _recorded(left) as caller, right:
         right.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
@@ -125,7 +125,7 @@ def test_a_key_of_another_user_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_inherited_key_is_the_launchers_memory_or_refused(tmp_path: Path) -> None:
-    descriptor = job_key.create()
+    descriptor = job_key.in_memory(job_key.new())
     file = Path(f"/proc/self/fd/{descriptor}")
     assert len(keys.load_job_key(None, file)) == 64
     (tmp_path / "private").touch(mode=0o600)

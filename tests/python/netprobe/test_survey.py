@@ -56,7 +56,7 @@ def test_all_is_found_out_both_ways_on_every_rail() -> None:
     assert [(found.status, found.name) for found in findings(survey)] == [("ok", "pairs")]
 
 
-def test_hosts_of_one_name_and_rails_without_partner_are_told_apart() -> None:
+def test_hosts_of_one_name_and_rails_without_partner_are_distinguished() -> None:
     port = free_port()
     with Listener(host("node", 2), b"", [port]):
         survey = survey_peers(["127.0.0.2"], host("node", 1, 1), b"", port)
@@ -72,7 +72,7 @@ def test_hosts_of_one_name_and_rails_without_partner_are_told_apart() -> None:
         (b"", "the job keys are different: the other host has none"),
     ],
 )
-def test_another_key_is_named_and_nothing_else_is_told(theirs: bytes, words: str) -> None:
+def test_another_key_is_reported_and_nothing_else(theirs: bytes, words: str) -> None:
     port = free_port()
     with Listener(host("there", 2), theirs, [port]):
         survey = survey_peers(["127.0.0.2"], host("here", 1), KEY, port)
@@ -164,7 +164,7 @@ class Half(Listener):
     [
         (lambda connection: connection.socket.close(), "closed the connection"),
         (lambda _: time.sleep(0.01), "does not answer in time"),
-        (lambda connection: connection.send(b"{}\n"), "says what this version does not understand"),
+        (lambda connection: connection.send(b"{}\n"), "sends a message that this version does not understand"),
         (lambda connection: connection.send(b"[1]\n"), "sent something that no `agspeed doctor` sends"),
         (lambda connection: connection.send(b"x" * (1 << 17)), "sent a line of more than 65536 bytes"),
     ],
@@ -209,7 +209,7 @@ def test_texts_of_other_hosts_are_shown_without_control_characters() -> None:
     assert found.name.startswith("node[2J1x") and len(found.name) == 200
 
 
-def test_a_slow_peer_is_told() -> None:
+def test_a_slow_peer_is_reported() -> None:
     port = free_port()
 
     def slowly(connection: Connection) -> None:

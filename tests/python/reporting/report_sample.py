@@ -100,7 +100,7 @@ def report(subject: str = "CharGPT") -> dict[str, Any]:
     data["reproduce"] = {
         "command": "python train.py --batch-size 64 --steps 3000",
         "environment": {"AGSPEED_MODE": "auto", "OMP_NUM_THREADS": "2"},
-        "plan": "/home/user/.cache/agspeed/plans/5f0c9b.json",
+        "plan": "/home/user/project/report.json",
     }
     return data
 

@@ -34,16 +34,16 @@ def test_the_command_is_that_of_this_process(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("nodes", "meeting"),
+    ("nodes", "rendezvous"),
     [("1", "--standalone"), ("2", "--nnodes=2 --node-rank=1 --master-addr=node-a --master-port=29500")],
 )
-def test_the_command_of_a_rank_is_the_one_that_starts_all_of_its_node(monkeypatch, nodes, meeting):
-    told = {"LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}
-    for name, value in (told | {"GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": "none"}).items():
+def test_the_command_of_a_rank_is_the_one_that_starts_all_of_its_node(monkeypatch, nodes, rendezvous):
+    variables = {"LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1", "MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}
+    for name, value in (variables | {"GROUP_WORLD_SIZE": nodes, "TORCHELASTIC_RUN_ID": "none"}).items():
         monkeypatch.setenv(name, value)
     for program in ("train.py --epochs 3", "-m package.train"):
         monkeypatch.setattr(sys, "orig_argv", ["/usr/bin/python", "-u", *program.split()])
-        assert environment.command() == f"torchrun --nproc-per-node=4 {meeting} {program}"
+        assert environment.command() == f"torchrun --nproc-per-node=4 {rendezvous} {program}"
 
 
 def test_describing_does_not_load_torch():

@@ -98,7 +98,7 @@ class Training:
             history=self.history,
             optimizer=None,
             wrapper=None,
-            tuner_snapshot=lambda: {**tuner, "note": None, "has_database": True},
+            tuner_snapshot=lambda: {**tuner, "note": None, "is_passing": False, "has_database": True},
             note_unseen_steps=lambda: None,
             runner=SimpleNamespace(comparison_state=lambda: None),
         )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import copy
 import hashlib
 import html.parser
 import json
@@ -17,17 +16,7 @@ from agspeed.reporting.html import compare_page
 from agspeed.reporting.html.glossary import TERMS
 from agspeed.reporting.html.page import render
 from tests.python.reporting import report_sample
-
-CHARTS = (
-    "Step time over the run",
-    "Step time by step",
-    "Candidates",
-    "Errors against fp64",
-    "Where time goes",
-    "Memory",
-    "Break-even",
-)
-ATTACK = "\"'></title></style></svg></script><script>window.hacked = true</script><img src=x onerror=a()>{{ 7 * 7 }}"
+from tests.python.support.poisoned_report import CHARTS, poisoned_report
 
 
 class Tags(html.parser.HTMLParser):
@@ -53,37 +42,6 @@ class Tags(html.parser.HTMLParser):
 
     def handle_endtag(self, tag):
         assert self._open.pop() == tag
-
-
-def poisoned(value):
-    """Returns the same document with every free text replaced by an attack."""
-    if isinstance(value, dict):
-        return {key: poisoned(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [poisoned(inner) for inner in value]
-    return value + ATTACK if isinstance(value, str) else value
-
-
-def poisoned_report():
-    data = report_sample.report()
-    attacked = poisoned(copy.deepcopy(data))
-    kept = ("kind", "schema_version", "timeline", "kill_switch")
-    attacked |= {name: data[name] for name in kept}
-    for plan, original in zip(attacked["plans"], data["plans"], strict=True):
-        plan["state"] = original["state"]
-        plan["gate"] = original["gate"]
-    attacked["regions"], attacked["cost"] = data["regions"], data["cost"]
-    attacked["status"]["state"] = "tuned"
-    attacked["decision"]["source"] = "measured"
-    for share, original in zip(attacked["time_shares"], data["time_shares"], strict=True):
-        share["kind"] = original["kind"]
-    attacked["regions"][0]["location"]["file"] += ATTACK
-    attacked["timeline"]["phases"][2]["candidate"] += ATTACK
-    attacked["plans"][1]["gate"]["forward"]["worst"] += ATTACK
-    attacked["header"]["settings"][ATTACK] = {"value": ATTACK, "origin": ATTACK}
-    attacked["header"]["versions"][ATTACK] = ATTACK
-    model.validate(attacked)
-    return attacked
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +179,7 @@ def test_a_chosen_combined_plan_stands_with_the_others():
     assert "native, region 0: inductor" in chart(page, "Candidates")
 
 
-def test_regions_are_told_apart_by_shapes_and_show_their_code_behind_folds(page):
+def test_regions_are_distinguished_by_shapes_and_show_their_code_behind_folds(page):
     fold = next(text for text in folds(page) if "CharGPT.forward" in text and "Captured graph" in text)
     for part in ("i64[64, 128]", "Source", "return self.head(self.blocks(x))", "class GraphModule", "void kernel"):
         assert part in fold

@@ -16,7 +16,7 @@ from agspeed.reporting import model
 from agspeed.reporting.html import compare_page
 from tests.python.reporting import report_sample
 from tests.python.reporting.browser import Browser
-from tests.python.reporting.test_report_html import ATTACK, CHARTS, poisoned_report
+from tests.python.support.poisoned_report import ATTACK, CHARTS, poisoned_report
 
 pytestmark = pytest.mark.chromium
 

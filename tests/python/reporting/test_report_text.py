@@ -127,7 +127,7 @@ def test_a_run_too_short_for_tuning_hears_that_first_with_the_mode_and_the_comma
     assert 'pass mode="auto" to optimize' in summary.next_steps(data)[0]
 
 
-def test_a_short_run_that_has_decided_is_told_that_the_next_one_starts_tuned(data):
+def test_the_report_of_a_short_run_says_that_the_next_one_starts_tuned(data):
     data["cost"]["break_even_step"] = 161_844
     assert summary.next_steps(data)[0] == (
         "Tuning pays only in a run beyond step 161,844, and 3,198 have run: this one bought the decision from which "

@@ -96,7 +96,7 @@ def test_pauses_are_bounded_and_the_longest_stay():
     assert len(seconds) <= 256 and max(seconds) == 1000 and min(seconds) > 700
 
 
-def test_a_pause_that_nobody_notices_is_none():
+def test_a_pause_too_short_to_notice_is_none():
     recorder = TimelineRecorder()
     recorder.pause("gate", 0.0005)
     assert recorder.to_json()["pauses"] == []

@@ -72,7 +72,7 @@ def check_that_all_is_eager(found: dict[str, Any], part: str, name: str) -> None
 
 
 def test_each_part_has_a_case() -> None:
-    others = {"inductor", "job_store", "memory", "partitioner", "wrong_captures"}
+    others = {"inductor", "job_store", "log_messages", "memory", "partitioner", "wrong_captures"}
     assert {*ALL_LOSE, *RANKS_LOSE, *others} == set(probe.PARTS)
 
 
@@ -132,14 +132,14 @@ def test_without_an_extension_for_this_torch_models_train_eagerly(
     for model in models:
         assert agspeed.optimize(model) is model
         model(torch.ones(3, 4)).sum().backward()
-    told = [record for record in caplog.records if sentence in record.getMessage()]
-    assert [record.levelname for record in told] == ["WARNING"]
+    warned = [record for record in caplog.records if sentence in record.getMessage()]
+    assert [record.levelname for record in warned] == ["WARNING"]
     assert agspeed.status(models[1]) == "eager" and sentence in agspeed.status(models[1]).reason
     assert sentence in agspeed.report(models[1]).to_dict()["status"]["reason"]
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_an_extension_that_cannot_be_loaded_is_told_of_once_it_is_needed(
+def test_an_extension_that_cannot_be_loaded_is_reported_once_it_is_needed(
     strict: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     sentence = "the native extension cannot be loaded into torch 2.99.0: install the wheel again (a symbol is missing)."
@@ -151,8 +151,8 @@ def test_an_extension_that_cannot_be_loaded_is_told_of_once_it_is_needed(
     model(torch.ones(3, 4)).sum().backward()
     assert agspeed.status(model) == "eager" and sentence in agspeed.status(model).reason
     assert sentence in agspeed.report(model).to_dict()["status"]["reason"]
-    told = [record for record in caplog.records if sentence in record.getMessage() and record.levelname == "WARNING"]
-    assert len(told) == (0 if strict else 1)
+    warned = [record for record in caplog.records if sentence in record.getMessage() and record.levelname == "WARNING"]
+    assert len(warned) == (0 if strict else 1)
 
 
 def test_the_backend_of_torch_compile_runs_the_graph_where_nothing_can_be_tuned(

@@ -16,7 +16,7 @@ import pytest
 
 from agspeed.errors import UnsupportedError
 from agspeed.torch_compat import part, probe, release
-from tests.lint import check_torch_private as private
+from tests.lint import private_names as private
 from tests.lint import sources
 
 pytestmark = pytest.mark.smoke
@@ -38,7 +38,7 @@ def names_used(tree: ast.Module) -> Iterator[str]:
             continue
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "torch":
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Attribute) and not private._is_own(node.value):
+        elif isinstance(node, ast.Attribute) and not private.is_own(node.value):
             full = private.path_of(node.value, names)
             if full.split(".")[0] == "torch":
                 yield f"{full}.{node.attr}"

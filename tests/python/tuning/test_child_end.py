@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.python.support.processes import left_after_a_while
 
 _CHILD = """
 import subprocess, sys, threading
@@ -99,17 +100,7 @@ def test_a_compiler_that_was_suspended_ends_with_a_child_that_is_killed(killed: 
 
 def _left(pids: list[int]) -> list[int]:
     """Waits for half a minute. Kills and returns the processes that still run."""
-    deadline = time.monotonic() + 30
-    while any(map(_is_alive, pids)) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    left = [pid for pid in pids if _is_alive(pid)]
+    left = left_after_a_while(pids, 30)
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     return left
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from agspeed.regions.outcome import Outcome
 from agspeed.tuning import deferred_regions
 from agspeed.tuning.deferred_regions import DeferredRegions
-from agspeed.tuning.outcome import Outcome
 
 _LONGEST_S = 8.0
 
@@ -21,8 +21,7 @@ class Session:
     def __init__(self, part_s: float, is_in_group: bool) -> None:
         self.settings, self.options = SimpleNamespace(mode="auto"), None
         self.now, self.adopted, self._part_s = 0.0, [], part_s
-        self.meetings: Any = self if is_in_group else None
-        self.patience = self
+        self.rank_sync = SimpleNamespace(connection=SimpleNamespace(stall_limit=self)) if is_in_group else None
         self.longest_wait_s = _LONGEST_S
 
     def why_too_slow(self, seconds: float) -> str | None:

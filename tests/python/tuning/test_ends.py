@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tuning run that ends at any moment, in any way, leaves nothing behind: at once if it exits by itself, otherwise
-once the next run has started. A few ends run here; AGSPEED_TEST_ENDS sets their number, AGSPEED_TEST_SEED selects
+once the next run has started. A few ends run here; AG_TEST_ENDS sets their number, AG_TEST_SEED selects
 them."""
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ pytestmark = [
     pytest.mark.timeout(0),
     pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-"),
 ]
-_COUNT = int(os.environ.get("AGSPEED_TEST_ENDS", "3"))
-_SEED = int(os.environ.get("AGSPEED_TEST_SEED", "1"))
+_COUNT = int(os.environ.get("AG_TEST_ENDS", "3"))
+_SEED = int(os.environ.get("AG_TEST_SEED", "1"))
 _LONGEST_S = 20.0
 """A run from start to end: imports, capture, compiles, timing and some steps after the decision."""
-_PATIENCE_S = 120
-_MARK = "AGSPEED_TEST_ENDED_RUN"
+_TIMEOUT_S = 120
+_MARK = "AG_TEST_ENDED_RUN"
 _TRAIN = """
 import signal, sys, time
 end, seconds, cache, hidden = sys.argv[1], float(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 last = time.monotonic() + seconds
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import torch, agspeed
+import torch
+print("torch is loaded", flush=True)  # its import swallows exceptions, Ctrl-C among them
+import agspeed
 model = torch.nn.Sequential(torch.nn.Linear(64, hidden), torch.nn.GELU(), torch.nn.Linear(hidden, 8))
 agspeed.optimize(model, mode="max", backends=["native", "aot", "inductor"], cache_dir=cache)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -92,13 +94,15 @@ def test_a_run_that_ends_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
             command, env=os.environ | variables, cwd=folders[1], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         try:
+            assert run.stdout is not None
+            assert b"torch is loaded\n" in iter(run.stdout.readline, b"")
             if end in _SIGNALS:
                 time.sleep(seconds)
                 run.send_signal(_SIGNALS[end])
-            output, _ = run.communicate(timeout=_PATIENCE_S)
+            output, _ = run.communicate(timeout=_TIMEOUT_S)
         finally:
             run.kill()
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + _TIMEOUT_S
         while (running := _processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not running, f"processes {running} are left"
@@ -111,11 +115,11 @@ def test_a_run_that_ends_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
         before = left
 
 
-def test_runs_are_told_apart() -> None:
+def test_runs_are_distinguished() -> None:
     """Each run here is found by a variable of its environment."""
     with subprocess.Popen(["sleep", "60"], env=os.environ | {_MARK: str(os.getpid())}) as process:
         try:
-            deadline = time.monotonic() + _PATIENCE_S
+            deadline = time.monotonic() + _TIMEOUT_S
             while process.pid not in _processes() and time.monotonic() < deadline:
                 time.sleep(0.01)
             assert _processes() == [process.pid]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from agspeed.backends import CompileOptions
-from agspeed.distributed.greetings import Household
+from agspeed.distributed.announcements import HostGroup
 from agspeed.tuning.child import host_compiles
 from agspeed.tuning.child.host_compiles import Claim, HostCompiles
 
@@ -29,7 +29,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def claim_of(*, is_first: bool, key: str = "graph", token: str = "job") -> Claim:
-    claim = HostCompiles(Household(token, is_first)).claim(key, "aot", OPTIONS)
+    claim = HostCompiles(HostGroup(token, is_first)).claim(key, "aot", OPTIONS)
     assert claim is not None
     return claim
 
@@ -37,16 +37,16 @@ def claim_of(*, is_first: bool, key: str = "graph", token: str = "job") -> Claim
 def in_another_process(do: Callable[[], None]) -> Callable[[], None]:
     """Runs `do` in another process, which then waits. Returns when `do` has returned. Returns a function that ends
     it."""
-    told, go_on = os.pipe(), os.pipe()
+    done, go_on = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(go_on[1])
         do()
-        os.write(told[1], b"x")
+        os.write(done[1], b"x")
         os.read(go_on[0], 1)
         os._exit(0)
-    os.close(told[1])
-    assert os.read(told[0], 1) == b"x"
+    os.close(done[1])
+    assert os.read(done[0], 1) == b"x"
 
     def end() -> None:
         os.close(go_on[1])
@@ -109,16 +109,16 @@ def test_answers_of_other_jobs_graphs_and_damaged_ones_are_not_taken(temporary: 
 
 
 def test_nothing_is_shared_without_a_folder_of_ones_own(temporary: Path) -> None:
-    host = HostCompiles(Household("job", is_first=True))
+    host = HostCompiles(HostGroup("job", is_first=True))
     assert host.claim("graph", "aot", OPTIONS) is not None
     [name] = [path.name for path in temporary.iterdir()]
     host.close()
     (temporary / name).symlink_to(temporary)
-    assert HostCompiles(Household("job", is_first=True)).claim("graph", "aot", OPTIONS) is None
+    assert HostCompiles(HostGroup("job", is_first=True)).claim("graph", "aot", OPTIONS) is None
 
 
 def test_what_was_shared_is_gone_at_the_end(temporary: Path) -> None:
-    host = HostCompiles(Household("job", is_first=True))
+    host = HostCompiles(HostGroup("job", is_first=True))
     claim = host.claim("graph", "aot", OPTIONS)
     assert claim is not None
     claim.look()
@@ -135,7 +135,7 @@ def test_a_strangers_token_names_no_folder(temporary: Path, token: str) -> None:
         folder.mkdir()
     (victim / "file").write_text("kept")
     tempfile.tempdir = str(shared)
-    host = HostCompiles(Household(token, is_first=True))
+    host = HostCompiles(HostGroup(token, is_first=True))
     claim = host.claim("graph", "aot", OPTIONS)
     assert claim is not None
     claim.look()
@@ -146,7 +146,7 @@ def test_a_strangers_token_names_no_folder(temporary: Path, token: str) -> None:
 
 
 def test_files_that_ranks_do_not_make_are_left_alone(temporary: Path) -> None:
-    host = HostCompiles(Household("job", is_first=True))
+    host = HostCompiles(HostGroup("job", is_first=True))
     claim = host.claim("graph", "aot", OPTIONS)
     assert claim is not None
     claim.look()
@@ -180,7 +180,7 @@ def test_what_is_no_answer_is_not_taken(temporary: Path, answer: str) -> None:
 
 
 def test_a_fork_leaves_what_ranks_share(temporary: Path) -> None:
-    host = HostCompiles(Household("job", is_first=True))
+    host = HostCompiles(HostGroup("job", is_first=True))
     claim = host.claim("graph", "aot", OPTIONS)
     assert claim is not None
     claim.look()
@@ -193,5 +193,5 @@ def test_a_fork_leaves_what_ranks_share(temporary: Path) -> None:
 
 def test_ranks_with_a_host_and_a_cache_of_their_own_share_nothing() -> None:
     homes = ["node0 /cache", "node1 /cache", "node0 /cache", "node2 /cache", "node1 /cache"]
-    found = [Household.of(rank, "job", homes) for rank in range(len(homes))]
-    assert [household.is_first if household else None for household in found] == [True, True, False, None, False]
+    found = [HostGroup.of(rank, "job", homes) for rank in range(len(homes))]
+    assert [host_group.is_first if host_group else None for host_group in found] == [True, True, False, None, False]

@@ -20,7 +20,8 @@ from agspeed import private_folder
 from agspeed.private_folder import PrivateFolder, sweep
 from tests.lint import sources
 from tests.python.frontend import plug_ins
-from tests.python.frontend.test_errors_and_bad_input import mlp, steps
+from tests.python.support.processes import left_after_a_while
+from tests.python.support.small_models import mlp, steps
 
 _PLUG_IN = """
 import os, subprocess, tempfile, time
@@ -40,15 +41,16 @@ class Stuck(Candidate):
 """
 _TRAIN = """
 import os, signal, sys, torch, agspeed
-from agspeed.tuning import controller
+from agspeed.tuning import tuner_config
 from agspeed.tuning.child.process import Child
-from agspeed.tuning.tuner_config import tuner_config
 
-def impatient(*given, **named):  # steps go on beside the child's compile
-    return {**tuner_config(*given, **named), "has_spare_cores": True}
+make_config = tuner_config.tuner_config
+
+def side_by_side(*given, **named):  # steps go on beside the child's compile
+    return {**make_config(*given, **named), "has_spare_cores": True}
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-controller.tuner_config = impatient
+tuner_config.tuner_config = side_by_side
 Child.start = lambda self: None  # it loads Inductor beforehand, which is not used here
 model = torch.nn.Linear(64, 64)
 agspeed.optimize(model, mode="max", backends=[sys.argv[2]], cache_dir=sys.argv[3])
@@ -105,10 +107,7 @@ class Run:
                 training.kill()
         assert ready.exists(), output
         pids = [int(pid) for pid in ready.read_text().split()]
-        deadline = time.monotonic() + _SECONDS
-        while any(map(_is_alive, pids)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert not any(map(_is_alive, pids)), "child or compiler is left"
+        assert not left_after_a_while(pids, _SECONDS), "child or compiler is left"
         ready.unlink()
 
     @property
@@ -121,13 +120,6 @@ class Run:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     plug_ins.install(tmp_path, monkeypatch, _PLUG_IN, {"stuck": "Stuck"})
     return Run(tmp_path)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.mark.slow
@@ -174,7 +166,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_last_who_closes_a_folder_removes_it(temporary: Path) -> None:
+def test_the_last_process_that_closes_a_folder_removes_it(temporary: Path) -> None:
     first, second = (PrivateFolder("host", "0123456789abcdef") for _ in range(2))
     assert first.path == second.path and first.path.stat().st_mode & 0o777 == 0o700
     first.write("0" * 24 + ".json", b"{}")
@@ -211,7 +203,7 @@ def test_a_folder_of_another_user_is_neither_entered_nor_removed(temporary: Path
     planted.mkdir(0o700)
     (planted / ("0" * 24 + ".json")).write_text("{}")
     os.chown(planted, 12345, 12345)
-    with pytest.raises(PermissionError, match="belongs to somebody else"):
+    with pytest.raises(PermissionError, match="belongs to another user"):
         PrivateFolder("host", "0123456789abcdef")
     sweep()
     assert [path.name for path in planted.iterdir()] == ["0" * 24 + ".json"]

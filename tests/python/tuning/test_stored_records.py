@@ -30,7 +30,7 @@ BAD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("record", BAD)
-def test_what_is_no_record_is_told_once(
+def test_an_invalid_record_is_reported_once(
     record: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log.logger, "propagate", True)

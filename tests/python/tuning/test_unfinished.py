@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from agspeed import config
+from agspeed.regions.outcome import Outcome
 from agspeed.tuning.decision_store import DecisionStore
-from agspeed.tuning.outcome import Outcome
 from agspeed.tuning.unfinished import FORMAT, UnfinishedTuning
 
 native = pytest.importorskip("agspeed._native", reason="agspeed._native is not built")
@@ -175,9 +175,8 @@ def test_a_decision_that_rests_on_it_leaves_what_was_measured(tmp_path: Path) ->
     _left_behind(tmp_path, ["a"])
     process = Process(tmp_path, "a")
     process.unfinished.end(f"aot {FULL}")
-    shown = process.unfinished.shown()
-    assert shown["is_passing"] and "No space left" in shown["note"]
+    assert process.unfinished.is_passing and "No space left" in process.unfinished.note
     assert Process(tmp_path, "a").resumed == 6
     decided = Process(tmp_path, "a")
     decided.unfinished.end()
-    assert decided.unfinished.shown() == {"note": None, "is_passing": False}
+    assert decided.unfinished.note is None and not decided.unfinished.is_passing

@@ -14,7 +14,7 @@ from torch import distributed as dist
 from torch.distributed import distributed_c10d
 
 CPU = torch.device("cpu")
-_PATIENCE = datetime.timedelta(seconds=60)
+_TIMEOUT = datetime.timedelta(seconds=60)
 
 
 def _matrix(value: float, rows: int = 3, columns: int = 4) -> torch.Tensor:
@@ -56,12 +56,12 @@ def sums_after_an_exception_in_a_scope(device: torch.device | None) -> list[floa
 def _sums() -> list[float]:
     """Sums by operations that torch collects in a scope, and by one that it does not."""
     size = dist.get_world_size()
-    reduced, whole, part, told = torch.ones(3), torch.zeros(size), torch.zeros(1), torch.ones(1)
+    reduced, whole, part, copied = torch.ones(3), torch.zeros(size), torch.zeros(1), torch.ones(1)
     dist.all_reduce(reduced)
     dist.all_gather_into_tensor(whole, torch.ones(1))
     dist.reduce_scatter_tensor(part, torch.ones(size))
-    dist.broadcast(told, src=0)
-    return [float(each.sum()) for each in (reduced, whole, part, told)]
+    dist.broadcast(copied, src=0)
+    return [float(each.sum()) for each in (reduced, whole, part, copied)]
 
 
 def strided_results_in_a_scope(is_waited_for: bool) -> list[torch.Tensor]:
@@ -194,7 +194,7 @@ def error_after_set_timeout(seconds: float) -> tuple[str, list[str]]:
     store = distributed_c10d._get_default_store()
     group = dist.new_group()
     if dist.get_rank() != 0:
-        store.wait(["rank 0 has failed"], _PATIENCE)
+        store.wait(["rank 0 has failed"], _TIMEOUT)
         return "", []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -55,15 +55,15 @@ for count in range(24):
     resource.setrlimit(resource.RLIMIT_NOFILE, (free + count, most))
     try:
         make()
-        told = "made"
+        outcome = "made"
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        outcome = f"{type(error).__name__}: {error}"
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, most))
-    print(count, told)
+    print(count, outcome)
 """
 
 
-def test_a_process_without_descriptors_is_told_so() -> None:
+def test_a_process_without_descriptors_gets_an_error_that_says_so() -> None:
     run = subprocess.run([sys.executable, "-c", FEW_DESCRIPTORS], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stdout + run.stderr
     outcomes = [line.split(" ", 1)[1] for line in run.stdout.splitlines()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import random
 from collections.abc import Callable
 from dataclasses import asdict
@@ -16,12 +17,12 @@ from torch import distributed
 
 from agspeed.cli import net_ranks
 from agspeed.cli.checks import Check
-from agspeed.distributed import messages, replicas, reunion, standstill
+from agspeed.distributed import messages, replicas, resync, standstill
+from agspeed.distributed.announcements import Announcement, Reply, ReplySlot
 from agspeed.distributed.exchange import Exchange
-from agspeed.distributed.greetings import Announcement, Greeting, News
 from agspeed.distributed.layouts import Layout
 from agspeed.distributed.messages import MOST_BYTES, MessageError, Seal, parsed, yes
-from agspeed.distributed.reunion import Reunion
+from agspeed.distributed.resync import Resync
 from agspeed.distributed.room import Room
 from agspeed.distributed.standstill import Standstill
 from agspeed.errors import AgspeedError, UserError
@@ -32,10 +33,10 @@ from agspeed.tuning.child import answers
 from tests.python.distributed.messages import hostile_messages
 
 KEY, OTHER = b"a key of sixteen bytes", b"another key of sixteen bytes"
-NUM_INPUTS = 3000
+NUM_INPUTS = int(os.environ.get("AG_TEST_INPUTS", "3000"))
 """For each parser."""
-GREETING = Greeting("rank 0 on node0", {"torch": "2.11"}, {"threads": "1"}, "node0 /cache")
-NEWS = asdict(Announcement.made(3, [Greeting.parse(GREETING.to_json())] * 2, ["rank 0", "rank 1"], None))
+ANNOUNCEMENT = Announcement("rank 0 on node0", {"torch": "2.11"}, {"threads": "1"}, "node0 /cache")
+REPLY = asdict(Reply.made(3, [Announcement.parse(ANNOUNCEMENT.to_json())] * 2, ["rank 0", "rank 1"], None))
 
 
 def room(key: bytes, store: Any, *place: str) -> Room:
@@ -48,10 +49,10 @@ def room(key: bytes, store: Any, *place: str) -> Room:
 @pytest.mark.parametrize("key", [b"", KEY])
 def test_what_a_rank_writes_is_read_by_ranks_with_its_key(key: bytes) -> None:
     store = distributed.HashStore()
-    room(key, store).put("greeting/0", GREETING.to_json())
-    found = room(key, store).find("greeting/0", Greeting.parse)
-    assert found is not None and (found.who, found.nonce) == (GREETING.who, GREETING.nonce)
-    assert room(key, store).find("greeting/1", Greeting.parse) is None
+    room(key, store).put("announcement/0", ANNOUNCEMENT.to_json())
+    found = room(key, store).find("announcement/0", Announcement.parse)
+    assert found is not None and (found.who, found.nonce) == (ANNOUNCEMENT.who, ANNOUNCEMENT.nonce)
+    assert room(key, store).find("announcement/1", Announcement.parse) is None
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,10 @@ def test_what_a_rank_writes_is_read_by_ranks_with_its_key(key: bytes) -> None:
 )
 def test_messages_without_the_jobs_key_are_refused(writers: bytes, readers: bytes, place: str, words: str) -> None:
     store = distributed.HashStore()
-    room(writers, store, place).put("news", NEWS)
+    room(writers, store, place).put("reply", REPLY)
     with pytest.raises(MessageError, match=words) as raised:
-        News(room(readers, store), 2).of_backward(4)
-    assert str(raised.value).startswith("'news' in the job's store ")
+        ReplySlot(room(readers, store), 2).of_backward(4)
+    assert str(raised.value).startswith("'reply' in the job's store ")
 
 
 def test_a_message_counts_at_its_own_place_alone() -> None:
@@ -106,9 +107,9 @@ def test_a_message_says_nothing_of_the_key() -> None:
 )
 def test_what_is_no_message_is_refused_in_a_sentence(message: bytes, words: str) -> None:
     store = distributed.HashStore()
-    store.set("news", message)
+    store.set("reply", message)
     with pytest.raises(MessageError, match=words) as raised:
-        News(room(b"", store), 2).of_backward(4)
+        ReplySlot(room(b"", store), 2).of_backward(4)
     assert str(raised.value).isprintable() and len(str(raised.value)) < 500
 
 
@@ -127,17 +128,17 @@ def test_what_is_no_message_is_refused_in_a_sentence(message: bytes, words: str)
     ],
     ids=str,
 )
-def test_news_of_a_stranger_is_refused(change: dict[str, Any], words: str) -> None:
+def test_a_reply_of_a_stranger_is_refused(change: dict[str, Any], words: str) -> None:
     """Without a key anyone may write, so the content must still be one that a rank could have written."""
     store = distributed.HashStore()
-    room(b"", store).put("news", {**NEWS, **change})
+    room(b"", store).put("reply", {**REPLY, **change})
     with pytest.raises(MessageError, match=words):
-        News(room(b"", store), 2).of_backward(4)
+        ReplySlot(room(b"", store), 2).of_backward(4)
 
 
-def test_a_greeting_is_cut_to_what_others_accept() -> None:
-    odd = Greeting("rank 0 on \x1b[2Jnode", {"setting": "x" * 9000}, {"a\nb": "\ud800"}, "/cache\ud800")
-    found = Greeting.parse(json.loads(json.dumps(odd.to_json())))
+def test_an_announcement_is_cut_to_what_others_accept() -> None:
+    odd = Announcement("rank 0 on \x1b[2Jnode", {"setting": "x" * 9000}, {"a\nb": "\ud800"}, "/cache\ud800")
+    found = Announcement.parse(json.loads(json.dumps(odd.to_json())))
     assert found.who == "rank 0 on  [2Jnode" and set(found.may_differ) == {"a b"}
 
 
@@ -158,7 +159,7 @@ def test_a_stranger_neither_ends_a_standstill_nor_makes_it_longer(
     assert ranks[0]._num_ranks == 2, "it waits for others again"
 
 
-def test_reunions_that_a_stranger_ends_are_not_counted_for_ever() -> None:
+def test_resyncs_that_a_stranger_ends_are_not_counted_for_ever() -> None:
     class Over:
         num_requests = 0
 
@@ -170,7 +171,7 @@ def test_reunions_that_a_stranger_ends_are_not_counted_for_ever() -> None:
             return b"- true"
 
     store = Over()
-    rank = Reunion(room(b"", store), 0, 2, lambda: 0)
+    rank = Resync(room(b"", store), 0, 2, lambda: 0)
     rank.seek()
     assert rank.of_backward() == "over" and rank.is_given_up
     assert store.num_requests < 100
@@ -266,9 +267,9 @@ ANSWER |= {
     "vector_isa": {"12": True},
 }
 PARSERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
-    "greeting": (_json(Greeting.parse), GREETING.to_json()),
-    "news": (_json(lambda found: Announcement.parse(found, 2)), NEWS),
-    "reunion": (_json(reunion._begun), [1, 2, 3]),
+    "announcement": (_json(Announcement.parse), ANNOUNCEMENT.to_json()),
+    "reply": (_json(lambda found: Reply.parse(found, 2)), REPLY),
+    "resync": (_json(resync._begun), [1, 2, 3]),
     "beat": (_json(Standstill(room(b"", None), 0, 2)._beat_of), [1, 7]),
     "replicas": (_json(replicas._numbers), [3, 1 << 40, 5]),
     "replicas' difference": (_json(replicas._sentence), "rank 1 has other bits"),

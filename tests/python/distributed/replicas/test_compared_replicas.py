@@ -40,7 +40,7 @@ def test_a_difference_names_the_rank_and_the_first_parameter(three_ranks: Ranks,
 def test_a_difference_is_an_error_at_all_ranks_in_the_same_step_with_strict(three_ranks: Ranks, tmp_path: Path) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "changes": {2: 15}, "strict": True}
     found = three_ranks.run(replica_cases.compared, tmp_path, **arguments)
-    assert "rank 2 has other bits than rank 0 in 1 of 2 parameters" in found[0]["error"]
+    assert "rank 2" in found[0]["error"] and "1 of 2 parameters" in found[0]["error"]
     assert found[0]["error"].endswith("(raised because strict is set)")
     assert [result["error"] for result in found] == 3 * [found[0]["error"]]
     assert [result["step"] for result in found] == [22, 22, 22], "the second after the one of the digests"

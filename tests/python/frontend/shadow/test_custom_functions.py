@@ -10,6 +10,7 @@ import agspeed
 from agspeed import native
 from agspeed.frontend.session import session_of
 from tests.python.frontend.shadow.custom_functions import FORMS, WIDTH, Scale, Using
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 _SEED = 5
@@ -29,12 +30,18 @@ def _trained(kind: type[Using], backend: str | None) -> tuple[list[torch.Tensor]
     return [value.detach().clone() for value in model.parameters()], model
 
 
-_CASES = [(kind, backend) for kind in FORMS for backend in ("aot", "native")]
-# Every fourth form only, because this backend compiles for seconds and capture is the same.
-_CASES += [(kind, "inductor") for kind in FORMS[::4]]
+# Inductor compiles for seconds, and capture is the same.
+_WITH_INDUCTOR = [
+    pytest.param(kind, "inductor", marks=[] if place % 16 == 0 else pytest.mark.thorough)
+    for place, kind in enumerate(FORMS)
+]
 
 
-@pytest.mark.parametrize(("kind", "backend"), _CASES, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [*pairs(FORMS, ["aot", "native"]), *_WITH_INDUCTOR],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_weights_are_eagers(kind: type[Using], backend: str) -> None:
     expected, _ = _trained(kind, None)
     actual, model = _trained(kind, backend)

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import threading
 from collections import namedtuple
 from collections.abc import Callable
@@ -347,3 +349,32 @@ def test_gradients_that_are_changed_in_place_later_are_read_as_they_were() -> No
         model(torch.randn(5, 4)).square().mean().backward()
         optimizer.step()
     assert agspeed.status(model) == "tuned" and _comparison(model).num_compared >= 2, _comparison(model).state()
+
+
+_logger = logging.getLogger(__name__)
+
+
+class Warned(Base):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        _logger.warning_once("this model is old")  # type: ignore[attr-defined]
+        return super().forward(x)
+
+
+@pytest.mark.smoke
+def test_a_message_that_a_library_logs_once_is_logged_once_and_the_step_is_compared(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """transformers adds such a method to all loggers. Without care, a graph breaks at it, and no step is compared."""
+    log_once = functools.lru_cache(None)(lambda logger, text: logger.warning(text))
+    monkeypatch.setattr(logging.Logger, "warning_once", log_once, raising=False)
+    monkeypatch.setattr(logging.Logger, "info_once", functools.lru_cache(None)(logging.Logger.info), raising=False)
+    torch.manual_seed(_SEED)
+    model = Warned()
+    agspeed.optimize(model, mode="deterministic", backends=["aot"])
+    for _ in range(4):
+        model(torch.ones(2, 4)).square().sum().backward()
+    report = agspeed.report(model).to_dict()
+    assert [record.message for record in caplog.records].count("this model is old") == 1
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert (report["comparison"]["obstacle"], report["graph_breaks"]) == (None, [])
+    assert report["comparison"]["steps"] >= 1 and len(report["regions"]) == 1

@@ -53,7 +53,14 @@ def _trained(kind: Any, is_optimized: bool) -> tuple[nn.Module, list[torch.Tenso
     return model, [value.detach().clone() for value in model.parameters()]
 
 
-@pytest.mark.parametrize("kind", [*FORMS, *_STATES], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(pytest.param(kind, marks=pytest.mark.thorough if place % 2 else ()) for place, kind in enumerate(FORMS)),
+        *_STATES,
+    ],
+    ids=lambda kind: kind.__name__,
+)
 def test_weights_are_eagers(kind: Any) -> None:
     _, expected = _trained(kind, False)
     model, actual = _trained(kind, True)
@@ -70,4 +77,4 @@ def test_the_difference_is_named(kind: Any) -> None:
     reason = str(agspeed.report(model).to_dict()["comparison"]["difference"])
     if kind is DetachInPlace and reason == "None":
         pytest.skip(f"torch {torch.__version__} captures it right")
-    assert "do not compute what the module does" in reason
+    assert "other results" in reason

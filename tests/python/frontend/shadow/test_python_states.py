@@ -13,6 +13,7 @@ from agspeed import native
 from agspeed.frontend.session import session_of
 from agspeed.torch_compat import release
 from tests.python.frontend.shadow.python_states import STATES, WIDTH, Reading
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 _SEED, _TURN, _STEPS = 5, 10, 14
@@ -38,8 +39,7 @@ def _trained(kind: type[Reading], backend: str | None) -> tuple[Reading, list[to
     return model, [value.detach().clone() for value in model.parameters()]
 
 
-@pytest.mark.parametrize("backend", ["aot", "native"])
-@pytest.mark.parametrize("kind", STATES, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(("kind", "backend"), pairs(STATES, ["aot", "native"]))
 def test_weights_and_effects_are_eagers(kind: type[Reading], backend: str) -> None:
     if kind.__name__ in _UNSEEN:
         pytest.skip(f"torch {release.version()} captures it without a guard")

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from agspeed.tuning.gate import check as gate
 from agspeed.tuning.gate.noise import Noisy
-from tests.python.tuning.gate.test_noise import EPS, LANES, draw, in_order
+from tests.python.support.float_sums import EPS, LANES, draw, in_order
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.filterwarnings("ignore:TF32 acceleration")]
 

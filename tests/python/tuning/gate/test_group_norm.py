@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from agspeed.tuning.gate import check as gate
-from tests.python.tuning.gate.test_noise import draw
+from tests.python.support.float_sums import draw
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,9 +13,9 @@ from torch import fx
 from agspeed.backends import CompileOptions
 from agspeed.backends.ambient import AmbientModes
 from agspeed.backends.base import Candidate, Runner
+from agspeed.regions.layouts import LaidOut
 from agspeed.tuning import build as building
 from agspeed.tuning.gate import check as gate
-from agspeed.tuning.gate.layouts import LaidOut
 
 Outputs = tuple[torch.Tensor, ...]
 

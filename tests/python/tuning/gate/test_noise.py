@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch.nn import functional
@@ -14,6 +13,7 @@ from torch.nn import functional
 from agspeed.tuning.gate import check as gate
 from agspeed.tuning.gate.compare import FACTOR_BELOW_NOISE, compare, deviation
 from agspeed.tuning.gate.noise import Noisy
+from tests.python.support.float_sums import EPS, LANES, draw, in_order
 
 SIZE = 256
 
@@ -70,17 +70,6 @@ def test_a_refusal_says_the_error_eagers_and_the_bound() -> None:
 
 
 LONG = 1 << 20
-LANES = 16
-EPS = torch.finfo(torch.float32).eps
-
-
-def draw(*shape: int, seed: int = 5) -> torch.Tensor:
-    return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def in_order(x: torch.Tensor) -> torch.Tensor:
-    """Returns float32 sums of the columns, by one addition after another."""
-    return torch.from_numpy(numpy.add.accumulate(x.numpy(), axis=0, dtype=numpy.float32)[-1])
 
 
 def one_accumulator_per_lane(x: torch.Tensor) -> torch.Tensor:

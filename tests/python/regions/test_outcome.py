@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import errno
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from agspeed.tuning.outcome import Outcome, described, first_passing, may_pass
+from agspeed.regions.outcome import Outcome, described, first_passing, may_pass
+from agspeed.regions.state import State
 
 
 def _raised_from(cause: BaseException) -> BaseException:
@@ -70,8 +70,8 @@ def test_a_long_message_is_cut_and_a_chain_that_is_a_ring_ends() -> None:
 
 def test_any_region_and_any_rank_may_have_lacked_something() -> None:
     full = "compile failed with OSError: [Errno 28] No space left on device"
-    good = SimpleNamespace(outcomes={"aot": Outcome("aot", "ready", runner=lambda *args: args)})
-    bad = SimpleNamespace(outcomes={"aot": Outcome("aot", "failed", full)})
+    good = Outcome("aot", State.READY, runner=lambda *args: args)
+    bad = Outcome("aot", State.FAILED, full)
     arms = [{"name": "aot", "state": "ready", "reason": ""}]
     assert first_passing([good, good], arms) is None
     assert first_passing([good, bad], arms) == f"aot {full}"

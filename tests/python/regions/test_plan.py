@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.plan import candidate_of, candidates_of, is_plan, refinements, with_swap
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.plan import candidate_of, candidates_of, is_plan, with_swap
+from agspeed.tuning.refinements import refinements
 
 
 class _Region:

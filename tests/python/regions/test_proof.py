@@ -13,10 +13,10 @@ from torch import fx
 
 from agspeed.backends import Candidate, CompileOptions
 from agspeed.backends.ambient import AmbientModes
+from agspeed.regions.layouts import LaidOut
+from agspeed.regions.outcome import Outcome
+from agspeed.regions.proof import Proof
 from agspeed.tuning import build as building
-from agspeed.tuning.gate.layouts import LaidOut
-from agspeed.tuning.outcome import Outcome
-from agspeed.tuning.proof import Proof
 
 _OPTIONS = CompileOptions(num_threads=1)
 
