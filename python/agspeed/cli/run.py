@@ -22,6 +22,7 @@ examples:
   agspeed run -np 2 --output-filename logs python train.py --epochs 3
   agspeed run -H node0:2,node1:2 python train.py two ranks on each of two hosts, by ssh
   agspeed run --hostfile hosts.txt -np 8 python train.py
+  agspeed run -np 4 --min-np 2 python train.py   elastic: a script that says @agspeed.elastic.run goes on with 2 ranks
 
 Ranks on other hosts need the same agspeed there, and a login by ssh without questions. They get this command's
 variables, and its folder if they have it. ssh checks the keys of hosts; your ssh settings apply.

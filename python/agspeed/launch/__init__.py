@@ -8,11 +8,15 @@ config_file.py  horovodrun's --config-file
 hosts.py        the hosts that the user names, and host files
 placement.py    which rank runs on which host, and its variables
 job.py          runs a job: the output of its ranks, the first rank that fails, signals
-agents.py       the launcher's side of the hosts
+agents.py       the launcher's side of the hosts of a job with a fixed number of ranks
+members.py      the same for an elastic job, whose ranks come and go
+connection.py   the launcher's connection to one host
 starters.py     how an agent is started: as a child process, or by ssh
 frames.py       the messages between launcher and agent
 description.py  what a host says of itself, and where the ranks meet
 agent.py        the process that runs the ranks of one host
+member_agent.py its part in an elastic job
+launcher_link.py    its side of the connection to the launcher
 pipes.py        what these ranks write
 ranks.py        an agent's side of the keeper
 keeper.py       the process that starts ranks and ends them

@@ -14,18 +14,16 @@ It trusts the launcher, which is its own user. Threading: one thread.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
-import select
 import shutil
 import socket
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
-from agspeed.launch import frames, job_key
-from agspeed.launch.pipes import Piece, Pipes
+from agspeed.launch import frames, job_key, member_agent
+from agspeed.launch.launcher_link import LauncherLink
+from agspeed.launch.pipes import Pipes
 from agspeed.launch.ranks import Ranks
 from agspeed.version import __version__
 
@@ -58,90 +56,56 @@ def words(folder: str, is_local: bool) -> list[str]:
     return ["-S", "-P", "-c", _HERE, folder] if is_local else ["-P", "-c", _ELSEWHERE, folder]
 
 
-class _Agent:
-    """Runs one job."""
+def _run(link: LauncherLink) -> None:
+    """Runs one job, until its ranks have ended. Raises: ClosedError if the launcher or its connection is lost."""
+    job = link.wait_for("job")
+    link.limit_silence(job["silence_s"])
+    folder = _prepare(job)
+    link.send("ready", _description(folder))
+    with _key(job["key"]) as (of_key, inherited), Pipes() as pipes:
+        if job["is_elastic"]:
+            member_agent.run(link, job["command"], of_key, inherited, pipes)
+        else:
+            _run_ranks(link, job["command"], [each | of_key for each in link.wait_for("start")], inherited, pipes)
+    link.send("over", 0)
 
-    def __init__(self, link: frames.Link) -> None:
-        self._link = link
-        self._silence_s = math.inf
-        self._last_frame = time.monotonic()
-        self._received: list[frames.Frame] = []
 
-    def run(self) -> None:
-        """Returns when the ranks have ended. Raises: ClosedError if the launcher or its connection is lost."""
-        job = self._wait_for("job")
-        self._silence_s = job["silence_s"] or math.inf
-        folder = _prepare(job)
-        self._link.send("ready", _description(folder))
-        ranks = self._wait_for("start")
-        with _key(job["key"]) as (of_key, inherited), Pipes(len(ranks)) as pipes:
-            variables = [each | of_key for each in ranks]
-            with Ranks(job["command"], variables, pipes.rank_ends, inherited) as running:
-                pipes.close_rank_ends()
-                self._follow(running, pipes)
-            for piece in pipes.rest():
-                self._send(piece)
-        self._link.send("over", 0)
+def _run_ranks(
+    link: LauncherLink,
+    command: Sequence[str],
+    variables: Sequence[Mapping[str, str]],
+    inherited: Sequence[int],
+    pipes: Pipes,
+) -> None:
+    for rank in range(len(variables)):
+        pipes.open(rank)
+    with Ranks(command, variables, list(pipes.rank_ends.values()), inherited) as running:
+        pipes.close_rank_ends()
+        _follow(link, running, pipes)
+    for rank in range(len(variables)):
+        for piece in pipes.rest(rank):
+            link.send_piece(piece)
 
-    def say_goodbye(self, error: AgspeedError | None) -> None:
-        """Sends the reason why the job cannot run, if there is one, and all frames that wait. Raises: ClosedError."""
-        if error is not None:
-            self._link.send("error", [str(error), isinstance(error, UserError)])
-        while self._link.is_sending:
-            self._poll(())
 
-    def _wait_for(self, kind: str) -> Any:
-        while True:
-            while not self._received:
-                self._poll(())
-            found = self._received.pop(0)
-            if found.kind == kind:
-                return found.value
-            if found.kind == "end":
-                raise frames.ClosedError
-
-    def _follow(self, ranks: Ranks, pipes: Pipes) -> None:
-        """Passes output on until the ranks have ended."""
-        has_told = False
-        while not ranks.is_over:
-            ready = self._poll([ranks.fileno(), *pipes.sources()])
-            for source in ready.intersection(pipes.sources()):
-                if (piece := pipes.take(source)) is not None:
-                    self._send(piece)
-            if ranks.fileno() in ready:
-                ranks.note_events()
-            if ranks.first_failed is not None and not has_told:
-                has_told = True
-                self._link.send("failed", list(ranks.first_failed))
-            self._heed(ranks, pipes)
-
-    def _heed(self, ranks: Ranks, pipes: Pipes) -> None:
-        for kind, value, _ in self._received:
+def _follow(link: LauncherLink, ranks: Ranks, pipes: Pipes) -> None:
+    """Passes output on until the ranks have ended."""
+    has_told = False
+    while not ranks.is_over:
+        ready = link.poll([ranks.fileno(), *pipes.sources()])
+        for source in ready.intersection(pipes.sources()):
+            if (piece := pipes.take(source)) is not None:
+                link.send_piece(piece)
+        if ranks.fileno() in ready:
+            ranks.note_events()
+        if ranks.first_failed is not None and not has_told:
+            has_told = True
+            link.send("failed", list(ranks.first_failed))
+        for kind, value, _ in link.received:
             if kind == "end":
                 ranks.end()
             elif kind == "taken":
-                for stream, num_bytes in enumerate(value):
-                    pipes.open_windows(stream, num_bytes)
-        self._received = []
-
-    def _send(self, piece: Piece) -> None:
-        self._link.send("output", [piece.rank, piece.stream], piece.data)
-
-    def _poll(self, sources: Sequence[int]) -> set[int]:
-        """Waits for `sources` or frames. Returns: the sources that can be read. Raises: ClosedError."""
-        poller = select.poll()
-        events = dict.fromkeys(sources, select.POLLIN) | self._link.events()
-        for descriptor, event in events.items():
-            poller.register(descriptor, event)
-        seconds = self._last_frame + self._silence_s - time.monotonic()
-        ready = {each for each, _ in poller.poll(None if seconds == math.inf else max(0.0, seconds) * 1000)}
-        self._link.send_rest()
-        if found := self._link.receive():
-            self._last_frame = time.monotonic()
-            self._received += found
-        elif time.monotonic() > self._last_frame + self._silence_s:
-            raise frames.ClosedError
-        return ready.intersection(sources)
+                pipes.open_windows(value)
+        link.received = []
 
 
 def _prepare(job: Mapping[str, Any]) -> str:
@@ -193,16 +157,15 @@ def _key(key: str | None) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
 
 def main() -> int:
     """Runs the job that comes from stdin. Ranks and the keeper get neither this process's stdin nor its stdout."""
-    link = frames.Link(os.dup(0), os.dup(1), frames.MOST_LAUNCHER_BYTES)
+    link = LauncherLink(frames.Link(os.dup(0), os.dup(1), frames.MOST_LAUNCHER_BYTES))
     os.dup2(2, 1)
-    agent = _Agent(link)
     error: AgspeedError | None = None
     try:
-        agent.run()
+        _run(link)
     except AgspeedError as found:
         error = found
     except frames.ClosedError:
         return 1
     with contextlib.suppress(frames.ClosedError):
-        agent.say_goodbye(error)
+        link.say_goodbye(error)
     return 0

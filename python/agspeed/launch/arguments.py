@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovodrun's flags, and the meaning of each one here. Some of torchrun's are among them.
 
-Settings become variables that ranks read. Flags for MPI and elastic jobs are refused with an error.
+Settings become variables that ranks read. Flags for MPI and for finding hosts are refused with an error.
 Flags for features that do not exist here (cycles, NCCL's streams) are accepted, and named once.
 """
 
@@ -18,6 +18,7 @@ from agspeed.launch import hosts
 from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.job import Request
 from agspeed.launch.starters import Ssh
+from agspeed.membership.coordinator import Limits
 
 __all__ = ["add_to", "ignored", "request_of"]
 
@@ -79,12 +80,8 @@ _IGNORED_SWITCHES = (
 )
 _REFUSED_WITH_VALUE = (
     "blacklist-cooldown-range",
-    "elastic-timeout",
     "host-discovery-script",
-    "max-np",
-    "min-np",
     "mpi-args",
-    "reset-limit",
     "slots-per-host",
 )
 _REFUSED_SWITCHES = ("jsrun", "mpi")
@@ -94,6 +91,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     """Adds the flags, and the command behind them."""
     parser.add_argument("-np", "--num-proc", type=int, metavar="N", help="ranks to start")
     _add_hosts(parser)
+    _add_elastic(parser)
     parser.add_argument("--network-interfaces", metavar="A,B", help="interfaces that carry the job")
     parser.add_argument("--network-interface", action="append", default=[], metavar="A", help=argparse.SUPPRESS)
     parser.add_argument("--output-filename", type=Path, metavar="FOLDER", help="write FOLDER/rank.N/stdout and stderr")
@@ -151,6 +149,20 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--remote-python", metavar="FILE", help="the interpreter on other hosts, if it is another path")
 
 
+def _add_elastic(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of jobs whose ranks may come and go (agspeed.elastic)."""
+    parser.add_argument(
+        "--min-np", "--min-num-proc", type=int, metavar="N", dest="min_np", help="elastic: go on with N ranks or more"
+    )
+    parser.add_argument(
+        "--max-np", "--max-num-proc", type=int, metavar="N", dest="max_np", help="elastic: use N ranks at most (-np)"
+    )
+    parser.add_argument(
+        "--elastic-timeout", type=float, metavar="S", default=600.0, help="seconds to wait for enough ranks (600)"
+    )
+    parser.add_argument("--reset-limit", type=int, metavar="N", help="how often the ranks of an elastic job may change")
+
+
 def _add_switch(parser: argparse.ArgumentParser, name: str, what: str) -> None:
     """Adds --name and --no-name. The last one given counts; without either, the value is None."""
     key = name.replace("-", "_")
@@ -168,7 +180,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     refused = [f"--{name}" for name in (*_REFUSED_WITH_VALUE, *_REFUSED_SWITCHES) if _given(arguments, name)]
     if refused:
         raise UserError(
-            f"{', '.join(refused)}: `agspeed run` starts a fixed number of ranks, on this host or by ssh, without MPI; "
+            f"{', '.join(refused)}: `agspeed run` starts ranks on hosts that --hosts or --hostfile names, without MPI; "
             "leave these flags out, or use mpirun or srun, under which the same script runs."
         )
     named = _hosts(arguments)
@@ -187,7 +199,9 @@ def request_of(arguments: argparse.Namespace) -> Request:
         hosts=named,
         ssh=_ssh(arguments),
         master_address=arguments.master_addr,
-        start_timeout_s=_seconds(arguments.start_timeout),
+        start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
+        limits=_limits(arguments, num_ranks, sum(host.slots for host in named)),
+        most_resets=arguments.reset_limit,
     )
 
 
@@ -209,9 +223,30 @@ def _ssh(arguments: argparse.Namespace) -> Ssh:
     return ssh if arguments.remote_python is None else replace(ssh, python=arguments.remote_python)
 
 
-def _seconds(seconds: float) -> float:
+def _limits(arguments: argparse.Namespace, num_ranks: int, num_slots: int) -> Limits | None:
+    """Returns the sizes that an elastic job may have; None for a job of a fixed size."""
+    if arguments.min_np is None and arguments.max_np is None:
+        return None
+    least = num_ranks if arguments.min_np is None else arguments.min_np
+    most = num_ranks if arguments.max_np is None else arguments.max_np
+    if not 1 <= least <= num_ranks <= most:
+        raise UserError(
+            f"--min-np {least}, -np {num_ranks}, --max-np {most}: write numbers of ranks that grow in this order."
+        )
+    if num_slots and num_slots < num_ranks:
+        raise UserError(
+            f"Requested more processes ({num_ranks}) than there are available slots ({num_slots}); start fewer ranks, "
+            "or name more slots."
+        )
+    if arguments.reset_limit is not None and arguments.reset_limit < 0:
+        raise UserError(f"--reset-limit {arguments.reset_limit}: write how often ranks may change, 0 or more.")
+    wait_s = _seconds("--elastic-timeout", arguments.elastic_timeout)
+    return Limits(least=least, most=most, first=num_ranks, wait_s=wait_s)
+
+
+def _seconds(flag: str, seconds: float) -> float:
     if not 0 < seconds < math.inf:
-        raise UserError(f"--start-timeout {seconds}: write a number of seconds, more than 0.")
+        raise UserError(f"{flag} {seconds}: write a number of seconds, more than 0.")
     return seconds
 
 

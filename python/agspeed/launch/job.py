@@ -24,14 +24,17 @@ from typing import Self
 from agspeed.errors import AgspeedError
 from agspeed.launch import hosts, job_key
 from agspeed.launch.agents import Agents, Plan
+from agspeed.launch.members import ElasticPlan, Members
 from agspeed.launch.output import Output
-from agspeed.launch.placement import Share, place
+from agspeed.launch.placement import place
 from agspeed.launch.ranks import ending
 from agspeed.launch.starters import Local, Ssh
+from agspeed.membership.coordinator import Limits
 
 __all__ = ["Request", "run"]
 
 _INTERRUPTED = 130
+_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS = "AGSPEED_PEER_TIMEOUT_MS", "5000"  # others can go on without a silent peer
 _INTERRUPTED_FLUSH_S = 1.0
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 # Variables that belong to one host or one login, so that other hosts do not get them.
@@ -75,6 +78,10 @@ class Request:
     """An address of the first host; None for the one that ssh has used."""
     start_timeout_s: float = 30.0
     """How long other hosts may take until they are ready."""
+    limits: Limits | None = None
+    """How many members an elastic job may have; None for a job of a fixed size."""
+    most_resets: int | None = None
+    """How often the members of an elastic job may change; None for any number."""
 
 
 def run(request: Request) -> int:
@@ -84,10 +91,9 @@ def run(request: Request) -> int:
     Raises: UserError for a command that cannot be started, for files that cannot be made, and for too few slots;
     AgspeedError for a host that cannot be reached, or is lost.
     """
-    plan = _plan(request)
     is_interrupted, error = False, None
     with Output(request.num_ranks, request.output_folder, request.has_time) as output, _Signals() as signals:
-        agents = Agents(plan, output)
+        agents = _agents(request, output)
         try:
             with agents:
                 is_interrupted = _follow(agents, output, signals)
@@ -98,7 +104,7 @@ def run(request: Request) -> int:
             output.write_note(sentence)
         failed = None if is_interrupted or error else agents.first_failed
         if failed is not None:
-            output.write_report(_name(failed[0], plan.shares), failed[0], ending(failed[1]))
+            output.write_report(agents.name_of(failed[0]), failed[0], ending(failed[1]))
         _flush(output, signals)
     if error is not None:
         raise error
@@ -107,25 +113,42 @@ def run(request: Request) -> int:
     return 128 - failed[1] if failed[1] < 0 else failed[1]
 
 
-def _plan(request: Request) -> Plan:
-    shares = place(request.hosts or hosts.local(request.num_ranks), request.num_ranks)
-    job = {"command": list(request.command), "folder": _folder(), "key": _key(shares)}
-    of_others = _environment_of_others()
-    return Plan(
+def _agents(request: Request, output: Output) -> Agents | Members:
+    """Returns what runs the job: a fixed number of ranks, or members."""
+    named = request.hosts or hosts.local(request.num_ranks if request.limits is None else request.limits.most)
+    shares = place(named, request.num_ranks)
+    used = [share.host for share in shares] if request.limits is None else named
+    starters = [Local() if host.is_local else request.ssh for host in used]
+    of_others, key = _environment_of_others(), _key(used)
+    job = {"command": list(request.command), "folder": _folder(), "key": key, "is_elastic": request.limits is not None}
+    jobs = [{**job, "environment": {} if host.is_local else of_others} for host in used]
+    if request.limits is not None:
+        elastic = ElasticPlan(
+            hosts=used,
+            starters=starters,
+            jobs=jobs,
+            variables={_PEER_TIMEOUT: os.environ.get(_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS), **request.variables},
+            limits=request.limits,
+            start_timeout_s=request.start_timeout_s,
+            most_resets=request.most_resets,
+        )
+        return Members(elastic, output)
+    plan = Plan(
         shares=shares,
-        starters=[Local() if share.host.is_local else request.ssh for share in shares],
-        jobs=[{**job, "environment": {} if share.host.is_local else of_others} for share in shares],
+        starters=starters,
+        jobs=jobs,
         variables=request.variables,
         master_address=request.master_address,
         start_timeout_s=request.start_timeout_s,
     )
+    return Agents(plan, output)
 
 
-def _key(shares: Sequence[Share]) -> str | None:
+def _key(used: Sequence[hosts.Host]) -> str | None:
     """Returns the job's key; None if the user has set one that all ranks inherit."""
     if not any(os.environ.get(name) for name in job_key.NAMES):
         return job_key.new()
-    return None if all(share.host.is_local for share in shares) else job_key.own(os.environ)
+    return None if all(host.is_local for host in used) else job_key.own(os.environ)
 
 
 def _environment_of_others() -> dict[str, str]:
@@ -142,13 +165,7 @@ def _folder() -> str:
         return ""
 
 
-def _name(rank: int, shares: Sequence[Share]) -> str:
-    share = next(share for share in shares if rank in share.ranks)
-    is_on_other = any(not each.host.is_local for each in shares)
-    return f"rank {rank} on host {share.host.name}" if is_on_other else f"rank {rank}"
-
-
-def _follow(agents: Agents, output: Output, signals: _Signals) -> bool:
+def _follow(agents: Agents | Members, output: Output, signals: _Signals) -> bool:
     """Passes output on until the job is over. Returns: whether a signal has ended it, not a rank."""
     is_interrupted = False
     while not agents.are_over:

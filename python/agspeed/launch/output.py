@@ -46,15 +46,16 @@ class Output:
         Raises: UserError if these files cannot be made.
         """
         self._targets = _targets()
-        copies = [_copies(folder, rank, num_ranks, self._targets[1]) for rank in range(num_ranks)]
-        self._streams = [self._streams_of(rank, pair, has_time) for rank, pair in enumerate(copies)]
-        self._all = [stream for pair in self._streams for stream in pair]
+        self._folder, self._num_digits, self._has_time = folder, len(str(num_ranks - 1)), has_time
+        self._streams: dict[int, list[_Stream]] = {}
+        for rank in range(num_ranks):
+            self._open(rank)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in self._all:
+        for stream in self._all():
             stream.close()
 
     @property
@@ -67,7 +68,12 @@ class Output:
         return self._targets[stream].is_full
 
     def add(self, rank: int, stream: int, data: bytes) -> None:
-        """Passes on what a rank has written. stream: as for `is_full`."""
+        """Passes on what a rank has written. stream: as for `is_full`. Elastic jobs have ranks that begin later.
+
+        Raises: UserError if the files of a new rank cannot be made.
+        """
+        if rank not in self._streams:
+            self._open(rank)
         self._streams[rank][stream].add(data)
 
     def wait(self, others: Mapping[int, int], seconds: float = math.inf) -> Collection[int]:
@@ -85,9 +91,9 @@ class Output:
         for target in self._targets:
             if target.pending:
                 poller.register(target.descriptor, select.POLLOUT)
-        left = min([seconds, *(stream.due - time.monotonic() for stream in self._all)])
+        left = min([seconds, *(stream.due - time.monotonic() for stream in self._all())])
         ready = {descriptor for descriptor, _ in poller.poll(None if left == math.inf else max(0.0, left) * 1000)}
-        for stream in self._all:
+        for stream in self._all():
             if stream.due <= time.monotonic():
                 stream.pass_on_rest()
         self._write_some()
@@ -95,7 +101,7 @@ class Output:
 
     def finish(self) -> None:
         """Called when the ranks have ended."""
-        for stream in self._all:
+        for stream in self._all():
             stream.end()
         self._write_some()
 
@@ -115,10 +121,17 @@ class Output:
         for target in self._targets:
             target.write_some()
 
-    def _streams_of(self, rank: int, copies: Sequence[_Copy | None], has_time: bool) -> list[_Stream]:
+    def _all(self) -> list[_Stream]:
+        return [stream for pair in self._streams.values() for stream in pair]
+
+    def _open(self, rank: int) -> None:
+        copies: list[_Copy | None] = [None for _ in STREAMS]
+        if self._folder is not None:
+            own = _folder(self._folder / f"rank.{rank:0{self._num_digits}}")
+            copies = [_Copy(own / name, self._targets[1]) for name in STREAMS]
         lines = collections.deque[bytes](maxlen=_LAST_LINES)
-        return [
-            _Stream(f"[{rank}]<{name}>:", has_time, target, copy, lines)
+        self._streams[rank] = [
+            _Stream(f"[{rank}]<{name}>:", self._has_time, target, copy, lines)
             for name, target, copy in zip(STREAMS, self._targets, copies, strict=True)
         ]
 
@@ -269,14 +282,6 @@ def _targets() -> tuple[_Target, _Target]:
     """The targets for stdout and stderr. Both are one object if they are the same file, as on a terminal."""
     out, err = _Target(sys.stdout, sys.__stdout__), _Target(sys.stderr, sys.__stderr__)
     return (out, out) if out.file is not None and out.file == err.file else (out, err)
-
-
-def _copies(folder: Path | None, rank: int, num_ranks: int, errors: _Target) -> list[_Copy | None]:
-    """Creates the files of a rank, for its stdout and its stderr."""
-    if folder is None:
-        return [None for _ in STREAMS]
-    own = _folder(folder / f"rank.{rank:0{len(str(num_ranks - 1))}}")
-    return [_Copy(own / name, errors) for name in STREAMS]
 
 
 def _folder(path: Path) -> Path:

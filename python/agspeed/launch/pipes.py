@@ -7,7 +7,7 @@ An agent owns them. If the launcher is slow, a window closes, the pipes of that 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from agspeed.launch.frames import WINDOW_BYTES
@@ -34,17 +34,10 @@ class Pipes:
     `rank_ends` has, by rank, the descriptors that become the rank's stdout and stderr.
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self) -> None:
+        self.rank_ends: dict[int, tuple[int, int]] = {}
         self._places: dict[int, tuple[int, int]] = {}  # rank and stream by the descriptor of our end
         self._windows = [WINDOW_BYTES for _ in STREAMS]
-        ends = []
-        for rank in range(num_ranks):
-            for stream in range(len(STREAMS)):
-                source, end = os.pipe()
-                os.set_blocking(source, False)
-                self._places[source] = rank, stream
-                ends.append(end)
-        self.rank_ends = list(zip(ends[::2], ends[1::2], strict=True))
 
     def __enter__(self) -> Self:
         return self
@@ -54,11 +47,21 @@ class Pipes:
         for source in self._places:
             os.close(source)
 
+    def open(self, rank: int) -> None:
+        """Makes the pipes of a rank."""
+        ends = []
+        for stream in range(len(STREAMS)):
+            source, end = os.pipe()
+            os.set_blocking(source, False)
+            self._places[source] = rank, stream
+            ends.append(end)
+        self.rank_ends[rank] = ends[0], ends[1]
+
     def close_rank_ends(self) -> None:
         """Closes this process's copies of `rank_ends`. Call it once the ranks have them."""
-        for descriptor in (each for pair in self.rank_ends for each in pair):
+        for descriptor in (each for pair in self.rank_ends.values() for each in pair):
             os.close(descriptor)
-        self.rank_ends = []
+        self.rank_ends = {}
 
     def sources(self) -> list[int]:
         """The descriptors that may be read now."""
@@ -80,13 +83,17 @@ class Pipes:
             return None
         return Piece(rank, stream, data)
 
-    def open_windows(self, stream: int, num_bytes: int) -> None:
-        """Called when the launcher has taken this many bytes of the stream."""
-        self._windows[stream] = min(WINDOW_BYTES, self._windows[stream] + num_bytes)
+    def open_windows(self, taken: Sequence[int]) -> None:
+        """Called when the launcher has taken so many bytes of each stream."""
+        self._windows = [min(WINDOW_BYTES, own + new) for own, new in zip(self._windows, taken, strict=True)]
 
-    def rest(self) -> Iterator[Piece]:
-        """Yields what the pipes still hold after the ranks have ended. Processes that they left may still write."""
-        for source in list(self._places):
+    def rest(self, rank: int) -> Iterator[Piece]:
+        """Yields what the rank's pipes still hold after it has ended, whatever the windows, and closes them.
+
+        Processes that the rank left may still write, so it yields at most what a pipe holds.
+        """
+        windows = self._windows
+        for source in [source for source, (owner, _) in self._places.items() if owner == rank]:
             left = PIPE_BYTES
             while left > 0:
                 self._windows = [_CHUNK_BYTES for _ in STREAMS]
@@ -94,3 +101,7 @@ class Pipes:
                     break
                 left -= len(piece.data)
                 yield piece
+            if source in self._places:
+                del self._places[source]
+                os.close(source)
+        self._windows = windows

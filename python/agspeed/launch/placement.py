@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from agspeed.errors import UserError
 from agspeed.launch.hosts import Host
+from agspeed.membership.messages import Place
 
-__all__ = ["Share", "place", "variables"]
+__all__ = ["Share", "place", "places", "variables"]
 
 
 @dataclass(frozen=True)
@@ -69,3 +70,25 @@ def variables(shares: Sequence[Share], rank: int, address: str, port: int) -> di
         "MASTER_PORT": str(port),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def places(epoch: int, hosts: Sequence[int], source: int | None) -> list[Place]:
+    """Returns the place of each rank of an elastic job's epoch. hosts: by rank, the number of its host."""
+    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    order = sorted(set(hosts), key=hosts.index)
+    found = []
+    for rank, host in enumerate(hosts):
+        peers = [each for each in order if hosts.count(each) > local[rank]]
+        found.append(
+            Place(
+                number=epoch,
+                rank=rank,
+                size=len(hosts),
+                source=source,
+                local_rank=local[rank],
+                local_size=hosts.count(host),
+                cross_rank=peers.index(host),
+                cross_size=len(peers),
+            )
+        )
+    return found

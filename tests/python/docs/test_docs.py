@@ -61,6 +61,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
 REFERENCE = {
     "agspeed": "agspeed.md",
     "agspeed.distributed": "distributed.md",
+    "agspeed.elastic": "elastic.md",
     "agspeed.horovod.torch": "horovod.md",
     "agspeed.nccl": "nccl.md",
 }

@@ -196,9 +196,14 @@ def wrong_calls() -> dict[str, str]:
         for name, call in calls.items():
             found[name] = message_of(call)
             assert hvd.allreduce(x, name="a", op=hvd.Sum).tolist() == [size] * 4, name
-        first = hvd.allreduce_async(x, name="twice")
-        found["twice"] = message_of(lambda: hvd.allreduce_async(x, name="twice"))
-        hvd.synchronize(first)
+        for early in range(size):  # the operation stays in flight until the other ranks start it, after the barrier
+            if rank == early:
+                first = hvd.allreduce_async(x, name="twice")
+                found["twice"] = message_of(lambda: hvd.allreduce_async(x, name="twice"))
+            hvd.barrier()
+            if rank != early:
+                first = hvd.allreduce_async(x, name="twice")
+            hvd.synchronize(first)
     found["before init"] = message_of(hvd.rank)
     found["operation before init"] = message_of(lambda: hvd.allreduce(torch.ones(1)))
     return found

@@ -35,10 +35,10 @@ draft.rename(folder / f"rank.{rank}")
 WAITS = RANK + "time.sleep(600)"
 
 
-def wait_until(is_so: Callable[[], bool], what: str) -> None:
-    until = time.monotonic() + TIMEOUT_S
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
+    until = time.monotonic() + timeout_s
     while not is_so():
-        assert time.monotonic() < until, f"{what}: not so after {TIMEOUT_S} s"
+        assert time.monotonic() < until, f"{what}: not so after {timeout_s} s"
         time.sleep(0.02)
 
 

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A member's side of the pipe to the coordinator of its job (`membership/messages.py`).
+
+Threading: a thread of its own reads messages and answers questions at once, whatever the training does. Any thread may
+call the functions.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import socket
+import threading
+from typing import Any
+
+from agspeed.errors import AgspeedError
+from agspeed.membership.coordinator import Position
+from agspeed.membership.messages import CONTROL_VARIABLE, Lines, MessageError, Place, line_of
+
+__all__ = ["BrokenEpochError", "Control", "of_this_process"]
+
+_CHUNK_BYTES = 1 << 16
+
+
+class BrokenEpochError(Exception):
+    """The epoch has lost a member, or is over."""
+
+
+class Control:
+    """The connection of this process. It owns `descriptor`.
+
+    Attributes:
+        is_over: whether the job is over, or this process has left it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.is_over = False
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+        self._changed = threading.Condition()
+        self._place: Place | None = None
+        self._asked: int | None = None  # the epoch that the coordinator wants to change
+        self._is_broken = False
+        self._error = ""
+        self._ends_by: signal.Signals | None = None
+        self._answers: dict[int, tuple[bool, Any]] = {}
+        self._num_requests = 0
+        self._sending = threading.Lock()
+        threading.Thread(target=self._read, name="agspeed-control", daemon=True).start()
+
+    def end_main_thread_by(self, number: signal.Signals | None) -> None:
+        """Lets the handler of a signal run in the main thread when the job cannot go on."""
+        self._ends_by = number
+
+    @property
+    def wants_change(self) -> bool:
+        """Whether this process has to be ready for another epoch."""
+        return self._asked is not None
+
+    def next_place(self, epoch: int, position: Position) -> Place | None:
+        """Waits for the epoch that follows `epoch`. Returns: this process's place in it; None if the job is over.
+
+        Raises: AgspeedError with the reason, if the job cannot go on.
+        """
+        with self._changed:
+            self._asked, self._is_broken = None, False
+        self._send("ready", [epoch, position.has_state, position.step, position.is_done])
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_over or (self._place is not None and self._place.number > epoch))
+            if self._error:
+                raise AgspeedError(self._error)
+            return None if self.is_over else self._place
+
+    def synced(self, epoch: int) -> None:
+        self._send("synced", epoch)
+
+    def lost(self, epoch: int) -> None:
+        self._send("lost", epoch)
+
+    def leave(self) -> None:
+        """Asks to leave the job. The answer comes to `next_place`."""
+        self._send("leave", 0)
+
+    def ask(self, epoch: int, operation: str, arguments: list[Any]) -> Any:
+        """Executes an operation of the epoch's store. Raises: BrokenEpochError if the epoch has lost a member."""
+        with self._changed:
+            self._num_requests += 1
+            request = self._num_requests
+        self._send("ask", [request, epoch, operation, arguments])
+        with self._changed:
+            self._changed.wait_for(lambda: request in self._answers or self._is_broken or self.is_over)
+            if request not in self._answers:
+                raise BrokenEpochError(f"epoch {epoch} has lost a member")
+            is_ok, value = self._answers.pop(request)
+        if not is_ok:
+            raise BrokenEpochError(str(value))
+        return value
+
+    def _send(self, kind: str, value: Any) -> None:
+        with self._sending:
+            try:
+                self._socket.sendall(line_of(kind, value))
+            except OSError:
+                self._note_loss()
+
+    def _read(self) -> None:
+        lines = Lines()
+        while True:
+            try:
+                data = self._socket.recv(_CHUNK_BYTES)
+                for kind, value in lines.add(data):
+                    self._note(kind, value)
+            except (MessageError, OSError):
+                data = b""
+            if not data:
+                self._note_loss()
+                return
+
+    def _note(self, kind: str, value: Any) -> None:
+        with self._changed:
+            match kind, value:
+                case "epoch", dict():
+                    self._place = Place.of(value)
+                    self._asked, self._is_broken, self._answers = None, False, {}
+                case "change", int(is_broken):
+                    self._asked = self._place.number if self._place is not None else 0
+                    self._is_broken |= bool(is_broken)
+                case "release", _:
+                    self.is_over = True
+                case "over", str(reason):
+                    self.is_over, self._error = True, reason
+                    if reason and self._ends_by is not None:
+                        _thread.interrupt_main(self._ends_by)
+                case "answer", [int(request), bool(is_ok), found]:
+                    self._answers[request] = is_ok, found
+            self._changed.notify_all()
+        if kind == "change":
+            self._send("alive", 0)
+
+    def _note_loss(self) -> None:
+        with self._changed:
+            if not self.is_over:
+                self.is_over, self._error = True, "the job's launcher is lost; start the job again."
+            self._changed.notify_all()
+
+
+_control: Control | None = None
+
+
+def of_this_process() -> Control | None:
+    """Returns the connection of this process; None if it belongs to no elastic job."""
+    global _control
+    if _control is None and CONTROL_VARIABLE in os.environ:
+        _control = Control(int(os.environ.pop(CONTROL_VARIABLE)))
+    return _control
