@@ -10,7 +10,7 @@ Threading: the training's thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import distributed
@@ -46,6 +46,10 @@ class State:
         self._names = list(values)
         self._callbacks: list[Callable[[int, int], None]] = []
         vars(self).update(values)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def on_change(self, callback: Callable[[int, int], None]) -> None:
         """Calls callback(old size, new size) in all processes when their number has changed, after the state was sent.

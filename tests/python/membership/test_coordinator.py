@@ -7,11 +7,12 @@ import itertools
 import os
 import random
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from agspeed.membership.coordinator import Change, Coordinator, End, Epoch, Expulsion, Limits, Position, Release
+from agspeed.membership.coordinator import Action, Change, Coordinator, End, Epoch, Expulsion, Limits, Position, Release
 
 _NUM_RANDOM = int(os.environ.get("AG_TEST_MEMBERSHIPS", "2000"))
 _NEW = Position(has_state=False, step=0)
@@ -50,7 +51,7 @@ class Job:
         self.act(actions)
         return member
 
-    def act(self, actions: list[object]) -> None:
+    def act(self, actions: Sequence[Action]) -> None:
         for action in actions:
             assert not self.ends, f"{action} after the end"
             match action:
