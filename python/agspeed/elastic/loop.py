@@ -12,26 +12,23 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import signal
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import distributed
 
-from agspeed.elastic import control
-from agspeed.elastic.control import BrokenEpochError, Control
+from agspeed.elastic import member as members
+from agspeed.elastic.control import BrokenEpochError
+from agspeed.elastic.leaving import leaving_by_sigterm
+from agspeed.elastic.member import Member
 from agspeed.elastic.state import ChangeInterrupt, State
 from agspeed.elastic.store import CoordinatorStore
 from agspeed.errors import UserError
-from agspeed.membership.coordinator import Position
 from agspeed.membership.messages import Place
 
 __all__ = ["run"]
 
 _BACKEND = "agspeed"
-_MOST_VAIN = 3
-"""How many epochs may fail in a row, without a step and without a lost process, until the error is the user's."""
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,11 +46,11 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
     def elastic(state: State, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(state, State):
             raise UserError(f"the first argument of {function.__name__} is a {type(state).__name__}: pass a State.")
-        connection = control.of_this_process()
-        if connection is None:
+        member = members.of_this_process()
+        if member is None:
             return _run_once(function, state, *args, **kwargs)
-        with _leaving_by_sigterm(connection):
-            return _Loop(connection, state).run(lambda: function(state, *args, **kwargs))
+        with leaving_by_sigterm(member.connection):
+            return _Loop(member, state).run(lambda: function(state, *args, **kwargs))
 
     return elastic
 
@@ -67,86 +64,46 @@ def _run_once(function: Callable[..., Any], state: State, *args: Any, **kwargs: 
 class _Loop:
     """One training of this process."""
 
-    def __init__(self, connection: Control, state: State) -> None:
-        self._control, self._state = connection, state
-        self._position = Position(has_state=False, step=0)
-        self._epoch = self._size = 0
-        self._num_vain = 0
+    def __init__(self, member: Member, state: State) -> None:
+        self._member, self._state = member, state
+        self._size = 0
+        self._has_begun = False
 
     def run(self, train: Callable[[], Any]) -> Any:
-        result = None
         while True:
-            place = self._control.next_place(self._epoch, self._position)
-            if place is None:
-                if not self._position.is_done:
-                    raise SystemExit(0)  # it has left the job
-                return result
-            self._epoch = place.number
+            place = self._member.next_place()
             try:
-                with _group(self._control, place):
+                with _group(place, self._member.store()):
                     self._begin(place)
                     result = train()
-                self._note_position(is_done=True)
+                self._member.note_step(self._state.num_steps)
+                if self._member.finish():
+                    return result
             except ChangeInterrupt:
-                self._note_position()
+                self._member.note_step(self._state.num_steps)
             except (distributed.DistError, BrokenEpochError) as error:
-                self._note_loss(error)
+                if self._has_begun:
+                    self._member.note_step(self._state.num_steps)
+                self._member.note_loss(error)
 
     def _begin(self, place: Place) -> None:
         if place.source is not None:
             self._state.take_over(place.source)
-        self._note_position()
-        self._control.synced(place.number)
+        self._has_begun = True
+        self._member.begin(self._state.num_steps)
         if self._size not in (0, place.size):
             self._state.size_changed(self._size, place.size)
         self._size = place.size
 
-    def _note_position(self, *, is_done: bool = False) -> None:
-        if self._state.num_steps > self._position.step:
-            self._num_vain = 0
-        self._position = Position(has_state=True, step=self._state.num_steps, is_done=is_done)
-
-    def _note_loss(self, error: Exception) -> None:
-        """Reports the loss. Raises: the error, if it comes again and again though no process is lost."""
-        self._num_vain = 0 if self._control.wants_change else self._num_vain + 1
-        if self._num_vain >= _MOST_VAIN:
-            raise error
-        self._control.lost(self._epoch)
-        if self._position.has_state:
-            self._note_position()
-
 
 @contextlib.contextmanager
-def _leaving_by_sigterm(connection: Control) -> Any:
-    """Lets SIGTERM mean: finish the step, leave the job, and exit with status 0. A handler of the user's stays."""
-
-    def handle(number: int, frame: Any) -> None:
-        if connection.is_over:
-            raise SystemExit(128 + number)
-        threading.Thread(target=connection.leave).start()  # not here, because the main thread may be sending
-
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, handle)
-    connection.end_main_thread_by(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        connection.end_main_thread_by(None)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _group(connection: Control, place: Place) -> Any:
+def _group(place: Place, store: CoordinatorStore) -> Iterator[None]:
     """Makes the default group of an epoch, and ends it."""
     os.environ |= {
         "RANK": str(place.rank),
         "WORLD_SIZE": str(place.size),
         "LOCAL_WORLD_SIZE": str(place.local_size),
     }
-    store = CoordinatorStore(connection, place.number)
     try:
         try:
             distributed.init_process_group(_BACKEND, store=store, rank=place.rank, world_size=place.size)

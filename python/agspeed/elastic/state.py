@@ -17,7 +17,7 @@ from torch import distributed
 
 from agspeed.elastic import control
 from agspeed.errors import UserError
-from agspeed.horovod.torch import objects, optimizer_state
+from agspeed.transfer import objects, optimizer_state
 
 __all__ = ["ChangeInterrupt", "State"]
 

@@ -2,8 +2,8 @@
 """horovod.run(): calls a function at every rank of a job on this host, and returns the results of all ranks.
 
 Ranks get the function by its name: each rank imports the function's module, or runs the script that defines it.
-Arguments and results must have the types of torch/objects.py. They travel in files of a folder that only this user can
-read.
+Arguments and results must have the types of transfer/objects.py. They travel in files of a folder that only this user
+can read.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def _name_of(func: Callable[..., Any]) -> list[str | None]:
 
 
 def _write(path: Path, value: Any) -> None:
-    from agspeed.horovod.torch import objects
+    from agspeed.transfer import objects
 
     files.write(path, objects.encode(value))
 
 
 def _read(path: Path) -> Any:
-    from agspeed.horovod.torch import objects
+    from agspeed.transfer import objects
 
     return objects.decode(path.read_bytes())

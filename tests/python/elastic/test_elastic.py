@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-"),
 ]
-_PROGRAM = Path(__file__).with_name("training.py")
+_PROGRAMS = Path(__file__).parent
 _TIMEOUT_S = 240
 """Loading torch takes long on a busy machine."""
 
@@ -40,8 +40,10 @@ class Training:
         self.notes = folder / "members"
         self.notes.mkdir()
 
-    def start(self, size: int, *options: str, num_steps: int = 80, kind: str = "plain") -> None:
-        command = [sys.executable, str(_PROGRAM), str(num_steps), str(self.notes), kind, str(size)]
+    def start(
+        self, size: int, *options: str, num_steps: int = 80, kind: str = "plain", program: str = "training.py"
+    ) -> None:
+        command = [sys.executable, str(_PROGRAMS / program), str(num_steps), str(self.notes), kind, str(size)]
         self.job.start(size, "", *options, command=command)
 
     def epochs(self, pid: int) -> list[Epoch]:
@@ -54,7 +56,11 @@ class Training:
             last = {pid: self.epochs(pid) for pid in self.pids()}
             return {each[-1].rank: pid for pid, each in last.items() if len(each) >= number and each[-1].size == size}
 
-        wait_until(lambda: len(found()) == size, f"epoch {number} of {size} members", _TIMEOUT_S)
+        def is_there() -> bool:
+            assert self.job.launcher is not None and self.job.launcher.poll() is None, self.job.errors()
+            return len(found()) == size
+
+        wait_until(is_there, f"epoch {number} of {size} members", _TIMEOUT_S)
         return [found()[rank] for rank in range(size)]
 
     def pids(self) -> list[int]:
@@ -112,6 +118,19 @@ def test_a_member_takes_the_place_of_a_killed_one(training: Training) -> None:
     assert_all_have_the_same(training, 3)
     assert [each.size for each in training.epochs(first[1])] == [3, 2, 3]
     assert training.epochs(again[2])[0].step > 0, "it has taken the state over"
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_horovod_script_goes_on_and_gets_a_new_rank(training: Training, rank: int) -> None:
+    training.start(2, "--min-np", "1", kind="until joined", program="horovod_training.py")
+    first = training.wait_for_epoch(2)
+    os.kill(first.pop(rank), signal.SIGKILL)
+    assert training.finish() == 0, training.job.errors()
+    assert_all_have_the_same(training, 2)
+    epochs = training.epochs(first[0])
+    assert [each.size for each in epochs] == [2, 1, 2]
+    assert all(each.step % 5 == 0 for each in epochs), "it continues from a commit"
+    assert training.results()[first[0]][2] == "2", "the reset callbacks ran"
 
 
 def test_too_few_members_wait_for_another_one(training: Training) -> None:

@@ -21,15 +21,15 @@ from torch.nn.parallel import DistributedDataParallel
 import agspeed
 from agspeed import elastic
 
-_PAUSE_S = 0.01
+PAUSE_S = 0.01
 
 
-def _say(*words: object) -> None:
+def say(*words: object) -> None:
     with (Path(sys.argv[2]) / str(os.getpid())).open("a") as file:
         print(*words, file=file)
 
 
-def _digest(model: nn.Module) -> str:
+def digest(model: nn.Module) -> str:
     weights = torch.cat([value.detach().flatten().double() for value in model.state_dict().values()])
     return hashlib.sha256(weights.numpy().tobytes()).hexdigest()[:16]
 
@@ -48,7 +48,7 @@ def main() -> None:
     @elastic.run
     def train(state: elastic.State) -> None:
         wrapped = DistributedDataParallel(state.model, broadcast_buffers=False)
-        _say("epoch", dist.get_rank(), dist.get_world_size(), state.num_steps)
+        say("epoch", dist.get_rank(), dist.get_world_size(), state.num_steps)
         while state.num_steps < num_steps or (kind == "until joined" and dist.get_world_size() < size):
             if kind == "raises" and state.num_steps == 20 and dist.get_rank() == 1 and dist.get_world_size() > 1:
                 raise ValueError("a mistake in the script")
@@ -57,13 +57,13 @@ def main() -> None:
             wrapped(torch.randn(8, 16, generator=generator)).square().mean().backward()
             state.optimizer.step()
             state.seen = [*state.seen[-3:], state.num_steps]
-            time.sleep(_PAUSE_S)
+            time.sleep(PAUSE_S)
             state.advance()
 
     train(state)
     assert state.seen == list(range(state.num_steps - 4, state.num_steps)), state.seen
     parameters = nn.ParameterList(model.parameters())
-    _say("done", state.num_steps, _digest(parameters), f"{state.rate:g}")
+    say("done", state.num_steps, digest(parameters), f"{state.rate:g}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import torch
 
 from agspeed.horovod.torch.handles import start, synchronize
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
-from agspeed.horovod.torch.wrapped import Wrapped, parameters_of
+from agspeed.horovod.torch.wrapped import Wrapped
+from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["AdasumSteps", "combine", "start_adasum"]
 

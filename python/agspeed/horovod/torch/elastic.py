@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state, sampler and loop of elastic training, for jobs of a fixed size: commit, restore, synchronize.
+"""The state, sampler and loop of elastic training under Horovod's names: commit, restore, synchronize.
 
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=0, batch=0)
 
@@ -7,7 +7,8 @@
     def train(state): ...
 
 A state holds its arguments: modules, optimizers and samplers by their state_dict(), other values directly. commit()
-copies them, restore() goes back to the copy, and sync() gives rank 0's values to all ranks.
+copies them, restore() goes back to the copy, and sync() gives one rank's values to all ranks. That is rank 0, or, after
+a change of an elastic job, a rank with the latest commit.
 """
 
 from __future__ import annotations
@@ -20,8 +21,12 @@ from typing import Any
 
 import torch
 
+from agspeed.elastic import member as members
+from agspeed.elastic.leaving import leaving_by_sigterm
+from agspeed.elastic.member import Member
 from agspeed.horovod.exceptions import HorovodInternalError, HostsUpdatedInterrupt
-from agspeed.horovod.torch import basics, functions, job, optimizer_state
+from agspeed.horovod.torch import basics, functions, job
+from agspeed.transfer import optimizer_state
 
 __all__ = ["ElasticSampler", "ObjectState", "State", "TorchState", "run"]
 
@@ -51,10 +56,16 @@ class State:
         """Saves the state, then checks whether hosts have changed."""
         self.save()
         self.num_commits += 1
+        member = members.of_this_process()
+        if member is not None:
+            member.note_step(self.num_commits)
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises: HostsUpdatedInterrupt if hosts have changed, which never happens in jobs of a fixed size."""
+        """Raises: HostsUpdatedInterrupt if ranks are to join or leave, which never happens in jobs of a fixed size."""
+        member = members.of_this_process()
+        if member is not None and member.wants_change:
+            raise HostsUpdatedInterrupt
 
     def save(self) -> None:
         raise NotImplementedError
@@ -70,7 +81,7 @@ class State:
 
 
 class ObjectState(State):
-    """A state of values that can be sent (objects.py); each value is an attribute.
+    """A state of values that can be sent (transfer/objects.py); each value is an attribute.
 
     bcast_object, get_rank: functions like hvd.broadcast_object and hvd.rank.
     """
@@ -93,7 +104,7 @@ class ObjectState(State):
 
     def sync(self) -> None:
         if self._names:
-            values = self._bcast_object({name: getattr(self, name) for name in self._names}, 0, "elastic.state")
+            values = self._bcast_object({name: getattr(self, name) for name in self._names}, _root(), "elastic.state")
             for name, value in values.items():
                 setattr(self, name, value)
         self.save()
@@ -134,9 +145,9 @@ class TorchState(ObjectState):
         for name in self._saved_states:
             value = getattr(self, name)
             if isinstance(value, torch.nn.Module):
-                functions.broadcast_parameters(value.state_dict(), 0)
+                functions.broadcast_parameters(value.state_dict(), _root())
             elif isinstance(value, torch.optim.Optimizer):
-                functions.broadcast_optimizer_state(value, 0)
+                functions.broadcast_optimizer_state(value, _root())
             else:
                 self._sync_sampler(name, value)
         super().sync()
@@ -150,6 +161,12 @@ class TorchState(ObjectState):
         """Gives all ranks the state of the rank that has counted the most samples, in the latest epoch."""
         states = functions.allgather_object(sampler.state_dict(), f"elastic.{name}")
         sampler.load_state_dict(max(states, key=lambda state: (state["epoch"], state["processed_num"])))
+
+
+def _root() -> int:
+    """The rank whose state all ranks get: one with the latest commit, and in a job of a fixed size rank 0."""
+    member = members.of_this_process()
+    return 0 if member is None or member.place is None else member.place.source or 0
 
 
 def _has_state(value: Any) -> bool:
@@ -204,33 +221,93 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes func(state, ...) start with rank 0's state at all ranks, and continue from the last commit after a failure.
+    """Makes func(state, ...) start with the same state at all ranks, and continue from the last commit after a failure.
 
-    A failure is a collective that raises HorovodInternalError. Two kinds of failures reach the caller: the loss of a
-    rank, because a job of a fixed size cannot replace it, and a failure that repeats without a commit in between,
-    because it would repeat for ever.
+    A failure is a collective that raises HorovodInternalError. In an elastic job (`agspeed run --min-np`), the other
+    ranks go on without a rank that is lost, and ranks that join take the state over. In a job of a fixed size, the loss
+    of a rank reaches the caller. A failure that repeats without a commit in between always reaches the caller, because
+    it would repeat for ever.
     """
 
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        member = members.of_this_process()
+        call = functools.partial(func, state, *args, **kwargs)
+        if member is None:
+            return _Loop(state).run(call)
+        with leaving_by_sigterm(member.connection):
+            return _ElasticLoop(state, member).run(call)
+
+    return wrapper
+
+
+class _Loop:
+    """Training in a job of a fixed size."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._last_failure: tuple[str, int] | None = None
+
+    def run(self, call: Callable[[], Any]) -> Any:
         has_to_sync = True
-        last_failure: tuple[str, int] | None = None
         while True:
             try:
                 if has_to_sync:
-                    state.sync()
-                return func(state, *args, **kwargs)
+                    self._sync()
+                result = call()
+                if self._is_done():
+                    return result
+                has_to_sync = True
             except HorovodInternalError as error:
-                failure = (str(error), state.num_commits)
-                if " is lost" in str(error) or failure == last_failure:
-                    raise
-                last_failure = failure
-                state.restore()
+                self._note_failure(error)
+                self._state.restore()
                 has_to_sync = True
             except HostsUpdatedInterrupt as interrupt:
                 has_to_sync = not interrupt.skip_sync
-            basics.shutdown()
-            basics.init()
-            state.on_reset()
+            self._begin_again()
+            self._state.on_reset()
 
-    return wrapper
+    def _sync(self) -> None:
+        self._state.sync()
+
+    def _is_done(self) -> bool:
+        return True
+
+    def _note_failure(self, error: HorovodInternalError) -> None:
+        """Raises: the error, if training cannot go on."""
+        failure = (str(error), self._state.num_commits)
+        if " is lost" in str(error) or failure == self._last_failure:
+            raise error
+        self._last_failure = failure
+
+    def _begin_again(self) -> None:
+        basics.shutdown()
+        basics.init()
+
+
+class _ElasticLoop(_Loop):
+    """Training in an elastic job."""
+
+    def __init__(self, state: State, member: Member) -> None:
+        super().__init__(state)
+        self._member = member
+
+    def _sync(self) -> None:
+        self._state.sync()
+        self._state.num_commits = functions.broadcast_object(self._state.num_commits, _root(), "elastic.num_commits")
+        self._member.begin(self._state.num_commits)
+
+    def _is_done(self) -> bool:
+        self._member.note_step(self._state.num_commits)
+        return self._member.finish()
+
+    def _note_failure(self, error: HorovodInternalError) -> None:
+        self._member.note_loss(error)
+
+    def _begin_again(self) -> None:
+        while True:
+            basics.shutdown()
+            try:
+                return basics.init()
+            except (HorovodInternalError, RuntimeError) as error:  # a rank was lost before all had met
+                self._member.note_loss(error)

@@ -21,7 +21,8 @@ from agspeed.horovod.torch import job, mpi_ops
 from agspeed.horovod.torch.compression import Compression
 from agspeed.horovod.torch.not_captured import not_captured
 from agspeed.horovod.torch.process_sets import ProcessSet
-from agspeed.horovod.torch.wrapped import ParameterNames, parameters_of
+from agspeed.horovod.torch.wrapped import ParameterNames
+from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["Exchange"]
 

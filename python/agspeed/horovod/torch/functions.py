@@ -10,10 +10,11 @@ import torch
 
 from agspeed.errors import UserError, UserTypeError
 from agspeed.horovod.exceptions import HorovodInternalError
-from agspeed.horovod.torch import job, mpi_ops, objects, optimizer_state
+from agspeed.horovod.torch import job, mpi_ops
 from agspeed.horovod.torch.arguments import check_tensors
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
-from agspeed.horovod.torch.wrapped import parameters_of
+from agspeed.transfer import objects, optimizer_state
+from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -111,7 +112,7 @@ def broadcast_object(
 ) -> Any:
     """Returns the root's object at all ranks; other ranks' `obj` is ignored.
 
-    Raises: UserTypeError, at all ranks, for types that cannot be sent (objects.py).
+    Raises: UserTypeError, at all ranks, for types that cannot be sent (transfer/objects.py).
     """
     return _broadcast(lambda: obj, root_rank, name if name is not None else "broadcast_object", process_set)
 

@@ -2,7 +2,8 @@
 """The job that this process is a rank of: init(), shutdown(), and the place of each rank.
 
 The ranks find each other through a store of torch: the store of torch.distributed's default group if there is one, else
-the launcher's. The connections, and the negotiation that matches operations by name, are C++ (``comm/named``).
+the launcher's. In an elastic job, init() waits for the next epoch, and uses the store of that epoch. The connections,
+and the negotiation that matches operations by name, are C++ (``comm/named``).
 
 Threading: one thread calls init() and shutdown(); any thread may call the rest.
 """
@@ -19,11 +20,13 @@ from typing import Any, Protocol
 import torch
 
 from agspeed import native
+from agspeed.elastic import member as members
 from agspeed.errors import AgspeedError, UserError
 from agspeed.horovod import environment
 from agspeed.horovod.torch import quick
 from agspeed.horovod.torch.autotune import Autotuner
 from agspeed.log import warn_once
+from agspeed.membership.messages import Place
 from agspeed.torch_compat import c10d
 
 __all__ = ["Follower", "Job", "current", "followers", "init", "is_initialized", "shutdown"]
@@ -78,7 +81,8 @@ def init(comm: Any = None) -> None:
     global _job
     if _job is not None:
         return
-    where, options = _placement(), environment.options()
+    member, options = members.of_this_process(), environment.options()
+    where = _placement() if member is None else _placement_of(member.next_place())
     if comm is not None and not _is_whole_job(comm, where.size):
         raise UserError(
             f"init(comm={comm!r}): only all {where.size} ranks make a job here; start as many as you need, or use "
@@ -89,7 +93,7 @@ def init(comm: Any = None) -> None:
         raise AgspeedError(f"agspeed.horovod.torch is not there: {native.why_missing()}")
     native.configure()
     group = module.create_named_group(
-        _find_store(where),
+        _find_store(where) if member is None else member.store(),
         where.rank,
         where.size,
         fusion_bytes=options.fusion_bytes,
@@ -146,6 +150,12 @@ def _placement() -> environment.Placement:
     if (rank, size) == (where.rank, where.size):
         return where
     return environment.Placement(rank, size, rank, size, 0, 1)  # started by hand; assume one host
+
+
+def _placement_of(place: Place) -> environment.Placement:
+    return environment.Placement(
+        place.rank, place.size, place.local_rank, place.local_size, place.cross_rank, place.cross_size
+    )
 
 
 def _find_store(where: environment.Placement) -> Any:

@@ -20,7 +20,8 @@ from agspeed.horovod.torch.arguments import Adasum, Average, name_of
 from agspeed.horovod.torch.compression import Compression
 from agspeed.horovod.torch.exchange import Exchange
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
-from agspeed.horovod.torch.wrapped import ParameterNames, Wrapped, parameters_of, wrap
+from agspeed.horovod.torch.wrapped import ParameterNames, Wrapped, wrap
+from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["DistributedOptimizer"]
 

@@ -14,7 +14,7 @@ import torch
 
 from agspeed.errors import UserError, UserTypeError
 
-__all__ = ["ParameterNames", "Wrapped", "parameters_of", "wrap"]
+__all__ = ["ParameterNames", "Wrapped", "wrap"]
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
@@ -74,11 +74,6 @@ def wrap(optimizer: torch.optim.Optimizer, before: type[Wrapped], names: Paramet
     attributes = {name: value for name, value in vars(optimizer).items() if name not in (*_SHARED, *_PATCHED)}
     vars(made).update(attributes, _inner=optimizer, _parameter_names=names)
     return made
-
-
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
-    """All current parameters of an optimizer, group after group."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class ParameterNames(dict[torch.Tensor, str]):

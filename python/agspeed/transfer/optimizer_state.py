@@ -12,13 +12,17 @@ from typing import Any
 import torch
 
 from agspeed.errors import UserError
-from agspeed.horovod.torch.wrapped import parameters_of
 
-__all__ = ["put", "take_apart", "unite"]
+__all__ = ["parameters_of", "put", "take_apart", "unite"]
 
 _EXTRACTED = "agspeed tensor number"
 """The key of a dict that replaces a tensor in the skeleton; its value is the tensor's number."""
 _HOST = torch.device("cpu")
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All current parameters of an optimizer, group after group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def take_apart(optimizer: torch.optim.Optimizer) -> tuple[Any, list[torch.Tensor]]:
