@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 SEED = 7
-EVERY = int(os.environ.get("AG_TEST_DATABASES_EVERY", "20"))
+EVERY = int(os.environ.get("AG_TEST_DATABASES_EVERY", "60"))
 """The tests run one of this number of operators or modules, with a few samples each. 1 runs all samples of all of them,
 which takes hours."""
 _FEW = 4

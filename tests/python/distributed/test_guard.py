@@ -18,6 +18,7 @@ from agspeed.distributed.resync import Resync
 from agspeed.distributed.room import Room
 from tests.python.distributed import guard_cases
 from tests.python.distributed.ranks import Ranks
+from tests.python.support.pairs import thorough
 
 needs_extension = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -56,7 +57,7 @@ def test_a_decision_slow_at_one_rank_is_rolled_back_at_all(two_ranks: Ranks, tmp
 
 
 @needs_extension
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_drift_long_after_the_decision_is_found(two_ranks: Ranks, tmp_path: Path) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "slow_ranks": (0,), "after": 400}
     results = two_ranks.run(guard_cases.drifting, tmp_path, "gloo", **arguments)
@@ -65,7 +66,7 @@ def test_a_drift_long_after_the_decision_is_found(two_ranks: Ranks, tmp_path: Pa
 
 
 @needs_extension
-@pytest.mark.parametrize(("stored", "status"), [("aot/b0.25-1", "tuned"), ("eager/b0.25-1", "eager")])
+@pytest.mark.parametrize(("stored", "status"), [("aot/b0.25-1", "tuned"), thorough("eager/b0.25-1", "eager")])
 def test_a_stored_decision_is_measured_once_and_stays(
     two_ranks: Ranks, tmp_path: Path, stored: str, status: str
 ) -> None:

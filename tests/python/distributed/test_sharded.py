@@ -12,7 +12,7 @@ import torch
 from agspeed import native
 from tests.python.distributed import sharded_cases
 from tests.python.distributed.ranks import Ranks
-from tests.python.support.pairs import pairs
+from tests.python.support.pairs import first_of, thorough
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -38,7 +38,15 @@ def assert_compiled(units: list[dict[str, str | None]], candidate: str) -> None:
     assert runs == {"FSDPModel": "eager", **dict.fromkeys(_BLOCKS, candidate)}
 
 
-@pytest.mark.parametrize(("backend", "candidate"), pairs(["agspeed", "gloo"], ["aot", "native"]))
+@pytest.mark.parametrize(
+    ("ranks", "backend", "candidate"),
+    [
+        (2, "agspeed", "native"),
+        (3, "agspeed", "aot"),
+        *(thorough(size, "gloo", candidate) for size in (2, 3) for candidate in ("aot", "native")),
+    ],
+    indirect=["ranks"],
+)
 def test_units_run_compiled_and_weights_are_those_of_eager(
     ranks: Ranks, tmp_path: Path, backend: str, candidate: str
 ) -> None:
@@ -60,16 +68,19 @@ def test_units_run_compiled_and_weights_are_those_of_eager(
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "kept whole",
-        "mixed precision",
-        "checkpoints",
-        "reentrant checkpoints",
-        "called twice",
-        "called twice, checkpoints",
-        "pairs",
-        "graph breaks",
-    ],
+    first_of(
+        [
+            "mixed precision",
+            "checkpoints",
+            "called twice",
+            "graph breaks",
+            "kept whole",
+            "reentrant checkpoints",
+            "called twice, checkpoints",
+            "pairs",
+        ],
+        4,
+    ),
 )
 def test_weights_are_those_of_eager_whatever_units_are_like(two_ranks: Ranks, tmp_path: Path, kind: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": kind}

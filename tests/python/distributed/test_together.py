@@ -24,6 +24,7 @@ from agspeed.distributed.room import Room
 from agspeed.tuning import together
 from tests.python.distributed import cold_cases, random_jobs, together_cases
 from tests.python.distributed.ranks import Ranks
+from tests.python.support.pairs import first_of, thorough
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -55,7 +56,11 @@ def assert_one_decision(results: list[dict[str, Any]]) -> None:
         assert result["hooks"] == 0, "a settled model pays for no hook"
 
 
-@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+@pytest.mark.parametrize(
+    ("ranks", "backend"),
+    [(2, "gloo"), (3, "agspeed"), thorough(3, "gloo"), thorough(2, "agspeed")],
+    indirect=["ranks"],
+)
 def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Path, backend: str) -> None:
     caches = [str(tmp_path / f"cache-{rank}") for rank in range(ranks.size)]
     results = ranks.run(together_cases.decided_with_caches, tmp_path, backend, caches=caches)
@@ -69,7 +74,7 @@ def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Pa
         assert second[0]["steps"] < 40, second[0]["reason"]
 
 
-@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+@pytest.mark.parametrize("backend", first_of(["agspeed", "gloo"], 1))
 def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
     page = tmp_path / "report.html"
     arguments = {"path": str(page), "cache": str(tmp_path / "cache")}
@@ -90,16 +95,19 @@ def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: 
 
 @pytest.mark.parametrize(
     "case",
-    [
-        together_cases.accumulating,
-        together_cases.adversarial,
-        together_cases.one_rank_does_more,
-        together_cases.one_rank_has_hooks,
-        together_cases.one_rank_has_more_groups,
-        together_cases.one_rank_looks_first,
-        together_cases.paused_at_one_rank,
-        together_cases.copied_while_tuning,
-    ],
+    first_of(
+        [
+            together_cases.accumulating,
+            together_cases.one_rank_does_more,
+            together_cases.one_rank_looks_first,
+            together_cases.paused_at_one_rank,
+            together_cases.adversarial,
+            together_cases.one_rank_has_hooks,
+            together_cases.one_rank_has_more_groups,
+            together_cases.copied_while_tuning,
+        ],
+        4,
+    ),
     ids=lambda case: case.__name__,
 )
 def test_one_decision_whatever_ranks_do_between_steps(two_ranks: Ranks, tmp_path: Path, case: Any) -> None:
@@ -118,7 +126,7 @@ def test_ranks_of_one_host_compile_once(ranks: Ranks, tmp_path: Path) -> None:
         assert arm["state"] == "ready" and arm["background_seconds"] > 0, arm
 
 
-@pytest.mark.parametrize("arm", ["native", "eager", "eager/b0.25-1"])
+@pytest.mark.parametrize("arm", first_of(["native", "eager", "eager/b0.25-1"], 1))
 def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
     two_ranks: Ranks, tmp_path: Path, arm: str
 ) -> None:
@@ -136,7 +144,7 @@ def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> No
         assert_one_decision([result[index] for result in results])
 
 
-@pytest.mark.parametrize("what", ["capture", "load"])
+@pytest.mark.parametrize("what", first_of(["load", "capture"], 1))
 def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
     two_ranks: Ranks, tmp_path: Path, what: str
 ) -> None:
@@ -149,7 +157,7 @@ def test_a_rank_may_stand_still_for_longer_than_a_collective_may_take(
         assert "may stand still for 1.0 s where collectives run out of time after 2.5 s (rank " in arm["reason"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("ranks", [2], indirect=True)
 def test_a_cold_cache_of_inductor_at_one_rank_costs_that_arm_alone(ranks: Ranks, tmp_path: Path) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "timeout_s": 20.0, "seconds": 8.5}
@@ -179,6 +187,7 @@ def test_ranks_share_compiles_only_where_their_compilers_share_caches(monkeypatc
     assert home() != shared
 
 
+@pytest.mark.thorough
 def test_groups_of_one_job_decide_each_for_itself(tmp_path: Path) -> None:
     with Ranks(4, timeout_s=_TIMEOUT_S) as ranks:
         results = ranks.run(together_cases.two_groups, tmp_path, cache=str(tmp_path / "cache"))
@@ -204,9 +213,9 @@ def test_a_candidate_refused_at_one_rank_is_out_for_all(two_ranks: Ranks, tmp_pa
 @pytest.mark.parametrize(
     ("case", "words"),
     [
-        (together_cases.restored_at_one_rank, ["rank 1 on ", "restored there"]),
-        (together_cases.left_at_one_rank, ["rank 1 on ", "tunes no longer: injected: another device"]),
         (together_cases.settings_differ, ["rank 1 on ", "another setting numerics than rank 0", "'exact'"]),
+        (together_cases.restored_at_one_rank, ["rank 1 on ", "restored there"]),
+        thorough(together_cases.left_at_one_rank, ["rank 1 on ", "tunes no longer: injected: another device"]),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -249,7 +258,7 @@ def test_a_rank_without_agspeed_is_named(two_ranks: Ranks, tmp_path: Path) -> No
     assert reason.startswith("rank 1: no agspeed.optimize there")
 
 
-@pytest.mark.parametrize("when", ["before", "a block, before"])
+@pytest.mark.parametrize("when", first_of(["before", "a block, before"], 1))
 def test_modules_sharded_later_train_on_eagerly_and_say_which(two_ranks: Ranks, tmp_path: Path, when: str) -> None:
     for status, without, with_agspeed in two_ranks.run(
         together_cases.sharded, tmp_path, cache=str(tmp_path), when=when
@@ -276,7 +285,7 @@ def test_random_jobs_end_alike_or_with_an_error_that_names_the_dead(tmp_path: Pa
     """More of them: see random_jobs.py."""
     group = random_jobs.Group(2)
     try:
-        for seed in range(2):
+        for seed in range(1):
             folder = tmp_path / f"run-{seed}"
             folder.mkdir()
             plan = random_jobs.Plan.draw(seed, 2)

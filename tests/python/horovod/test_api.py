@@ -16,7 +16,7 @@ import agspeed.horovod
 import agspeed.horovod.torch as hvd
 from agspeed.errors import UserError
 from agspeed.horovod import environment
-from agspeed.horovod.torch import mpi_ops, objects
+from agspeed.horovod.torch import mpi_ops
 from agspeed.horovod.torch.quick import quick_synchronize
 
 _REDUCE = "op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=GLOBAL"

@@ -18,6 +18,7 @@ import torch
 from agspeed import native
 from tests.lint import sources
 from tests.python.horovod import slurm_cluster
+from tests.python.support.pairs import first_of
 
 pytestmark = [
     pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-"),
@@ -31,6 +32,7 @@ SCRIPTS = sorted(path for path in FOLDER.glob("*.py") if path.name not in ("__in
 UNEDITED = [sys.executable, "-m", "agspeed.horovod"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 of_each = pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
+of_one = pytest.mark.parametrize("script", first_of(SCRIPTS, 1), ids=[path.stem for path in SCRIPTS])
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_an_unedited_script_runs_by_agspeed_run(
     assert_trained(tmp_path / "weights", weights_by_ddp(script))
 
 
-@of_each
+@of_one
 def test_an_edited_script_runs_by_torchrun(
     script: Path, tmp_path: Path, weights_by_ddp: Callable[[Path], Weights]
 ) -> None:

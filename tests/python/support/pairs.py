@@ -1,27 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of a case and a variant, of which `make test` runs one variant per case."""
+"""Parameters of tests of which `make test` runs a part: one variant of each case, or the first cases."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 import pytest
+
+_Parameter = type(pytest.param())
 
 
 def pairs(cases: Sequence[Any], variants: Sequence[Any], first: int = 0) -> list[Any]:
     """Returns parameters (case, variant). One variant of each case always runs, the next case's is the next one. The
     others are `thorough`.
 
-    first: the index of the first case's variant.
+    Args:
+        cases: values, or parameters of one value. All variants of a `thorough` one are thorough.
+        first: the index of the first case's variant.
     """
-    return [
-        pytest.param(
-            case,
-            variant,
-            marks=[] if number == (first + at) % len(variants) else pytest.mark.thorough,
-            id="-".join(getattr(value, "__name__", str(value)) for value in (case, variant)),
-        )
-        for at, case in enumerate(cases)
-        for number, variant in enumerate(variants)
-    ]
+    found = []
+    for at, case in enumerate(cases):
+        is_parameter = isinstance(case, _Parameter)
+        value = case.values[0] if is_parameter else case
+        for number, variant in enumerate(variants):
+            runs = number == (first + at) % len(variants) and not is_parameter
+            name = "-".join(getattr(each, "__name__", str(each)) for each in (value, variant))
+            found.append(pytest.param(value, variant, marks=[] if runs else pytest.mark.thorough, id=name))
+    return found
+
+
+def first_of(cases: Iterable[Any], count: int) -> list[Any]:
+    """Returns the cases as parameters. All but the first `count` are `thorough`."""
+    return [*islice(cases := list(cases), count), *(thorough(case) for case in cases[count:])]
+
+
+def every(step: int, cases: Sequence[Any], first: int = 0) -> list[Any]:
+    """Returns the cases as parameters. All but every `step`-th, from `first` on, are `thorough`."""
+    return [case if at % step == first % step else thorough(case) for at, case in enumerate(cases)]
+
+
+def thorough(*values: Any) -> Any:
+    """Returns a parameter, or a set of them, that `make test` leaves out."""
+    return pytest.param(*values, marks=pytest.mark.thorough)

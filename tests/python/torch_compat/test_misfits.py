@@ -23,6 +23,7 @@ from agspeed.errors import UnsupportedError
 from agspeed.frontend import startup
 from agspeed.frontend.earned_start import EarnedStart
 from agspeed.torch_compat import misfits, probe
+from tests.python.support.pairs import every, first_of
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 PROGRAM = Path(__file__).with_name("training_with_a_part_gone.py")
@@ -76,27 +77,27 @@ def test_each_part_has_a_case() -> None:
     assert {*ALL_LOSE, *RANKS_LOSE, *others} == set(probe.PARTS)
 
 
-@pytest.mark.parametrize("part", [pytest.param(name, marks=pytest.mark.slow) for name in ALL_LOSE if name != "dynamo"])
+@pytest.mark.parametrize("part", every(3, [name for name in ALL_LOSE if name != "dynamo"]))
 def test_without_a_part_that_all_need_models_train_eagerly(part: str, tmp_path: Path) -> None:
     found = train_without(ALL_LOSE[part], cache_dir=str(tmp_path))
     check_that_all_is_eager(found, part, ALL_LOSE[part])
 
 
-@pytest.mark.parametrize("mode", ["auto", pytest.param("max", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", first_of(["auto", "max"], 1))
 def test_without_dynamo_as_expected_models_train_eagerly_in_each_mode(mode: str, tmp_path: Path) -> None:
     found = train_without(ALL_LOSE["dynamo"], mode=mode, cache_dir=str(tmp_path))
     check_that_all_is_eager(found, "dynamo", ALL_LOSE["dynamo"])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", RANKS_LOSE)
+@pytest.mark.parametrize("part", every(3, list(RANKS_LOSE)))
 def test_without_a_part_that_ranks_need_their_models_train_eagerly(part: str, tmp_path: Path) -> None:
     name, kind = RANKS_LOSE[part]
     check_that_all_is_eager(train_without(name, kind, cache_dir=str(tmp_path)), part, name)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", RANKS_LOSE)
+@pytest.mark.parametrize("part", every(3, list(RANKS_LOSE), first=1))
 def test_a_model_of_one_process_does_not_need_what_ranks_need(part: str, tmp_path: Path) -> None:
     name, _ = RANKS_LOSE[part]
     found = train_without(name, cache_dir=str(tmp_path), mode="deterministic", backends=["aot"])
@@ -166,14 +167,14 @@ def test_the_backend_of_torch_compile_runs_the_graph_where_nothing_can_be_tuned(
     assert [record.levelname for record in caplog.records if "has no thing" in record.getMessage()] == ["WARNING"]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_who_does_not_ask_for_inductor_hears_nothing_of_it(tmp_path: Path) -> None:
     found = train_without(INDUCTOR, cache_dir=str(tmp_path), mode="deterministic", backends=["aot"])
     assert found["status"].startswith("tuned") and "part `" not in found["status"]
     assert not found["warnings"] and not found["report_warnings"] and found["strict"] == ""
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_without_what_cuda_graphs_need_a_model_on_the_cpu_is_tuned(tmp_path: Path) -> None:
     name = "torch._C._to_dlpack"
     found = train_without(name, cache_dir=str(tmp_path), mode="deterministic", backends=["aot"])

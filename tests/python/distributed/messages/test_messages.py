@@ -17,7 +17,7 @@ from torch import distributed
 
 from agspeed.cli import net_ranks
 from agspeed.cli.checks import Check
-from agspeed.distributed import messages, objects, replicas, resync, standstill
+from agspeed.distributed import messages, replicas, resync, standstill
 from agspeed.distributed.announcements import Announcement, Reply, ReplySlot
 from agspeed.distributed.exchange import Exchange
 from agspeed.distributed.layouts import Layout
@@ -28,6 +28,7 @@ from agspeed.distributed.standstill import Standstill
 from agspeed.errors import AgspeedError, UserError
 from agspeed.netprobe.model import HostRecord, Path, PortState, Rail
 from agspeed.netprobe.wire import Connection, PeerError
+from agspeed.transfer import objects
 from agspeed.tuning.child import answers
 from tests.python.distributed.messages import hostile_messages
 

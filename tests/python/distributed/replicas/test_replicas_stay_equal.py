@@ -14,6 +14,7 @@ from agspeed import native
 from agspeed.horovod.torch.adasum import combine
 from tests.python.distributed.ranks import Ranks
 from tests.python.distributed.replicas import replica_cases
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -27,12 +28,16 @@ def two_ranks() -> Iterator[Ranks]:
         yield started
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
-@pytest.mark.parametrize("name", replica_cases.optimizers())
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    pairs(
+        list(replica_cases.optimizers()), [(d, w) for d in (torch.float32, torch.bfloat16) for w in ("before", "after")]
+    ),
+)
 def test_an_optimizer_leaves_replicas_equal(
-    two_ranks: Ranks, tmp_path: Path, name: str, dtype: torch.dtype, when: str
+    two_ranks: Ranks, tmp_path: Path, name: str, variant: tuple[torch.dtype, str]
 ) -> None:
+    dtype, when = variant
     arguments = {"name": name, "dtype": dtype, "when": when, "steps": _STEPS, "cache": str(tmp_path / "cache")}
     first, second = two_ranks.run(replica_cases.trained, tmp_path, **arguments)
     assert first["weights"] == second["weights"], f"{_STEPS} steps; {first['reason']}; {second['reason']}"
