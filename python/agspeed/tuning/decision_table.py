@@ -31,6 +31,7 @@ _MAX_KEY_BYTES = 64 << 10
 _MAX_RECORD_BYTES = 1 << 20
 _LATEST_TIME = 253_402_300_799
 _MAX_USES = 1 << 53
+_DAMAGES = (sqlite3.Error, UnicodeDecodeError)  # SQLite quotes damaged bytes in its messages
 _TOO_LARGE = "is larger than the format allows"
 _KEY_MEMBERS = ("graph", "shapes", "dtypes", "device", "threads", "isa", "versions")
 _READ = (
@@ -102,7 +103,7 @@ def _opened(cache_dir: Path, timeout_s: float = _TIMEOUT_S) -> sqlite3.Connectio
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=timeout_s)
         application = connection.execute("PRAGMA application_id").fetchone()[0]
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-    except sqlite3.Error as error:
+    except _DAMAGES as error:
         raise UserError(f"{path} cannot be read: {error}. Remove it to start with an empty cache.") from None
     if application != _APPLICATION_ID or version != _DATABASE_VERSION:
         connection.close()
@@ -128,7 +129,7 @@ def read_decisions(
         try:
             for *fields, crc32 in connection.execute(_READ, (containing,)):
                 yield _checked_row(fields, crc32)
-        except sqlite3.Error as error:
+        except _DAMAGES as error:
             raise UserError(f"{cache_dir / DATABASE} is damaged: {error}. Remove it to start anew.") from None
 
 

@@ -21,8 +21,8 @@ _CANDIDATES = ("graph-eager", "aot", "native")
 _LEFT_ALONE = ("power_sgd", "joined", "replicated")
 """Whose bucket layouts stay as they are."""
 _AT_FOUR_RANKS = ("plain", "no_sync", "bucket_views", "find_unused", "checkpointed", "adversarial", "replicated")
-_WITH_INDUCTOR = ("batch_norm",)
 _MORE_WITH_INDUCTOR = (
+    "batch_norm",
     "find_unused",
     "no_sync",
     "bucket_views",
@@ -114,7 +114,6 @@ def test_weights_of_two_ranks_of_gloo_equal_plain_training(
     "case",
     [
         pytest.param("plain", marks=pytest.mark.smoke),
-        *_WITH_INDUCTOR,
         *(pytest.param(case, marks=pytest.mark.thorough) for case in _MORE_WITH_INDUCTOR),
     ],
 )

@@ -18,6 +18,7 @@ from agspeed.errors import UserError
 from agspeed.horovod import environment
 from agspeed.horovod.torch import mpi_ops
 from agspeed.horovod.torch.quick import quick_synchronize
+from agspeed.transfer import objects
 
 _REDUCE = "op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=GLOBAL"
 _SCATTER = "op=0, process_set=GLOBAL, prescale_factor=1.0, postscale_factor=1.0"

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -32,8 +31,11 @@ def pairs(cases: Sequence[Any], variants: Sequence[Any], first: int = 0) -> list
 
 
 def first_of(cases: Iterable[Any], count: int) -> list[Any]:
-    """Returns the cases as parameters. All but the first `count` are `thorough`."""
-    return [*islice(cases := list(cases), count), *(thorough(case) for case in cases[count:])]
+    """Returns the cases as parameters. All but the first `count` are `thorough`. A tuple is a set of values."""
+    return [
+        case if at < count else thorough(*case) if isinstance(case, tuple) else thorough(case)
+        for at, case in enumerate(cases)
+    ]
 
 
 def every(step: int, cases: Sequence[Any], first: int = 0) -> list[Any]:

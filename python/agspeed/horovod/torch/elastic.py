@@ -223,9 +223,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
     """Makes func(state, ...) start with the same state at all ranks, and continue from the last commit after a failure.
 
-    A failure is a collective that raises HorovodInternalError. In an elastic job (`agspeed run --min-np`), the other
-    ranks go on without a rank that is lost, and ranks that join take the state over. In a job of a fixed size, the loss
-    of a rank reaches the caller. A failure that repeats without a commit in between always reaches the caller, because
+    A failure is a collective that raises HorovodInternalError. In an elastic job (flag `--min-np`), the other ranks
+    go on without a rank that is lost, and ranks that join take the state over. In a job of a fixed size, the loss of a
+    rank reaches the caller. A failure that repeats without a commit in between always reaches the caller, because
     it would repeat for ever.
     """
 
