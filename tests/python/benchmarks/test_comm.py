@@ -342,7 +342,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-_LONGEST = ("all_reduce", "join", "layout", "rail_change", "shared", "sharded")
+_LONGEST = ("all_reduce", "join", "layout", "rail_change", "real", "shared", "sharded", "step")
 
 
 @pytest.mark.slow

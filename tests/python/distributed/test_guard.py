@@ -18,7 +18,7 @@ from agspeed.distributed.resync import Resync
 from agspeed.distributed.room import Room
 from tests.python.distributed import guard_cases
 from tests.python.distributed.ranks import Ranks
-from tests.python.support.pairs import thorough
+from tests.python.support.pairs import first_of, thorough
 
 needs_extension = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -43,7 +43,7 @@ def assert_trained_alike(results: Sequence[dict[str, Any]]) -> None:
 @needs_extension
 @pytest.mark.parametrize(
     "stored",
-    ["", "aot/b0.25-1", *(pytest.param(plan, marks=pytest.mark.thorough) for plan in ("aot", "eager/b0.25-1"))],
+    first_of(["aot/b0.25-1", "", "aot", "eager/b0.25-1"], 1),
 )
 def test_a_decision_slow_at_one_rank_is_rolled_back_at_all(two_ranks: Ranks, tmp_path: Path, stored: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "stored": stored, "slow_ranks": (1,)}
@@ -98,6 +98,7 @@ def test_buckets_stay_alike_where_a_rank_has_lost_what_was_decided(two_ranks: Ra
 
 
 @needs_extension
+@pytest.mark.thorough
 def test_two_sessions_in_one_wrapper_do_not_wait_for_each_other(two_ranks: Ranks, tmp_path: Path) -> None:
     results = two_ranks.run(guard_cases.two_sessions, tmp_path, cache=str(tmp_path / "cache"))
     assert_trained_alike(results)
@@ -118,7 +119,7 @@ class Member:
             self.synced_at.append(backward)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", first_of(range(40), 10))
 def test_all_ranks_sync_in_the_same_backward_or_none_does(seed: int) -> None:
     """Ranks begin each backward in any order, and ask for a resync before or after others have begun theirs. Some wait
     too long, and some count their collectives differently."""

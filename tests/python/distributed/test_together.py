@@ -231,7 +231,7 @@ def test_ranks_that_do_not_fit_train_on_eagerly(two_ranks: Ranks, tmp_path: Path
 @pytest.mark.parametrize(
     ("backend", "key", "words"),
     [
-        ("agspeed", {}, "ValueError"),
+        thorough("agspeed", {}, "ValueError"),
         ("gloo", {"AGSPEED_JOB_KEY": "a key of sixteen bytes"}, "the job key"),
     ],
     ids=["without a key", "with one"],

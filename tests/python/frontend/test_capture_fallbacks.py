@@ -15,6 +15,7 @@ from torch import nn
 
 import agspeed
 from tests.python.frontend.differential import Outcome, as_loss, compare, state
+from tests.python.support.pairs import pairs
 from tests.python.support.small_models import STEPS, Linear, data, loop
 
 Wrap = Callable[[Any], Any]
@@ -199,8 +200,7 @@ def hooked(install: Install, at_step: int, steps: int = 9) -> Script:
     return script
 
 
-@pytest.mark.parametrize("at_step", [0, 5], ids=["from the start", "after tuning"])
-@pytest.mark.parametrize("install", HOOKS, ids=lambda install: install.__name__.strip("_"))
+@pytest.mark.parametrize(("install", "at_step"), pairs(HOOKS, [0, 5]))  # from the start, or after tuning
 def test_hook_is_honoured(install: Install, at_step: int) -> None:
     outcome = compare(hooked(install, at_step), tolerance=1e-6)
     assert outcome.ran("aot"), outcome.reasons()

@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agspeed.frontend.dynamo_backend import agspeed_backend
 from tests.python.frontend.differential import as_loss, compare, state
+from tests.python.support.pairs import pairs
 
 Wrap = Callable[[Any], Any]
 Make = Callable[[], nn.Module]
@@ -119,7 +120,6 @@ def test_statistics_change_when_eager_changes_them(loop: Callable[[Stepper], lis
     assert outcome.ran("aot"), outcome.reasons()
 
 
-@pytest.mark.parametrize("use_reentrant", [True, False])
 @pytest.mark.parametrize(
     "inner",
     [
@@ -131,7 +131,9 @@ def test_statistics_change_when_eager_changes_them(loop: Callable[[Stepper], lis
     ],
     ids=["batch_norm", "large_momentum", "two_batch_norms", "instance_norm", "dropout"],
 )
-@pytest.mark.parametrize("candidate", ["aot", "native", "graph-eager"])
+@pytest.mark.parametrize(
+    ("candidate", "use_reentrant"), pairs(["aot", "native", "graph-eager"], [True, False], first=1)
+)
 def test_a_checkpointed_part_trains_as_eager(candidate: str, inner: Make, use_reentrant: bool) -> None:
     def script(wrap: Wrap) -> list[Any]:
         return both_heads(Stepper(wrap, Checkpointed(inner, use_reentrant)))

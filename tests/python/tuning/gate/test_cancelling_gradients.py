@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional
 
 from agspeed.tuning.gate import check as gate
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -184,8 +185,7 @@ def _masked(value: torch.Tensor) -> torch.Tensor:
     return value * _mask(value).reshape(value.shape)
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize(("mistake", "direction"), pairs(list(MISTAKES), ["forward", "backward"]))
 @pytest.mark.parametrize("name", NETWORKS)
 def test_rejects_a_small_mistake_at_every_place(name: str, direction: str, mistake: str) -> None:
     network, make_inputs, places = NETWORKS[name]
