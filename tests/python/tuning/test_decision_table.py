@@ -31,5 +31,5 @@ def test_damage_that_sqlite_quotes_in_its_message_is_a_sentence(tmp_path: Path) 
     with closing(sqlite3.connect(tmp_path / DATABASE)) as connection, connection:
         connection.execute("PRAGMA writable_schema = 1")
         connection.execute("UPDATE sqlite_master SET name = CAST(x'6465638D' AS TEXT), sql = 'CREATE TABLE 1'")
-    with pytest.raises(UserError, match="is damaged|cannot be read"):
+    with pytest.raises(UserError, match=r"is damaged|cannot be read"):
         list(decision_table.read_decisions(tmp_path))
