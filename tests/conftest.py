@@ -41,11 +41,19 @@ def private_home() -> Iterator[Path]:
         yield Path(folder)
 
 
+def _runs_inductor(item: pytest.Item) -> bool:
+    """Whether the case has Inductor as a parameter. Its C++ compiler takes ten seconds or more per graph."""
+    parameters = getattr(item, "callspec", None)
+    return parameters is not None and any(
+        value in ("inductor", "inductor-staged") for value in parameters.params.values() if isinstance(value, str)
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("AG_TEST_THOROUGH") != "1":
         skip = pytest.mark.skip(reason="much like another case; AG_TEST_THOROUGH=1 runs it")
         for item in items:
-            if item.get_closest_marker("thorough"):
+            if item.get_closest_marker("thorough") or (_runs_inductor(item) and not item.get_closest_marker("smoke")):
                 item.add_marker(skip)
     if shutil.which("chromium") is None:
         skip = pytest.mark.skip(reason="no chromium on PATH; the Debian package chromium provides it")

@@ -96,7 +96,7 @@ def test_a_model_that_is_one_unit_is_compiled_as_a_whole(two_ranks: Ranks, tmp_p
         assert torch.equal(result["tuned"], result["plain"])
 
 
-@pytest.mark.parametrize("how", ["in place", "wrapped", "forward"])
+@pytest.mark.parametrize("how", first_of(["in place", "wrapped", "forward"], 1))
 def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path: Path, how: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": f"compiled {how}"}
     for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
@@ -142,7 +142,7 @@ def test_a_unit_that_is_not_whole_in_its_backward_is_left_alone(two_ranks: Ranks
         assert why["blocks.0"] == "its parameters are not gathered for its backward" and why["blocks.1"] is None
 
 
-@pytest.mark.parametrize("backend", ["aot", "native"])
+@pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
 def test_checkpointed_units_survive_a_candidate_that_raises(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": backend}
     for result in two_ranks.run(sharded_cases.raising, tmp_path, **arguments):
@@ -150,7 +150,7 @@ def test_checkpointed_units_survive_a_candidate_that_raises(two_ranks: Ranks, tm
         torch.testing.assert_close(result["tuned"], result["plain"], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("how", ["restored", "eager", "paused"])
+@pytest.mark.parametrize("how", first_of(["restored", "eager", "paused"], 1))
 def test_a_backward_calls_units_again_as_they_ran(two_ranks: Ranks, tmp_path: Path, how: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "native", "how": how}
     for result in two_ranks.run(sharded_cases.switched_within_a_step, tmp_path, **arguments):
@@ -180,7 +180,7 @@ def test_a_rank_that_restores_its_model_tells_the_others(two_ranks: Ranks, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["agspeed", "gloo"])
+@pytest.mark.parametrize("backend", first_of(["agspeed", "gloo"], 1))
 def test_ranks_decide_together_on_one_plan_for_all_units(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
     results = two_ranks.run(sharded_cases.decided_together, tmp_path, backend, cache=str(tmp_path / "cache"))
     for result in results:
@@ -193,6 +193,7 @@ def test_ranks_decide_together_on_one_plan_for_all_units(two_ranks: Ranks, tmp_p
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_ranks_sync_where_reductions_are_requested_after_the_forward(two_ranks: Ranks, tmp_path: Path) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "syncs_late": True}
     for result in two_ranks.run(sharded_cases.decided_together, tmp_path, **arguments):
