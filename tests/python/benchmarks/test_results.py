@@ -185,6 +185,7 @@ def test_a_shared_process_is_compared_model_by_model(control: float, status: str
         assert "| 2 | b | 2.00 ± 0.010 | 2.42 ± 0.012 | 1.00 ± 0.005 | 0.455 (" in table.render(result)
 
 
+@pytest.mark.thorough
 def test_a_real_run_gives_a_valid_result(tmp_path: Path) -> None:
     output = tmp_path / "out.json"
     arguments = ["--threads", "1", "--candidates", "eager,aot_eager", "--pairs", "4", "--max-pairs", "4"]

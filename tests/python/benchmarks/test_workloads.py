@@ -13,6 +13,7 @@ import torch
 from benchmarks import workloads
 from benchmarks.measure import candidates, gemm_share
 from benchmarks.workloads.base import Training
+from tests.python.support.pairs import every, thorough
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -38,7 +39,8 @@ _TAKES_LONG = ("bf16_autocast",)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.thorough if name in _TAKES_LONG else ()) for name in workloads.names()],
+    every(2, [name for name in workloads.names() if name not in _TAKES_LONG])
+    + [thorough(name) for name in _TAKES_LONG],
 )
 def test_the_loss_falls(name: str) -> None:
     workload = workloads.load(name)

@@ -61,6 +61,7 @@ def test_ranks_end_with_the_command_that_started_them(tmp_path: Path, number: in
 
 
 @needs_native
+@pytest.mark.thorough
 def test_against_another_backend() -> None:
     found = run("agspeed", "comm", "bench", "--ranks=2", "--against=gloo", "--sizes=64K", "--seconds=0.01", "--json")
     assert found.returncode == 0, found.stderr
@@ -116,6 +117,7 @@ def test_what_cannot_be_timed_is_said_once(option: str, words: str) -> None:
     assert found.returncode == 2 and found.stderr.count(words) == 1, found.stderr
 
 
+@pytest.mark.thorough
 def test_other_backends_can_be_timed() -> None:
     found = run("agspeed", "comm", "bench", "--ranks=2", "--backend=gloo", "--sizes=4K", "--seconds=0.01")
     assert found.returncode == 0, found.stderr

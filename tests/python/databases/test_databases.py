@@ -14,6 +14,7 @@ from agspeed import native
 from agspeed.frontend.session import session_of
 from tests.python.databases import samples
 from tests.python.databases.samples import SEED, Sample, numbers
+from tests.python.support.pairs import first_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -117,8 +118,8 @@ def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype, le
     assert num_ran >= least_run * len(chosen), f"{backend} ran in {num_ran} of {len(chosen)} samples only"
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("backend", ["aot", "native"])
+@pytest.mark.parametrize("dtype", first_of([torch.float32, torch.bfloat16], 1), ids=str)
+@pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
 @pytest.mark.parametrize("database", ["op_db", "autograd_function_db", "hop_db"])
 def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
     chosen = list(samples.operator_samples(database, dtype, _FIRST[backend]))
@@ -126,8 +127,8 @@ def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
     _assert_all_right(chosen, backend, dtype, least_run={"op_db": 0.8, "hop_db": 0.1}.get(database, 1 / 3))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("backend", ["aot", "native"])
+@pytest.mark.parametrize("dtype", first_of([torch.float32, torch.bfloat16], 1), ids=str)
+@pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
 def test_modules(backend: str, dtype: torch.dtype) -> None:
     _assert_all_right(list(samples.module_samples(dtype, _FIRST[backend])), backend, dtype, least_run=0.8)
 

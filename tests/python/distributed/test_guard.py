@@ -81,6 +81,7 @@ def test_a_stored_decision_is_measured_once_and_stays(
 
 
 @needs_extension
+@pytest.mark.thorough
 def test_no_rank_waits_for_the_doubts_of_another(two_ranks: Ranks, tmp_path: Path) -> None:
     results = two_ranks.run(guard_cases.one_rank_doubts, tmp_path, cache=str(tmp_path / "cache"))
     assert_trained_alike(results)

@@ -166,6 +166,7 @@ def test_a_stopped_member_is_given_up_and_ended(training: Training) -> None:
     assert_all_have_the_same(training, 2)
 
 
+@pytest.mark.thorough
 def test_a_member_stopped_for_a_moment_stays(training: Training) -> None:
     training.start(2, "--min-np", "1")
     members = training.wait_for_epoch(2)
@@ -201,6 +202,7 @@ def test_the_loss_of_all_members_ends_the_job(training: Training) -> None:
     assert "ended by signal SIGKILL, so the job was ended" in training.job.errors()
 
 
+@pytest.mark.thorough
 def test_sigterm_to_the_launcher_ends_all_members(training: Training) -> None:
     training.start(2, "--min-np", "1", num_steps=10_000)
     training.wait_for_epoch(2)
@@ -210,6 +212,7 @@ def test_sigterm_to_the_launcher_ends_all_members(training: Training) -> None:
     assert not training.results()
 
 
+@pytest.mark.thorough
 def test_the_loss_of_a_host_leaves_the_members_of_the_others(training: Training) -> None:
     training.start(3, "--min-np", "2", "-H", "localhost:2,relay-0:1", num_steps=150)
     members = training.wait_for_epoch(3)

@@ -224,6 +224,7 @@ def captured() -> Any:
     return region
 
 
+@pytest.mark.thorough
 def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, captured: Any) -> None:
     child = Child()
     file = write_region(captured, child.folder.path)
@@ -254,6 +255,7 @@ def test_child_outlives_candidates_that_crash_hang_or_exit(plug_in: Any, capture
         assert answers[name]["state"] == outcome and reason in answers[name]["reason"], (name, answers[name])
 
 
+@pytest.mark.thorough
 def test_waiting_for_a_suspended_child_lets_it_run(captured: Any) -> None:
     child = Child()
     with write_region(captured, child.folder.path) as file:

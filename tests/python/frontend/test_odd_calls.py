@@ -259,6 +259,7 @@ def test_what_a_signal_handler_raises_during_a_comparison_reaches_the_user(
     assert session is not None and session.runner.comparison.obstacle is None
 
 
+@pytest.mark.thorough
 def test_a_backward_runs_in_a_process_forked_after_a_capture() -> None:
     script = """
 import os, torch, agspeed

@@ -17,7 +17,7 @@ GRAPHS_PER_PIECE = 25
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "piece", [*range(PIECES // 2), *(pytest.param(i, marks=pytest.mark.thorough) for i in range(PIECES // 2, PIECES))]
+    "piece", [*range(PIECES // 4), *(pytest.param(i, marks=pytest.mark.thorough) for i in range(PIECES // 4, PIECES))]
 )
 def test_native_computes_what_eager_computes(piece: int) -> None:
     reason = candidate("native").unavailable()

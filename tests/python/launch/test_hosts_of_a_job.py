@@ -313,7 +313,7 @@ distributed.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_ranks_of_two_hosts_train(job: Job) -> None:
     status, out, err = run(job, _TRAINS, "-H", HOSTS, AGSPEED_SOCKET_IFNAME="lo", GLOO_SOCKET_IFNAME="lo")
     assert status == 0, err

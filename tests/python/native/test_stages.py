@@ -16,6 +16,7 @@ from torch.nn import functional
 from agspeed import native
 from agspeed.backends import CompileOptions, candidate
 from agspeed.backends.joint import fake_inputs
+from tests.python.support.pairs import pairs
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -93,8 +94,7 @@ def batch() -> torch.Tensor:
     return torch.randn(8, 16, generator=torch.Generator().manual_seed(8))
 
 
-@pytest.mark.parametrize("stage_bytes", [1, 900, 1 << 30])
-@pytest.mark.parametrize("make", [Residual, Convolutions, Branches])
+@pytest.mark.parametrize(("make", "stage_bytes"), pairs([Residual, Convolutions, Branches], [1, 900, 1 << 30]))
 @pytest.mark.parametrize("name", CANDIDATES)
 def test_gradients_equal_those_of_one_piece(name: str, make: Callable[[], nn.Module], stage_bytes: int) -> None:
     whole, staged = make(), make()
@@ -120,8 +120,7 @@ def test_gradients_of_later_layers_leave_while_earlier_ones_are_still_to_be_comp
     assert runners[0].num_stages >= 5, runners[0].num_stages
 
 
-@pytest.mark.parametrize("make", [Residual, Convolutions, Branches])
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize(("make", "name"), pairs([Residual, Convolutions, Branches], CANDIDATES))
 def test_an_optimizer_may_step_as_soon_as_a_gradient_is_there(name: str, make: Callable[[], nn.Module]) -> None:
     """A hook uses the gradient's own memory as scratch; the rest of the backward must not read gradient or weight."""
     eager = make()

@@ -23,7 +23,7 @@ from agspeed.errors import UnsupportedError
 from agspeed.frontend import startup
 from agspeed.frontend.earned_start import EarnedStart
 from agspeed.torch_compat import misfits, probe
-from tests.python.support.pairs import every, first_of
+from tests.python.support.pairs import every, first_of, thorough
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 PROGRAM = Path(__file__).with_name("training_with_a_part_gone.py")
@@ -77,7 +77,7 @@ def test_each_part_has_a_case() -> None:
     assert {*ALL_LOSE, *RANKS_LOSE, *others} == set(probe.PARTS)
 
 
-@pytest.mark.parametrize("part", every(3, [name for name in ALL_LOSE if name != "dynamo"]))
+@pytest.mark.parametrize("part", every(9, [name for name in ALL_LOSE if name != "dynamo"]))
 def test_without_a_part_that_all_need_models_train_eagerly(part: str, tmp_path: Path) -> None:
     found = train_without(ALL_LOSE[part], cache_dir=str(tmp_path))
     check_that_all_is_eager(found, part, ALL_LOSE[part])
@@ -97,7 +97,7 @@ def test_without_a_part_that_ranks_need_their_models_train_eagerly(part: str, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", every(3, list(RANKS_LOSE), first=1))
+@pytest.mark.parametrize("part", [thorough(part) for part in RANKS_LOSE])
 def test_a_model_of_one_process_does_not_need_what_ranks_need(part: str, tmp_path: Path) -> None:
     name, _ = RANKS_LOSE[part]
     found = train_without(name, cache_dir=str(tmp_path), mode="deterministic", backends=["aot"])
