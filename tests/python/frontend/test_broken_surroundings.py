@@ -78,10 +78,10 @@ def _train_in_a_process(environment: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("compiler", "reason"),
     [
-        ("/bin/false", "No working C++ compiler"),
+        pytest.param("/bin/false", "No working C++ compiler", marks=pytest.mark.thorough),
         ("/nowhere/g++", "no C++ compiler (/nowhere/g++) is on PATH"),
         pytest.param(_SILENT_COMPILER, "compile failed with", marks=pytest.mark.thorough),
-        (_LYING_COMPILER, "compile failed with"),
+        pytest.param(_LYING_COMPILER, "compile failed with", marks=pytest.mark.thorough),
     ],
     ids=["fails", "missing", "silent", "lying"],
 )

@@ -135,7 +135,7 @@ def test_a_full_pipe_keeps_no_signal_from_ending_the_job(job: Job) -> None:
 @pytest.mark.parametrize("is_silent", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_an_agent_ends_its_ranks_when_its_launcher_is_lost(job: Job, is_silent: bool) -> None:
     """The launcher closes the connection, or it sends nothing for a while, as when the network is cut."""
-    command = [sys.executable, "-P", "-c", agent.COMMAND, str(sources.ROOT / "python")]
+    command = [sys.executable, *agent.words(str(sources.ROOT / "python"), is_local=True)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=job.environment)
     assert process.stdin is not None and process.stdout is not None
     link = frames.Link(os.dup(process.stdout.fileno()), os.dup(process.stdin.fileno()), 1 << 20)
@@ -147,6 +147,7 @@ def test_an_agent_ends_its_ranks_when_its_launcher_is_lost(job: Job, is_silent: 
             "command": [sys.executable, "-c", WAITS],
             "environment": {},
             "folder": "",
+            "is_elastic": False,
             "key": None,
             "silence_s": 10.0 if is_silent else None,
         },
