@@ -51,7 +51,7 @@ class Member:
         return self.place
 
     def begin(self, step: int) -> None:
-        """The process has the epoch's state, which has seen so many steps or commits."""
+        """The process has the epoch's state. step: how many steps or commits it has seen."""
         self.note_step(step)
         assert self.place is not None
         self.connection.synced(self.place.number)
@@ -63,7 +63,7 @@ class Member:
         return self._store
 
     def note_step(self, step: int) -> None:
-        """The state has seen so many steps or commits."""
+        """Notes how far the state has come. step: as for `begin`."""
         if step > self._position.step:
             self._num_vain = 0
         self._position = Position(has_state=True, step=step)

@@ -120,7 +120,7 @@ def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype, le
 
 @pytest.mark.parametrize("dtype", first_of([torch.float32, torch.bfloat16], 1), ids=str)
 @pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
-@pytest.mark.parametrize("database", ["op_db", "autograd_function_db", "hop_db"])
+@pytest.mark.parametrize("database", first_of(["op_db", "autograd_function_db", "hop_db"], 2))
 def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
     chosen = list(samples.operator_samples(database, dtype, _FIRST[backend]))
     # The gate refuses most higher-order operators, whose bodies it cannot follow.

@@ -83,7 +83,7 @@ def run(*words: str | Path, variables: Mapping[str, str] | None = None) -> str:
     return result.stdout
 
 
-@of_each
+@of_one
 def test_an_unedited_script_runs_by_agspeed_run(
     script: Path, tmp_path: Path, weights_by_ddp: Callable[[Path], Weights]
 ) -> None:
@@ -92,7 +92,8 @@ def test_an_unedited_script_runs_by_agspeed_run(
     assert_trained(tmp_path / "weights", weights_by_ddp(script))
 
 
-@of_one
+@pytest.mark.thorough
+@of_each
 def test_an_edited_script_runs_by_torchrun(
     script: Path, tmp_path: Path, weights_by_ddp: Callable[[Path], Weights]
 ) -> None:
@@ -130,6 +131,7 @@ def test_an_unedited_script_runs_alone(tmp_path: Path) -> None:
     assert "ranks 1 average 1.0" in run(*UNEDITED, FOLDER / "digits.py", "--save", tmp_path / "weights")
 
 
+@pytest.mark.thorough
 def test_an_unedited_script_runs_where_variables_of_mpirun_say_which_rank_it_is(tmp_path: Path) -> None:
     variables = {"PMIX_NAMESPACE": f"test-{os.getpid()}", "OMPI_COMM_WORLD_SIZE": "2"}
     command = [*UNEDITED, str(FOLDER / "digits.py"), "--save", str(tmp_path / "weights")]
