@@ -85,6 +85,7 @@ def test_ranks_of_torchrun() -> None:
 
 
 @needs_native
+@pytest.mark.thorough
 def test_rails_are_named_with_their_shares_and_what_they_can_carry() -> None:
     options = ["--ranks=2", "--sizes=64K,1M", "--seconds=0.01", "--link-rate=8gbit"]
     variables = {"AGSPEED_SHARED_MEMORY": "0", "AGSPEED_SOCKET_IFNAME": "lo", "AGSPEED_FLOWS_PER_INTERFACE": "2"}

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import agspeed
+from tests.python.support.pairs import pairs
 from tests.python.support.without_torch import BLOCKER
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -74,8 +75,7 @@ def test_a_reader_that_leaves_is_no_error(run: Run, commands: dict[str, str], na
     assert (done.returncode, done.stderr.count(b"\n")) == (2 if is_wrong else 0, int(is_wrong)), done.stderr.decode()
 
 
-@pytest.mark.parametrize("name", STATUS)
-@pytest.mark.parametrize("closed", [">&-", "<&- 2>&-"])
+@pytest.mark.parametrize(("name", "closed"), pairs(list(STATUS), [">&-", "<&- 2>&-"]))
 def test_a_closed_stream_changes_nothing_but_what_is_seen(
     run: Run, commands: dict[str, str], name: str, closed: str
 ) -> None:
@@ -84,8 +84,7 @@ def test_a_closed_stream_changes_nothing_but_what_is_seen(
     assert (done.stdout != b"") == (closed != ">&-" and name != "wrong")
 
 
-@pytest.mark.parametrize("name", STATUS)
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize(("name", "encoding"), pairs(list(STATUS), ["ascii", "latin-1"]))
 def test_every_character_set_is_good_enough(run: Run, commands: dict[str, str], name: str, encoding: str) -> None:
     done = run(f"$AGSPEED {commands[name]}", PYTHONIOENCODING=encoding)
     assert (done.returncode, b"Traceback" in done.stderr) == (STATUS[name], False), done.stderr.decode()

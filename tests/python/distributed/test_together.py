@@ -58,7 +58,7 @@ def assert_one_decision(results: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "backend"),
-    [(2, "gloo"), (3, "agspeed"), thorough(3, "gloo"), thorough(2, "agspeed")],
+    [(3, "agspeed"), *(thorough(*each) for each in ((2, "agspeed"), (2, "gloo"), (3, "gloo")))],
     indirect=["ranks"],
 )
 def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Path, backend: str) -> None:
@@ -106,7 +106,7 @@ def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: 
             together_cases.one_rank_has_more_groups,
             together_cases.copied_while_tuning,
         ],
-        4,
+        2,
     ),
     ids=lambda case: case.__name__,
 )
@@ -280,7 +280,7 @@ def test_a_killed_rank_is_an_error_of_the_others(tmp_path: Path) -> None:
     assert "rank 1 is lost to rank 0" in error
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_random_jobs_end_alike_or_with_an_error_that_names_the_dead(tmp_path: Path) -> None:
     """More of them: see random_jobs.py."""
     group = random_jobs.Group(2)

@@ -14,6 +14,7 @@ import torch
 from agspeed import native
 from tests.python.distributed import tuned_cases
 from tests.python.distributed.ranks import Ranks
+from tests.python.support.pairs import first_of
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -39,7 +40,7 @@ def test_weights_are_plain_trainings_whatever_the_wrapper_does(two_ranks: Ranks,
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("when", ["before", "after", "around"])
+@pytest.mark.parametrize("when", first_of(["before", "after", "around"], 1))
 def test_replicated_models_are_tuned_by_all_ranks_together(two_ranks: Ranks, tmp_path: Path, when: str) -> None:
     results = two_ranks.run(tuned_cases.replicated, tmp_path, cache=str(tmp_path / "cache"), when=when)
     for result in results:
