@@ -51,7 +51,7 @@ def _runs_inductor(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if os.environ.get("AG_TEST_THOROUGH") != "1":
-        skip = pytest.mark.skip(reason="much like another case; AG_TEST_THOROUGH=1 runs it")
+        skip = pytest.mark.skip(reason="much like another case, or slow to compile; AG_TEST_THOROUGH=1 runs it")
         for item in items:
             if item.get_closest_marker("thorough") or (_runs_inductor(item) and not item.get_closest_marker("smoke")):
                 item.add_marker(skip)

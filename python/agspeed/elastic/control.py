@@ -14,7 +14,7 @@ import socket
 import threading
 from typing import Any
 
-from agspeed.errors import AgspeedError
+from agspeed.errors import AgspeedError, UserError
 from agspeed.membership.coordinator import Position
 from agspeed.membership.messages import CONTROL_VARIABLE, Lines, MessageError, Place, line_of
 
@@ -152,5 +152,20 @@ def of_this_process() -> Control | None:
     """Returns the connection of this process; None if it belongs to no elastic job."""
     global _control
     if _control is None and CONTROL_VARIABLE in os.environ:
-        _control = Control(int(os.environ.pop(CONTROL_VARIABLE)))
+        text = os.environ.pop(CONTROL_VARIABLE)
+        if not _is_ours(text):
+            raise UserError(
+                f"{CONTROL_VARIABLE}={text} is not this process's connection to its job: only the program that "
+                "`agspeed run` starts belongs to an elastic job. Unset the variable for programs that it starts itself."
+            )
+        _control = Control(int(text))
     return _control
+
+
+def _is_ours(text: str) -> bool:
+    """Whether the descriptor is a socket like the ones that agents make: a program in between may have closed ours."""
+    try:
+        with socket.socket(fileno=os.dup(int(text))) as found:
+            return found.family == socket.AF_UNIX
+    except (OSError, ValueError):
+        return False

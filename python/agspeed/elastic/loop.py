@@ -87,8 +87,7 @@ class _Loop:
                 self._member.note_loss(error)
 
     def _begin(self, place: Place) -> None:
-        if place.source is not None:
-            self._state.take_over(place.source)
+        self._state.take_over(place.source)
         self._has_begun = True
         self._member.begin(self._state.num_steps)
         if self._size not in (0, place.size):

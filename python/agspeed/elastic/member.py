@@ -9,6 +9,7 @@ from __future__ import annotations
 from agspeed.elastic import control
 from agspeed.elastic.control import Control
 from agspeed.elastic.store import CoordinatorStore
+from agspeed.errors import UserError
 from agspeed.membership.coordinator import Position
 from agspeed.membership.messages import Place
 
@@ -30,7 +31,8 @@ class Member:
         self.place: Place | None = None
         self._position = Position(has_state=False, step=0)
         self._store: CoordinatorStore | None = None
-        self._is_placed = False
+        self._is_placed = self._is_finished = False
+        self._failure: Exception | None = None
         self._num_vain = 0
 
     @property
@@ -39,16 +41,33 @@ class Member:
         return self.connection.wants_change
 
     def next_place(self) -> Place:
-        """Waits for the next epoch. Returns: the place in it.
-
-        Raises: SystemExit with status 0 if this process has left the job; AgspeedError if the job cannot go on.
-        """
+        """Returns the place in the next epoch. Waits for it and raises as `wait_for_place` does."""
         if not self._is_placed:
-            self._wait()
+            self.wait_for_place()
         self._is_placed = False
+        assert self.place is not None
+        return self.place
+
+    def wait_for_place(self) -> None:
+        """Waits until the next epoch has begun.
+
+        Raises:
+            SystemExit: with status 0, if this process has left the job.
+            AgspeedError: the job cannot go on.
+            UserError: the job's training is done already.
+            Exception: the error of `note_loss`, if epochs have failed again and again and no process was lost.
+        """
+        if self._is_finished:
+            raise UserError("the training of this elastic job is done: a job has one call of elastic.run.")
+        self._wait()
         if self.place is None:
             raise SystemExit(0)
-        return self.place
+        if self._failure is not None:
+            self._num_vain = 0 if self.place.has_lost else self._num_vain + 1
+            if self._num_vain >= _MOST_VAIN:
+                raise self._failure
+            self._failure = None
+        self._is_placed = True
 
     def begin(self, step: int) -> None:
         """The process has the epoch's state. step: how many steps or commits it has seen."""
@@ -69,10 +88,8 @@ class Member:
         self._position = Position(has_state=True, step=step)
 
     def note_loss(self, error: Exception) -> None:
-        """Reports that the epoch has failed. Raises: the error, if it comes again and again and no process is lost."""
-        self._num_vain = 0 if self.wants_change else self._num_vain + 1
-        if self._num_vain >= _MOST_VAIN:
-            raise error
+        """Reports that the epoch has failed."""
+        self._failure = error
         assert self.place is not None
         self.connection.lost(self.place.number)
 
@@ -81,7 +98,8 @@ class Member:
         self._position = Position(has_state=True, step=self._position.step, is_done=True)
         self._wait()
         self._is_placed = self.place is not None
-        return not self._is_placed
+        self._is_finished = not self._is_placed
+        return self._is_finished
 
     def _wait(self) -> None:
         self.place = self.connection.next_place(0 if self.place is None else self.place.number, self._position)

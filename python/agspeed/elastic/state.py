@@ -40,7 +40,7 @@ class State:
 
     def __init__(self, **values: Any) -> None:
         for name in values:
-            if name.startswith("_") or name in ("advance", "num_steps", "on_change", "take_over"):
+            if name.startswith("_") or name == "num_steps" or hasattr(State, name):
                 raise UserError(f"State({name}=...): the name is taken; choose another one.")
         self.num_steps = 0
         self._names = list(values)
@@ -59,7 +59,7 @@ class State:
         self._callbacks.append(callback)
 
     def advance(self) -> None:
-        """Call it after each step of the optimizer.
+        """Call it right after each step of the optimizer, before ranks communicate again.
 
         Raises: ChangeInterrupt if processes are to join or leave; let it pass through to `elastic.run`.
         """

@@ -269,7 +269,7 @@ class Members:
             raise AgspeedError(f"the members have changed {resets} times, which is the most that --reset-limit allows.")
         self._answer(self._store.begin(epoch.number))
         hosts = [self._hosts.index(self._members[member].host) for member in epoch.members]
-        for member, place in zip(epoch.members, places(epoch.number, hosts, epoch.source), strict=True):
+        for member, place in zip(epoch.members, places(epoch, hosts), strict=True):
             self._tell(member, "epoch", place.to_json())
         if epoch.number > 1:
             names = ", ".join(map(str, epoch.members))
@@ -346,7 +346,7 @@ class _Host(Connection):
         return next(slot for slot in range(self.host.slots) if slot not in taken)
 
     def variables(self, slot: int) -> dict[str, str]:
-        """What stays as it is while epochs change. slot: a number that no other living member of the host has."""
+        """The variables of a member, which it keeps in all epochs. slot: no other living member of the host has it."""
         return {"LOCAL_RANK": str(slot), "HOROVOD_HOSTNAME": self.host.name.rpartition("@")[2], "PYTHONUNBUFFERED": "1"}
 
     def pause(self, now: float) -> None:

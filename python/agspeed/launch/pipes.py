@@ -84,7 +84,7 @@ class Pipes:
         return Piece(rank, stream, data)
 
     def open_windows(self, taken: Sequence[int]) -> None:
-        """Called when the launcher has taken so many bytes of each stream."""
+        """Called when the launcher has taken output. taken: the number of bytes, by stream."""
         self._windows = [min(WINDOW_BYTES, own + new) for own, new in zip(self._windows, taken, strict=True)]
 
     def rest(self, rank: int) -> Iterator[Piece]:

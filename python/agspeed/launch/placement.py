@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from agspeed.errors import UserError
 from agspeed.launch.hosts import Host
+from agspeed.membership.coordinator import Epoch
 from agspeed.membership.messages import Place
 
 __all__ = ["Share", "place", "places", "variables"]
@@ -72,7 +73,7 @@ def variables(shares: Sequence[Share], rank: int, address: str, port: int) -> di
     }
 
 
-def places(epoch: int, hosts: Sequence[int], source: int | None) -> list[Place]:
+def places(epoch: Epoch, hosts: Sequence[int]) -> list[Place]:
     """Returns the place of each rank of an elastic job's epoch. hosts: by rank, the number of its host."""
     local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
     order = sorted(set(hosts), key=hosts.index)
@@ -81,10 +82,11 @@ def places(epoch: int, hosts: Sequence[int], source: int | None) -> list[Place]:
         peers = [each for each in order if hosts.count(each) > local[rank]]
         found.append(
             Place(
-                number=epoch,
+                number=epoch.number,
                 rank=rank,
                 size=len(hosts),
-                source=source,
+                source=epoch.source,
+                has_lost=epoch.has_lost,
                 local_rank=local[rank],
                 local_size=hosts.count(host),
                 cross_rank=peers.index(host),

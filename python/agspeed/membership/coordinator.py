@@ -54,8 +54,11 @@ class Epoch:
     number: int
     members: tuple[int, ...]
     """By rank: members of the epoch before, in their order, and then new ones."""
-    source: int | None
-    """The rank whose state all others take over; None if all have the same state."""
+    source: int
+    """The rank whose state all others take over. Equal numbers of steps do not show that states are equal: a member may
+    have been interrupted between its optimizer's step and the count of it."""
+    has_lost: bool
+    """Whether a process of the epoch before was lost. If not, errors in that epoch were the program's own."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class Change:
 
     members: tuple[int, ...]
     is_broken: bool
-    """Whether the epoch has lost a member, so that what others do together will fail."""
+    """Whether members have failed to reach each other, so that the others will fail, too."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +137,8 @@ class Coordinator:
     _short_since: float | None = None
     """Since when there are too few members."""
     _is_broken: bool = False
+    """Whether members have failed to reach each other."""
+    _has_lost: bool = False
     """Whether the epoch has lost a member."""
     _has_trained: bool = False
     """Whether any member has had the training's state."""
@@ -193,7 +198,7 @@ class Coordinator:
         if member not in self.ranks:
             return self._next(now)
         self.ranks = tuple(each for each in self.ranks if each != member)
-        self._is_broken = True
+        self._is_broken = self._has_lost = True
         return [*self._ask(now), *self._next(now)]
 
     def tick(self, now: float) -> list[Action]:
@@ -244,7 +249,8 @@ class Coordinator:
         for member in silent:
             del self._members[member]
         self.ranks = tuple(each for each in self.ranks if each not in silent)
-        self._is_broken |= bool(silent)
+        if silent:
+            self._is_broken = self._has_lost = True
         reason = f"it has not answered for {self.limits.silence_s:g} s"
         return [*(Expulsion(each, reason) for each in silent), *self._ask(now)]
 
@@ -285,15 +291,13 @@ class Coordinator:
     def _begin(self, members: tuple[int, ...]) -> Epoch:
         waiting = [self._members[each].position or Position(has_state=False, step=0) for each in members]
         states = [(each.has_state, each.step) for each in waiting]
-        newest = max(states)
-        is_same = newest[0] and set(states) == {newest}
-        source = None if is_same else states.index(newest)
+        epoch = Epoch(self.epoch + 1, members, states.index(max(states)), self._has_lost)
         self.epoch, self.ranks = self.epoch + 1, members
         self._asked_at = self._short_since = None
-        self._is_broken = False
+        self._is_broken = self._has_lost = False
         for member in members:
             self._members[member].position, self._members[member].is_synced = None, False
-        return Epoch(self.epoch, members, source)
+        return epoch
 
     def _end(self, reason: str) -> list[Action]:
         self.is_over = True

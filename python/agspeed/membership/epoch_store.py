@@ -79,17 +79,23 @@ class EpochStore:
             case ("swap", [str(key), str(expected), str(wanted)]):
                 return self._swap(key, expected, wanted)
             case ("delete", [str(key)]):
-                return True, self._values.pop(key, None) is not None
+                return True, self._delete(key)
             case ("count", []):
                 return True, len(self._values)
         return False, f"{operation!r} is no operation of the store, or has wrong arguments"
 
     def _set(self, key: str, value: str) -> tuple[bool, Any]:
-        self._num_bytes += len(key) + len(value)
-        if self._num_bytes > _MOST_BYTES:
-            return False, f"more than {_MOST_BYTES} bytes were written in one epoch"
-        self._values[key] = value
+        before = self._values.get(key)
+        num_bytes = self._num_bytes + len(value) - len(before or "") + (len(key) if before is None else 0)
+        if num_bytes > _MOST_BYTES:
+            return False, f"the store holds {self._num_bytes} bytes, and {_MOST_BYTES} is the most"
+        self._values[key], self._num_bytes = value, num_bytes
         return True, 0
+
+    def _delete(self, key: str) -> bool:
+        value = self._values.pop(key, None)
+        self._num_bytes -= 0 if value is None else len(key) + len(value)
+        return value is not None
 
     def _add(self, key: str, number: int) -> tuple[bool, Any]:
         try:

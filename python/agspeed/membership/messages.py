@@ -41,14 +41,16 @@ class Place:
 
     Attributes:
         number: the epoch.
-        source: the rank whose state all others take over; None if all have the same.
+        source: the rank whose state all others take over.
+        has_lost: whether a process of the epoch before was lost.
         cross_rank, cross_size: among the ranks of other hosts with the same local rank, as Horovod counts them.
     """
 
     number: int
     rank: int
     size: int
-    source: int | None
+    source: int
+    has_lost: bool
     local_rank: int
     local_size: int
     cross_rank: int
@@ -60,12 +62,12 @@ class Place:
         names = cls.__dataclass_fields__
         if not isinstance(value, dict) or value.keys() != names.keys():
             raise MessageError(f"an epoch that is not complete: {str(value)[:_SHOWN_BYTES]}")
-        numbers = [each for name, each in value.items() if name != "source" or each is not None]
-        if any(type(each) is not int or each < 0 for each in numbers):
+        numbers = [each for name, each in value.items() if name != "has_lost"]
+        if type(value["has_lost"]) is not bool or any(type(each) is not int or each < 0 for each in numbers):
             raise MessageError(f"an epoch with a wrong number: {str(value)[:_SHOWN_BYTES]}")
         return cls(**value)
 
-    def to_json(self) -> dict[str, int | None]:
+    def to_json(self) -> dict[str, int]:
         return asdict(self)
 
 

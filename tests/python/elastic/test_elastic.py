@@ -50,7 +50,7 @@ class Training:
         return [Epoch(*map(int, words[1:])) for words in self._words(pid) if words[0] == "epoch"]
 
     def wait_for_epoch(self, size: int, number: int = 1) -> list[int]:
-        """Waits until all members have begun so many epochs, the last of them of this size. Returns: pids by rank."""
+        """Waits until all members have begun `number` epochs, the last of them of this size. Returns: pids by rank."""
 
         def found() -> dict[int, int]:
             last = {pid: self.epochs(pid) for pid in self.pids()}
@@ -185,6 +185,27 @@ def test_a_mistake_in_the_script_ends_one_member_after_another(training: Trainin
     assert training.finish() == 0, training.job.errors()
     assert "ValueError: a mistake in the script" in training.job.errors()
     assert set(training.results()) == {first[0]}
+
+
+def test_a_step_that_a_part_of_the_members_has_made_gives_no_other_weights(training: Training) -> None:
+    training.start(2, "--min-np", "2", kind="torn")
+    assert training.finish() == 0, training.job.errors()
+    assert_all_have_the_same(training, 2)
+    assert [len(training.epochs(pid)) for pid in training.pids()] == [2, 2]
+
+
+def test_an_error_that_comes_in_each_epoch_reaches_the_user(training: Training) -> None:
+    training.start(2, "--min-np", "2", kind="fails")
+    assert training.finish() == 1
+    assert "DistBackendError: this fails in each epoch" in training.job.errors()
+
+
+@pytest.mark.thorough
+def test_a_change_beyond_the_limit_ends_the_job(training: Training) -> None:
+    training.start(2, "--min-np", "1", "--reset-limit", "0", num_steps=10_000)
+    os.kill(training.wait_for_epoch(2)[0], signal.SIGKILL)
+    assert training.finish() == 1
+    assert "which is the most that --reset-limit allows" in training.job.errors()
 
 
 def test_a_member_that_fails_before_training_begins_ends_the_job(training: Training) -> None:

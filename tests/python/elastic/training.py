@@ -45,9 +45,13 @@ def main() -> None:
     state = elastic.State(model=model, optimizer=optimizer, seen=[], rate=1.0)
     state.on_change(lambda old, new: setattr(state, "rate", state.rate * new / old))
 
+    was_torn: list[bool] = []
+    latest = [0]
+
     @elastic.run
     def train(state: elastic.State) -> None:
         wrapped = DistributedDataParallel(state.model, broadcast_buffers=False)
+        assert state.num_steps >= latest[0] - 1, f"steps {state.num_steps} to {latest[0]} were lost"
         say("epoch", dist.get_rank(), dist.get_world_size(), state.num_steps)
         while state.num_steps < num_steps or (kind == "until joined" and dist.get_world_size() < size):
             if kind == "raises" and state.num_steps == 20 and dist.get_rank() == 1 and dist.get_world_size() > 1:
@@ -55,9 +59,18 @@ def main() -> None:
             generator = torch.Generator().manual_seed(1000 * state.num_steps + dist.get_rank())
             state.optimizer.zero_grad()
             wrapped(torch.randn(8, 16, generator=generator)).square().mean().backward()
+            if kind == "torn" and state.num_steps == 20 and dist.get_rank() == 0 and not was_torn:
+                was_torn.append(True)
+                raise dist.DistBackendError("this rank has not made its step")
             state.optimizer.step()
+            if kind == "torn" and state.num_steps == 20 and dist.get_rank() == 1 and not was_torn:
+                was_torn.append(True)
+                raise dist.DistBackendError("this rank has made its step, and has not counted it")
+            if kind == "fails" and state.num_steps == 20:
+                raise dist.DistBackendError("this fails in each epoch")
             state.seen = [*state.seen[-3:], state.num_steps]
             time.sleep(PAUSE_S)
+            latest[0] = state.num_steps + 1
             state.advance()
 
     train(state)

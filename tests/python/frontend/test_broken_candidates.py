@@ -23,7 +23,7 @@ from agspeed.tuning import deferred_regions
 from agspeed.tuning.child.job import write_region
 from agspeed.tuning.child.process import Child, Job
 from tests.python.frontend.differential import as_loss, compare, state
-from tests.python.support.pairs import first_of
+from tests.python.support.pairs import thorough
 from tests.python.support.processes import left_after_a_while
 from tests.python.support.small_models import FAST, Linear, data, loop, mlp, steps, tuned
 
@@ -292,7 +292,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.parametrize("when", first_of(["later", "from its start"], 0))
+@pytest.mark.parametrize("when", map(thorough, ["later", "from its start"]))
 def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: Any, tmp_path: Path, when: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     with write_region(captured, tmp_path) as file:
@@ -328,7 +328,7 @@ def _train_with_late_shape(model: nn.Module) -> list[torch.Tensor]:
     return state(model)
 
 
-@pytest.mark.parametrize("name", first_of(_LATE, 0))
+@pytest.mark.parametrize("name", map(thorough, _LATE))
 def test_candidate_that_breaks_on_a_late_graph_is_out_for_that_graph_only(
     name: str, plug_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,10 +56,10 @@ class Job:
         for action in actions:
             assert not self.ends, f"{action} after the end"
             match action:
-                case Epoch(number, members, source):
+                case Epoch(number, members, source, _):
                     assert number == len(self.epochs) + 1
                     assert len(set(members)) == len(members) >= 1
-                    assert source is None or 0 <= source < len(members)
+                    assert 0 <= source < len(members)
                     self.epochs.append(action)
                     for member in members:
                         if member in self.living:  # one that has ended may not be known as such yet
@@ -177,9 +177,9 @@ class Job:
             assert self.ends or self.coordinator.ranks or not self.living
             return
         assert self.epochs and set(self.epochs[-1].members) == set(self.coordinator.ranks) <= set(self.living)
-        assert len(self.coordinator.ranks) == min(limits.most, len(willing)), (self.coordinator.ranks, willing)
         if all(self.living[member].is_stopped for member in self.coordinator.ranks):
             return  # no peer is left that could miss them
+        assert len(self.coordinator.ranks) == min(limits.most, len(willing)), (self.coordinator.ranks, willing)
         for member in self.coordinator.ranks:
             assert self.living[member].epoch == self.coordinator.epoch and not self.living[member].is_waiting
 
@@ -189,22 +189,22 @@ def test_survivors_come_first_and_newcomers_take_over_the_newest_state() -> None
     for member in range(3):
         assert job.join(0)[0] == member
     assert job.ready(2, 0, _NEW, 0) == job.ready(0, 0, _NEW, 0) == []
-    assert job.ready(1, 0, _NEW, 0) == [Epoch(1, (0, 1, 2), source=0)]
+    assert job.ready(1, 0, _NEW, 0) == [Epoch(1, (0, 1, 2), source=0, has_lost=False)]
     assert job.gone(0, 1) == [Change((1, 2), is_broken=True)]
     job.join(1)
     assert job.ready(3, 0, _NEW, 1) == job.ready(1, 1, Position(True, 7), 1) == []
-    assert job.ready(2, 1, Position(True, 8), 1) == [Epoch(2, (1, 2, 3), source=1)]
+    assert job.ready(2, 1, Position(True, 8), 1) == [Epoch(2, (1, 2, 3), source=1, has_lost=True)]
 
 
-def test_no_state_is_sent_if_all_have_the_same() -> None:
+def test_an_epoch_that_failed_without_a_lost_process_says_so() -> None:
     job = Coordinator(Limits(least=1, most=2, first=2))
     for _ in range(2):
         job.join(0)
     job.ready(0, 0, _NEW, 0)
-    assert job.ready(1, 0, _NEW, 0) == [Epoch(1, (0, 1), source=0)], "nobody has a state yet: rank 0's is the first"
+    assert job.ready(1, 0, _NEW, 0) == [Epoch(1, (0, 1), source=0, has_lost=False)]
     job.lost(0, 1, 0)
     job.ready(0, 1, Position(True, 3), 0)
-    assert job.ready(1, 1, Position(True, 3), 0) == [Epoch(2, (0, 1), source=None)]
+    assert job.ready(1, 1, Position(True, 3), 0) == [Epoch(2, (0, 1), source=0, has_lost=False)]
 
 
 def test_a_member_that_does_not_answer_is_expelled_and_ignored_afterwards() -> None:
@@ -215,7 +215,9 @@ def test_a_member_that_does_not_answer_is_expelled_and_ignored_afterwards() -> N
     assert job.lost(0, 1, 10) == [Change((0, 1), is_broken=True)]
     assert job.ready(0, 1, Position(True, 1), 10) == [] and job.deadline == 12
     expulsion, epoch = job.tick(12)
-    assert isinstance(expulsion, Expulsion) and expulsion.member == 1 and epoch == Epoch(2, (0,), source=None)
+    assert (
+        isinstance(expulsion, Expulsion) and expulsion.member == 1 and epoch == Epoch(2, (0,), source=0, has_lost=True)
+    )
     assert job.ready(1, 1, Position(True, 1), 13) == job.lost(1, 1, 13) == job.gone(1, 13) == []
 
 
@@ -231,7 +233,7 @@ def test_a_member_that_computes_for_long_is_waited_for() -> None:
         "it is asked again, and answers each time"
     )
     assert job.answer(0, 8) == [] and job.tick(10) == [Change((0,), is_broken=True)] and job.answer(0, 10) == []
-    assert job.ready(0, 1, Position(True, 9), 11) == [Epoch(2, (0, 2), source=0)]
+    assert job.ready(0, 1, Position(True, 9), 11) == [Epoch(2, (0, 2), source=0, has_lost=True)]
 
 
 def test_lost_state_ends_the_job_with_a_sentence() -> None:
@@ -259,7 +261,7 @@ def test_a_member_that_missed_the_last_step_gets_it_from_one_that_is_done() -> N
         job.join(0)
         job.ready(member, 0, _NEW, 0)
     job.ready(1, 1, Position(True, 10, is_done=True), 1)
-    assert job.ready(0, 1, Position(True, 9), 1) == [Epoch(2, (0, 1), source=1)]
+    assert job.ready(0, 1, Position(True, 9), 1) == [Epoch(2, (0, 1), source=1, has_lost=False)]
 
 
 def test_a_member_that_leaves_hands_its_state_over_first() -> None:
@@ -270,10 +272,10 @@ def test_a_member_that_leaves_hands_its_state_over_first() -> None:
     job.join(1)
     assert job.leave(0, 1) == [Change((0,), is_broken=False)]
     assert job.ready(0, 1, Position(True, 5), 1) == [], "the newcomer is not ready"
-    assert job.ready(1, 0, _NEW, 2) == [Epoch(2, (0, 1), source=0)]
+    assert job.ready(1, 0, _NEW, 2) == [Epoch(2, (0, 1), source=0, has_lost=False)]
     assert job.synced(0, 2, 2) == [] and job.synced(1, 2, 3) == [Change((0, 1), is_broken=False)]
     assert job.ready(1, 2, Position(True, 5), 3) == []
-    assert job.ready(0, 2, Position(True, 5), 3) == [Release(0), Epoch(3, (1,), source=None)]
+    assert job.ready(0, 2, Position(True, 5), 3) == [Release(0), Epoch(3, (1,), source=0, has_lost=False)]
 
 
 def test_too_few_members_wait_and_end_after_a_time() -> None:

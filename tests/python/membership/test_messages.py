@@ -9,6 +9,8 @@ import json
 import pytest
 
 from agspeed.launch.placement import places
+from agspeed.membership import epoch_store
+from agspeed.membership.coordinator import Epoch
 from agspeed.membership.epoch_store import Answer, EpochStore
 from agspeed.membership.messages import MOST_BYTES, Lines, MessageError, Place, line_of
 
@@ -36,17 +38,19 @@ def test_a_message_without_an_end_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"rank": -1}, {"rank": "0"}, {"size": None}, {"number": 1.5}, {"more": 1}, {"source": "0"}], ids=str
+    "change",
+    [{"rank": -1}, {"rank": "0"}, {"size": None}, {"number": 1.5}, {"more": 1}, {"source": None}, {"has_lost": 0}],
+    ids=str,
 )
 def test_a_wrong_place_is_refused(change: dict[str, object]) -> None:
-    (place,) = places(1, [0], None)
+    (place,) = places(Epoch(1, (7,), 0, has_lost=False), [0])
     assert Place.of(json.loads(json.dumps(place.to_json()))) == place
     with pytest.raises(MessageError):
         Place.of(place.to_json() | change)
 
 
 def test_places_count_ranks_of_each_host_and_of_equal_local_rank() -> None:
-    found = places(4, [0, 1, 0, 1, 1], 2)
+    found = places(Epoch(4, (0, 1, 2, 3, 4), 2, has_lost=True), [0, 1, 0, 1, 1])
     assert [(each.rank, each.local_rank, each.local_size) for each in found] == [
         (0, 0, 2), (1, 0, 3), (2, 1, 2), (3, 1, 3), (4, 2, 3)
     ]  # fmt: skip
@@ -89,3 +93,17 @@ def test_a_member_that_has_ended_gets_no_answer() -> None:
     store.ask(0, 1, 1, "get", ["a"])
     store.forget(0)
     assert store.ask(1, 1, 1, "set", ["a", text("x")]) == [Answer(1, 1, True, 0)]
+
+
+def test_a_key_that_is_written_again_and_again_needs_the_room_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(epoch_store, "_MOST_BYTES", 100)
+    store = EpochStore()
+    store.begin(1)
+    for operation, arguments, is_ok in (
+        *[("set", ["key", "x" * 60], True)] * 10,
+        ("set", ["more", "x" * 60], False),
+        ("delete", ["key"], True),
+        ("set", ["more", "x" * 60], True),
+    ):
+        ((*_, found, value),) = store.ask(0, 1, 1, operation, arguments)
+        assert found == is_ok, value

@@ -166,7 +166,7 @@ class TorchState(ObjectState):
 def _root() -> int:
     """The rank whose state all ranks get: one with the latest commit, and in a job of a fixed size rank 0."""
     member = members.of_this_process()
-    return 0 if member is None or member.place is None else member.place.source or 0
+    return 0 if member is None or member.place is None else member.place.source
 
 
 def _has_state(value: Any) -> bool:
@@ -307,7 +307,8 @@ class _ElasticLoop(_Loop):
     def _begin_again(self) -> None:
         while True:
             basics.shutdown()
+            self._member.wait_for_place()
             try:
                 return basics.init()
-            except (HorovodInternalError, RuntimeError) as error:  # a rank was lost before all had met
+            except RuntimeError as error:  # a rank was lost before all had met
                 self._member.note_loss(error)
