@@ -108,6 +108,7 @@ def test_the_others_go_on_when_a_member_is_killed(training: Training, rank: int,
         assert [each[:2] for each in training.epochs(pid)[1:]] == [(number, 2)]
     assert f"member {rank} on host localhost ended by signal SIGKILL; the others go on" in training.job.errors()
     assert {each[2] for each in training.results().values()} == {"0.666667"}, "on_change got both sizes"
+    assert "is not a setting" not in training.job.errors()
 
 
 def test_a_member_takes_the_place_of_a_killed_one(training: Training) -> None:
