@@ -56,10 +56,12 @@ process.WORKER = "waiting_worker"
 child, job = process.Child(), process.Job("inductor", tempfile.TemporaryFile(), CompileOptions(num_threads=1))
 child.submit(job)
 child.set_level("suspended")
+while not child._is_stopped:
+    child.poll()
+    time.sleep(0.01)
 with open("compiler") as file:
     compiler = int(file.read())
-while not child._is_stopped or not any(line == "State:\\tT (stopped)\\n" for line in open(f"/proc/{compiler}/status")):
-    child.poll()
+while not any(line == "State:\\tT (stopped)\\n" for line in open(f"/proc/{compiler}/status")):
     time.sleep(0.01)
 os.kill(child._process.pid, signal.SIGKILL)
 if sys.argv[1] == "training too":
