@@ -271,6 +271,29 @@ def _start(cells: list[Cell]) -> str:
     return markdown.table([*columns, "descriptors, threads, memory of a rank"], rows)
 
 
+def _elastic(cells: list[Cell]) -> str:
+    def seconds(job: Cell, name: str) -> str:
+        return " / ".join(f"{job[name][key]:.2f}" for key in ("p50", "p95", "max")) if name in job else "–"
+
+    rows = [
+        [
+            cell["case"],
+            {"elastic": "agspeed.elastic", "restart": "torchrun, restarted"}[job["way"]],
+            str(job["faults"]),
+            *(seconds(job, name) for name in ("noticed", "resumed", "joined_pause")),
+            str(job["lost_steps"]),
+            f"{job['goodput']:.2f}",
+            " → ".join(f"{held['descriptors']}, {held['resident_kib'] / 1024:.0f} MiB" for held in job["held"]),
+        ]
+        for cell in cells
+        for job in cell["jobs"]
+    ]
+    columns = ["case", "way", "faults", "error at all survivors s", "next step s", "pause of a join s", "lost steps"]
+    legend = "Seconds: median / 95th percentile / longest. Lost steps: the most of any fault."
+    columns += ["goodput", "descriptors, memory of the oldest rank: after the first fault → after the last"]
+    return "\n\n".join([markdown.table(columns, rows), legend])
+
+
 def _nccl_net(cells: list[Cell]) -> str:
     rows = [
         [
@@ -329,6 +352,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "shared_process": _shared_process,
     "native_compile": _native_compile,
     "start": _start,
+    "elastic": _elastic,
     "nccl_net": _nccl_net,
     "comm": comm_tables.render,
     "horovod": horovod_tables.render,

@@ -13,6 +13,7 @@ from types import ModuleType
 NAMES = (
     # keep-sorted
     "comm",
+    "elastic",
     "horovod",
     "native_compile",
     "nccl_net",

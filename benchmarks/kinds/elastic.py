@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Elastic jobs whose ranks are killed: how soon the others go on, and what the faults cost.
+
+A case has jobs, one after another: ours (`agspeed run --min-np`), and the same script restarted by torchrun from a
+checkpoint. A fault kills a random rank at a random moment of a step, and a new process takes its place before the next
+fault. Seconds count from the kill: until the last survivor got the error, and until all survivors have made their next
+step. Under torchrun all ranks are new processes.
+"""
+
+import dataclasses
+from typing import Any
+
+from benchmarks.elastic.job import Job
+from benchmarks.measure.machine import Watch
+
+
+def plan(case: dict[str, Any], threads: int, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"way": way, "faults": count} for way, count in case["faults"].items()]
+
+
+def measure(spec: dict[str, Any]) -> dict[str, Any]:
+    case, watch = spec["case"], Watch(spec["cores"])
+    with Job(spec["way"], case["ranks"], case["compute_seconds"], case["seed"]) as job:
+        job.begin()
+        faults, held = [], []
+        for _ in range(spec["faults"]):
+            faults.append(job.kill_one())
+            held.append(job.held())
+        steps, digests = job.end()
+        return {
+            "way": spec["way"],
+            "faults": [dataclasses.asdict(fault) for fault in faults],
+            "steps": steps,
+            "equal_weights": len(digests) == 1,
+            "goodput": job.goodput(),
+            "held": held,
+            "environment": watch.read(),
+        }
+
+
+def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
+    jobs = [
+        {
+            "way": result["way"],
+            "faults": len(result["faults"]),
+            **{
+                name: {"p50": _quantile(values, 0.5), "p95": _quantile(values, 0.95), "max": max(values)}
+                for name in ("noticed", "resumed", "complete", "joined_pause")
+                if (values := [fault[name] for fault in result["faults"] if fault[name] is not None])
+            },
+            "lost_steps": max(fault["lost"] for fault in result["faults"]),
+            "steps": result["steps"],
+            "equal_weights": result["equal_weights"],
+            "goodput": result["goodput"],
+            "held": [result["held"][0], result["held"][-1]],
+            "environment": result["environment"],
+        }
+        for result in results
+    ]
+    wrong = [job["way"] for job in jobs if not job["equal_weights"]]
+    status = {"status": "failed", "reason": f"weights differ: {', '.join(wrong)}"} if wrong else {"status": "ok"}
+    return status | {"ranks": case["ranks"], "compute_seconds": case["compute_seconds"], "jobs": jobs}
+
+
+def _quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
