@@ -24,7 +24,7 @@ help:
 	@echo "make setup-ssh  sshd, for tests under a real ssh"
 	@echo "make build      the compiler, the runtime, the _native extension and the C++ tests"
 	@echo "make build-product  the same without the tests"
-	@echo "make demo       four acts in some minutes: the gain, the second start, two ranks, the report"
+	@echo "make demo       five acts in some minutes: gain, second start, two ranks, a killed process, the report"
 	@echo "make test       every C++, lit and Python test; with TORCH=2.11 under that torch"
 	@echo "make test-fast  the tests that finish within a minute"
 	@echo "make test-smoke the main paths, for TORCH=2.12 and the like"

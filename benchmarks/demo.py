@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration behind `make demo`, in four acts: the gain, the second start, two ranks, the report.
+"""The demonstration behind `make demo`, in five acts: gain, second start, two ranks, a lost process, the report.
 
 python -m benchmarks.demo [--workload NAME] [--folder FOLDER]
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import agspeed
-from benchmarks import demo_ranks, planted_fault, workloads
+from benchmarks import demo_elastic, demo_ranks, planted_fault, workloads
 from benchmarks.measure import candidates
 from benchmarks.measure.candidates import Candidate
 from benchmarks.measure.pairing import Comparison, Limits, compare_all
@@ -70,8 +70,13 @@ def ranks(workload: Workload, folder: Path, limits: Limits) -> None:
     demo_ranks.show(folder)
 
 
+def loss(workload: Workload, folder: Path, limits: Limits) -> None:
+    """Act 4: a process is killed, and a new one takes its place."""
+    demo_elastic.show()
+
+
 def look(workload: Workload, folder: Path, limits: Limits) -> None:
-    """Act 4: prints where the reports are and which parts to read."""
+    """Act 5: prints where the reports are and which parts to read."""
     print(
         "What to look at: the answers at the top; the hatched blocks of the timeline, in which training stood still;\n"
         f"the plans, {planted_fault.NAME} with its error beside the limit; source and graph of each region, folded.\n"
@@ -89,6 +94,7 @@ _ACTS: tuple[tuple[str, str, Act], ...] = (
     ("a model with a clear gain, and a candidate with a planted fault that is refused", "1 to 4 min", gain),
     ("the same again in a new process: tuned from the first step", "15 s to 1 min", second_start),
     ("two ranks, two links, and one of them is cut", "2 to 3 min", ranks),
+    ("four processes, and one of them is killed", "half a minute", loss),
     ("the report", "at once", look),
 )
 

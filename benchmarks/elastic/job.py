@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.cells import ROOT
+
 __all__ = ["Fault", "Job"]
 
 _WAIT_S = 300
@@ -59,7 +61,10 @@ class Job:
             start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._size)]
             start += ["--max-restarts", "1000", "--monitor-interval", "0.1", "--master-addr", "127.0.0.1"]
             start += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        paths = os.pathsep.join(
+            path for path in [str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH")] if path
+        )
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
         with (self.path / "log").open("wb") as log:
             self._launcher = subprocess.Popen([*start, *script], env=environment, stdout=log, stderr=log)
         return self

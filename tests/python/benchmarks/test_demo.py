@@ -11,7 +11,7 @@ from torch import nn
 
 from agspeed import netbed
 from agspeed.reporting import model
-from benchmarks import demo, demo_ranks, planted_fault
+from benchmarks import demo, demo_elastic, demo_ranks, planted_fault
 from benchmarks.measure import candidates
 from benchmarks.measure.pairing import Limits
 from benchmarks.workloads.base import Training, Workload, supervised
@@ -77,8 +77,8 @@ def test_all_acts_are_announced_with_what_they_show_and_take(
     monkeypatch.setattr(demo, "_run_act", lambda number, *_: begun.append(number) or 0)
     assert demo.main(["--folder", str(tmp_path / "demo")]) == 0
     shown = capsys.readouterr().out
-    assert begun == [1, 2, 3, 4]
-    assert all(f"=== Act {number} of 4: " in shown for number in begun) and "min) ===" in shown
+    assert begun == [1, 2, 3, 4, 5]
+    assert all(f"=== Act {number} of 5: " in shown for number in begun) and "min) ===" in shown
 
 
 @pytest.mark.skipif(netbed.unavailable() is not None, reason=netbed.unavailable() or "-")
@@ -101,6 +101,12 @@ def test_the_act_of_two_ranks_says_why_it_is_left_out(
     monkeypatch.setattr(demo_ranks.netbed, "unavailable", lambda: "no namespaces")
     demo_ranks.show(tmp_path)
     assert capsys.readouterr().out == "left out: no networks of its own can be made here (no namespaces)\n"
+
+
+def test_the_act_of_a_lost_process_ends_with_equal_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    demo_elastic.show()
+    shown = capsys.readouterr().out
+    assert "was killed with SIGKILL" in shown and "the 4 processes have equal weights" in shown, shown
 
 
 def test_an_act_that_fails_ends_the_demonstration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
