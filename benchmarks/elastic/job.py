@@ -82,21 +82,32 @@ class Job:
 
     def begin(self) -> None:
         """Waits until all ranks have made their first steps."""
-        self._wait(lambda: len(self._of_size(self._size, after=0.0, steps=2)) == self._size, "the first steps")
+        self.wait_until_complete(0.0, 2)
+
+    def wait_until_complete(self, since: float, steps: int) -> None:
+        """Waits until all ranks are in a group of the full size and have made steps in it since this moment."""
+        self._wait(lambda: len(self._of_size(self._size, since, steps)) == self._size, f"{steps} steps of all ranks")
 
     def kill_one(self) -> Fault:
         """Kills a random rank after a random number of steps, and waits until a process has taken its place."""
-        wanted = self._random.randint(*_KILL_AFTER_STEPS)
-        begun = time.monotonic()
-        self._wait(lambda: len(self._of_size(self._size, begun, wanted)) == self._size, "steps before the fault")
+        self.wait_until_complete(time.monotonic(), self._random.randint(*_KILL_AFTER_STEPS))
         time.sleep(self._random.random() * (self._pause + 0.02))
-        ranks = self._ranks()
+        ranks = self.processes()
         rank = self._random.randrange(self._size)
         others = [pid for each, pid in ranks.items() if each != rank]
         killed = time.monotonic()
         os.kill(ranks[rank], signal.SIGKILL)
-        self._wait(lambda: len(self._of_size(self._size, killed, 2)) == self._size, "a complete group after the fault")
+        self.wait_until_complete(killed, 2)
         return self._fault(rank, others, killed)
+
+    def processes(self) -> dict[int, int]:
+        """The process of each rank in the newest group that has begun."""
+        latest = {pid: _last(notes, "epoch") for pid, notes in self._notes().items() if os.path.exists(f"/proc/{pid}")}
+        return {int(note.values[0]): pid for pid, note in latest.items() if note}
+
+    def started(self) -> set[int]:
+        """All processes that the job has started so far, and that have loaded their modules."""
+        return set(self._notes())
 
     def end(self) -> tuple[int, list[str]]:
         """Ends the training. Returns: the number of steps, and the different digests of the ranks' weights."""
@@ -124,7 +135,7 @@ class Job:
 
     def held(self) -> dict[str, int]:
         """Descriptors, threads and resident KiB of the rank that has lived longest."""
-        oldest = min(self._ranks().values(), key=lambda pid: self._notes()[pid][0].at)
+        oldest = min(self.processes().values(), key=lambda pid: self._notes()[pid][0].at)
         rows = Path(f"/proc/{oldest}/status").read_text(encoding="utf-8").splitlines()
         status = dict(row.split(":", 1) for row in rows)
         return {
@@ -176,11 +187,6 @@ class Job:
         if not gaps:
             return 0.0
         return max(gaps) - sorted(usual)[len(usual) // 2] if usual else max(gaps)
-
-    def _ranks(self) -> dict[int, int]:
-        """The process of each rank in the newest group that has begun."""
-        latest = {pid: _last(notes, "epoch") for pid, notes in self._notes().items() if os.path.exists(f"/proc/{pid}")}
-        return {int(note.values[0]): pid for pid, note in latest.items() if note}
 
     def _of_size(self, size: int, after: float, steps: int) -> list[int]:
         """The processes whose newest group has `size` ranks, and that have made steps in it since `after`."""
