@@ -67,6 +67,8 @@ class Settings(Values):
     """The effective value of every setting. `cache_dir` is always an absolute path here."""
 
     origins: Mapping[str, Origin] = field(default_factory=dict, compare=False, repr=False)
+    replayed: str | None = field(default=None, repr=False)
+    """A plan that other ranks of the job have decided on, to be replayed like the plan of a report."""
     warnings: tuple[str, ...] = field(default=(), compare=False, repr=False)
     """One sentence for each variable that looks like a setting but is not, and for each file that is ignored."""
 

@@ -16,6 +16,7 @@ import torch
 from torch import distributed
 
 from agspeed.elastic import control
+from agspeed.elastic.attachments import attachments
 from agspeed.errors import UserError
 from agspeed.transfer import objects, optimizer_state
 
@@ -91,12 +92,19 @@ class State:
             tensor = tensors[number] if is_source else torch.empty(shape, dtype=dtype, device=_device(device))
             distributed.broadcast(tensor, source)
             received.append(tensor)
-        if is_source:
-            return
-        found = _with_tensors(skeleton, received)
-        for name in self._names:
-            self._put(name, found["values"][name])
-        self.num_steps = found["num_steps"]
+        if not is_source:
+            found = _with_tensors(skeleton, received)
+            for name in self._names:
+                self._put(name, found["values"][name])
+            self.num_steps = found["num_steps"]
+        self._take_attachments_over(source)
+
+    def _take_attachments_over(self, source: int) -> None:
+        modules = [value for name in self._names if isinstance(value := getattr(self, name), torch.nn.Module)]
+        for attachment in attachments():
+            values = _broadcast_object([attachment.of(module) for module in modules], source)
+            for module, value in zip(modules, values, strict=True):
+                attachment.put(module, value)
 
     def _put(self, name: str, value: Any) -> None:
         own = getattr(self, name)

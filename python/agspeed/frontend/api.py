@@ -14,8 +14,9 @@ from torch import nn
 
 from agspeed import config
 from agspeed.devices import placement
+from agspeed.elastic.attachments import attach
 from agspeed.errors import UserError
-from agspeed.frontend import live_sessions, mistakes, startup
+from agspeed.frontend import elastic_plans, live_sessions, mistakes, startup
 from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
 from agspeed.frontend.session import Session, session_of
 from agspeed.frontend.target import FunctionTarget, Target, UserCall, target_of
@@ -307,4 +308,5 @@ def _is_torch_compiled(module: nn.Module) -> bool:
     return dynamo.is_compiled(module) or modules.entry(module) is not None
 
 
+attach(elastic_plans.Plans())
 startup.loaded()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -49,8 +48,8 @@ def tuner_config(
     config: TunerConfig = {"mode": settings.mode, "arms": arms, "has_spare_cores": _has_spare_cores()}
     if settings.budget_s is not None:
         config["budget_seconds"] = settings.budget_s
-    if settings.plan is not None:
-        config["pinned_arm"] = pinned = _pinned_plan(settings.plan)
+    if (pinned := _pinned_plan(settings)) is not None:
+        config["pinned_arm"] = pinned
         if pinned not in (EAGER, *names):
             arms.append(_arm(pinned))
     config["memory_fraction"] = settings.memory_slack
@@ -102,9 +101,11 @@ def _has_spare_cores() -> bool:
     return len(os.sched_getaffinity(0)) > torch.get_num_threads()
 
 
-def _pinned_plan(path: Path) -> str:
-    """Returns the plan that a report says was chosen, without its bucket layout, which ranks choose together. Requires:
-    `optimize` has checked the report."""
+def _pinned_plan(settings: Settings) -> str | None:
+    """Returns the plan to replay, without its bucket layout, which ranks choose together; None if there is none.
+    Requires: `optimize` has checked the report of `settings.plan`."""
+    if settings.plan is None:
+        return settings.replayed
     from agspeed.reporting.model import load
 
-    return plan_of(load(path).to_dict()["decision"]["chosen"])
+    return plan_of(load(settings.plan).to_dict()["decision"]["chosen"])

@@ -76,6 +76,10 @@ class Training:
         """Step, weights and rate at the end, by the pid of each member that has finished."""
         return {pid: words[1:] for pid in self.pids() for words in self._words(pid) if words[0] == "done"}
 
+    def statuses(self, pid: int) -> list[tuple[str, str]]:
+        """State and plan, whenever they have changed."""
+        return [(words[1], words[2]) for words in self._words(pid) if words[0] == "status"]
+
     def _words(self, pid: int) -> list[list[str]]:
         return [line.split() for line in (self.notes / str(pid)).read_text().splitlines()]
 
@@ -122,6 +126,41 @@ def test_a_member_takes_the_place_of_a_killed_one(training: Training) -> None:
     (newcomer,) = training.results().keys() - set(first)
     (epoch,) = training.epochs(newcomer)
     assert epoch.rank == 2 and epoch.step > 0, "it has taken the state over"
+
+
+@pytest.mark.parametrize(
+    ("rank", "kind", "when"),
+    [
+        (0, "tuned", "while ranks tune"),
+        pytest.param(1, "tuned", "while ranks tune", marks=pytest.mark.thorough),
+        pytest.param(1, "tuned", "after the decision", marks=pytest.mark.thorough),
+        (0, "followed", "after the decision"),
+    ],
+)
+def test_all_members_follow_one_decision(training: Training, rank: int, kind: str, when: str) -> None:
+    """A member that joins replays what the others have decided. If they had not decided, all tune anew."""
+    training.start(3, "--min-np", "2", kind=kind)
+    first = training.wait_for_epoch(3)
+    if when == "after the decision":
+        wait_until(
+            lambda: all(training.statuses(pid) and training.statuses(pid)[-1][0] != "tuning" for pid in first),
+            when,
+            _TIMEOUT_S,
+        )
+    os.kill(first[rank], signal.SIGKILL)
+    wait_until(lambda: len(training.pids()) == 4, "a new member", _TIMEOUT_S)
+    members = [pid for pid in training.pids() if pid != first[rank]]
+    wait_until(
+        lambda: all([each.size for each in training.epochs(pid)[-1:]] == [3] for pid in members),
+        "epoch of 3",
+        _TIMEOUT_S,
+    )
+    (training.notes / "may end").touch()
+    assert training.finish() == 0, training.job.errors()
+    assert_all_have_the_same(training, 3)
+    last = {training.statuses(pid)[-1] for pid in members}
+    assert last == {("tuned", "aot")} or (kind == "tuned" and last == {("eager", "eager")}), last
+    assert "restore and optimize it" not in training.job.errors()
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plans of optimized modules in elastic jobs (`agspeed.elastic`), whose processes change.
+
+After a change, all processes follow the one whose state they take over. If it has decided on a plan, processes that
+have not decided replay that plan. If it still tunes, all tune anew, because measurements with other ranks are void.
+
+Threads: the training thread.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import nn
+
+from agspeed.config import Settings
+from agspeed.frontend.live_sessions import open_session
+from agspeed.frontend.session import Session, session_of
+from agspeed.frontend.target import target_of
+from agspeed.regions.plan import EAGER, is_plan
+
+__all__ = ["Plans"]
+
+
+class Plans:
+    """An attachment (see `elastic/attachments.py`)."""
+
+    def of(self, module: nn.Module) -> list[str] | None:
+        """Returns the state and the plan of the module's session; None if it has none."""
+        session = session_of(module)
+        return [session.state, session.plan] if session is not None else None
+
+    def put(self, module: nn.Module, value: Any) -> None:
+        session = session_of(module)
+        match value:
+            case [str(state), str(plan)] if session is not None and (plan == EAGER or is_plan(plan)):
+                self._follow(module, session, state, plan)
+
+    def _follow(self, module: nn.Module, session: Session, state: str, plan: str) -> None:
+        if state == "tuning":
+            if session.state != "tuning" or session.wrapper is not None:
+                _begin_anew(module, session, session.settings)
+        elif session.state == "tuning":
+            settings = dataclasses.replace(session.settings, mode="deterministic", plan=None, replayed=plan)
+            _begin_anew(module, session, settings)
+
+
+def _begin_anew(module: nn.Module, session: Session, settings: Settings) -> None:
+    session.close()
+    open_session(target_of(module), settings)
