@@ -19,6 +19,7 @@ struct Row {
 
 constexpr Row kRows[] = {
 #define AG_GRAPH_PASS(name, function, need) {name, Need::need},
+#define AG_PLAN(name, need) {name, Need::need},
 #define AG_KERNEL_PASS(name, stem, need) {name, Need::need},
 #include "passes/passes.def"
 };

@@ -2,6 +2,7 @@
 #include "passes/pipeline.h"
 
 #include <chrono>
+#include <functional>
 
 #include "passes/pass_names.h"
 #include "passes/pass_trace.h"
@@ -24,7 +25,7 @@ constexpr GraphPass kGraphPasses[] = {
 #include "passes/passes.def"
 };
 
-// Runs one pass at a time: skips it if its name is disabled, times it, verifies its result and dumps it.
+// Runs one pass or plan at a time: skips it if its name is disabled, times it, verifies its result and dumps it.
 class Funnel {
  public:
   Funnel(const compiler::CompileOptions& options, const std::string& stem)
@@ -41,6 +42,18 @@ class Funnel {
         return status.withContext(formatText("after pass {}", pass.name));
     }
     trace_.dump(pass.name, [&] { return toString(*result); });
+    return result;
+  }
+
+  // Returns the plan that `make` makes of the final graph; an empty plan if its name is disabled.
+  template <typename Plan>
+  StatusOr<Plan> plan(std::string_view name, const Graph& graph, const std::function<StatusOr<Plan>()>& make) {
+    if (isDisabled(options_, name)) return Plan{};
+    auto begin = std::chrono::steady_clock::now();
+    StatusOr<Plan> result = make();
+    if (!result.hasValue()) return result.status().withContext(formatText("plan {}", name));
+    trace_.addTiming(name, begin);
+    trace_.dump(name, [&] { return toString(*result, graph); });
     return result;
   }
 
@@ -62,13 +75,16 @@ StatusOr<PlannedGraph> runPipeline(Graph graph, const compiler::CompileOptions& 
   for (const GraphPass& pass : kGraphPasses) {
     AG_ASSIGN_OR_RETURN(graph, funnel.run(pass, std::move(graph)));
   }
-  // The order of the nodes is final now, so the plans can decide where values live and when they are dropped.
+  // The order of the nodes is final now, so the plans can decide where values live and when they leave.
   PlannedGraph planned;
-  auto begin = std::chrono::steady_clock::now();
-  planned.memory = planMemory(graph);
-  planned.releases = planReleases(graph, planned.memory);
-  trace.addTiming("plan-memory", begin);
-  trace.dump("plan-memory", [&] { return toString(planned.memory, graph) + toString(planned.releases, graph); });
+  AG_ASSIGN_OR_RETURN(planned.memory, funnel.plan<MemoryPlan>("plan-memory", graph, [&] { return planMemory(graph); }));
+  AG_ASSIGN_OR_RETURN(planned.releases, funnel.plan<ReleasePlan>("plan-releases", graph,
+                                                                 [&] { return planReleases(graph, planned.memory); }));
+  if (const compiler::GradientStageOptions& stages = options.gradientStages; stages.bytes > 0) {
+    AG_ASSIGN_OR_RETURN(planned.stages, funnel.plan<GradientStagePlan>("gradient-stages", graph, [&] {
+      return planGradientStages(graph, stages.bytes, stages.inputsInMemoryOf);
+    }));
+  }
   trace.dumpTimings();
   planned.graph = std::move(graph);
   return planned;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline from an imported graph to a planned one. Every graph pass goes through its funnel (pipeline.cpp).
-// Thread-safety: all functions may be called concurrently. Each call of runPipeline() owns its trace.
+// The pipeline from an imported graph to a planned one. Every graph pass and plan goes through its funnel
+// (pipeline.cpp). Thread-safety: all functions may be called concurrently. Each call of runPipeline() owns its trace.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@ struct PlannedGraph {
   compiler::Graph graph;
   MemoryPlan memory;
   ReleasePlan releases;
-  GradientStagePlan stages;  ///< runPipeline() leaves it empty; its caller may set it with planGradientStages()
+  GradientStagePlan stages;  ///< empty if the options ask for no stages
 };
 
 /// A graph-to-graph pass by name.
@@ -28,9 +28,10 @@ struct GraphPass {
 /// The graph-to-graph passes in pipeline order.
 std::span<const GraphPass> graphPasses();
 
-/// Runs the graph passes that are not disabled, then plans memory and releases. The names of the files in the dump
-/// folder begin with `stem`. Requires: checkDisabledPasses() accepts the options. Errors: kInternal if the result of a
-/// pass does not verify; the message names the pass.
+/// Runs the graph passes that are not disabled, then plans memory, releases and, if options.gradientStages asks for
+/// them, gradient stages. The names of the files in the dump folder begin with `stem`. Requires: checkDisabledPasses()
+/// accepts the options. Errors: kInternal if the result of a pass does not verify; the message names the pass. See
+/// planGradientStages() for its errors.
 StatusOr<PlannedGraph> runPipeline(compiler::Graph graph, const compiler::CompileOptions& options,
                                    const std::string& stem = "");
 

@@ -23,16 +23,21 @@ class KernelLibrary {
  public:
   virtual ~KernelLibrary() = default;
   virtual size_t numKernels() const = 0;
-  /// Requires: index < numKernels(). nullptr if this library interprets its kernels and overrides launch().
+  /// Requires: index < numKernels(). nullptr if this library interprets its kernels, or if they are for a device.
   virtual KernelFunction kernel(size_t index) const = 0;
   /// Runs rows (or columns) [begin, end) of a kernel that has no function. Thread-safety: may be called concurrently.
-  virtual void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const {
-    kernel(index)(pointers, integers, begin, end);
-  }
+  virtual void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin,
+                      int64_t end) const = 0;
   /// For Programs on a device, in place of launch(): queues the kernel on `stream`, the device's own handle, and does
   /// not wait. Errors: the errors of the device's driver.
-  virtual Status enqueue(size_t /*index*/, void* const* /*pointers*/, const int64_t* /*integers*/, int64_t /*begin*/,
-                         int64_t /*end*/, void* /*stream*/) const {
+  virtual Status enqueue(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end,
+                         void* stream) const = 0;
+};
+
+/// A library whose kernels run on the host.
+class HostKernelLibrary : public KernelLibrary {
+ public:
+  Status enqueue(size_t, void* const*, const int64_t*, int64_t, int64_t, void*) const final {
     return internalError("these kernels are not for a device");
   }
 };

@@ -45,10 +45,8 @@ class TensorFrame {
   /// For Programs on a device. allocateArena(): memory for the call's planned values, which end() frees. stream(): the
   /// stream on which this thread's work is queued now (the device's own handle; null is its default stream). Errors:
   /// kResourceExhausted.
-  virtual StatusOr<std::byte*> allocateArena(int64_t /*bytes*/) {
-    return internalError("this tensor library has memory of the host only");
-  }
-  virtual void* stream() const { return nullptr; }
+  virtual StatusOr<std::byte*> allocateArena(int64_t bytes) = 0;
+  virtual void* stream() const = 0;
   /// Address of a tensor's first element. Requires: the value is an input, a constant, or already produced.
   virtual void* data(ValueId value) = 0;
   /// Allocates a kFresh value.

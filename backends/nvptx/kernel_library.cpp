@@ -6,6 +6,7 @@
 #include "backends/nvptx/kernel_plan.h"
 #include "backends/nvptx/ptx.h"
 #include "compiler/kernel/kernel_code.h"
+#include "runtime/base/check.h"
 #include "runtime/base/format.h"
 #include "runtime/device/cuda/device.h"
 
@@ -30,6 +31,9 @@ class Library final : public runtime::KernelLibrary {
   explicit Library(std::vector<LoadedKernel> kernels) : kernels_(std::move(kernels)) {}
   size_t numKernels() const override { return kernels_.size(); }
   runtime::KernelFunction kernel(size_t) const override { return nullptr; }
+  void launch(size_t, void* const*, const int64_t*, int64_t, int64_t) const override {
+    AG_CHECK(false, "kernels for a device are queued on its stream");
+  }
 
   Status enqueue(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end,
                  void* stream) const override {

@@ -151,7 +151,7 @@ void runBlock(const Launch& launch, int64_t block) {
   }
 }
 
-class Library : public runtime::KernelLibrary {
+class Library : public runtime::HostKernelLibrary {
  public:
   explicit Library(std::vector<Cluster> clusters) : clusters_(std::move(clusters)) {}
   size_t numKernels() const override { return clusters_.size(); }

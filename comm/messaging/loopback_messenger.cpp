@@ -117,6 +117,8 @@ class LoopbackMessenger final : public Messenger {
     return tellEndings();
   }
 
+  bool hasUnsent() const override { return false; }
+
   double bytesPerSecond() const override {
     const auto& rates = group_.options_.bytesPerSecond;
     return rates.empty() ? 0 : rates[static_cast<size_t>(rank_)];

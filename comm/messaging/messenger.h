@@ -70,22 +70,22 @@ class Messenger {
   virtual void dropCommunicator(uint32_t communicator) = 0;
 
   /// Like MPI_Iprobe: whether an unexpected message of that name, or its RTS, has begun to arrive from `peer`.
-  virtual bool probe(int, const MessageId&) const { return false; }
+  virtual bool probe(int peer, const MessageId& id) const = 0;
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` has passed. If `until` is in the past, it
   /// moves bytes without waiting. Returns true if a transfer has completed.
   virtual bool progress(Clock::time_point until) = 0;
   /// Whether this process still holds bytes of finished sends, or control frames that the peers need. If so, progress()
   /// must be called even if no transfer is in flight.
-  virtual bool hasUnsent() const { return false; }
+  virtual bool hasUnsent() const = 0;
   /// Returns the recent peak rate at which this rank sends over the network to all other ranks together; 0: not known.
   /// The rate is measured while the rank has bytes in flight to several other ranks.
-  virtual double bytesPerSecond() const { return 0; }
+  virtual double bytesPerSecond() const = 0;
   /// Returns the shortest round trip to the peer over the network so far; 0: not known.
-  virtual double roundTripSeconds(int /*peer*/) const { return 0; }
+  virtual double roundTripSeconds(int peer) const = 0;
   /// Returns a number that is equal for all ranks of this rank's host; 0: not known. Ranks of one host exchange
   /// messages faster.
-  virtual uint32_t host() const { return 0; }
+  virtual uint32_t host() const = 0;
   /// Makes a waiting progress() return. From any thread.
   virtual void wake() = 0;
 };

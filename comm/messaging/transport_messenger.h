@@ -53,6 +53,10 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   bool probe(int peer, const MessageId& id) const override;
   bool progress(Clock::time_point until) override;
   bool hasUnsent() const override;
+  // NetworkMessenger knows the rails and the host.
+  double bytesPerSecond() const override { return 0; }
+  double roundTripSeconds(int) const override { return 0; }
+  uint32_t host() const override { return 0; }
   void wake() override { poller_.wake(); }
 
  private:

@@ -143,7 +143,7 @@ void NamedGroup::takeStarted() {
 
 void NamedGroup::submit(const NamedHandle& operation) {
   if (failure_) return end(std::span(&operation, 1), *failure_);
-  if (operation->call.readiness) {
+  if (operation->call().readiness) {
     unready_.push_back(operation);
     return checkReadiness();
   }
@@ -154,7 +154,7 @@ void NamedGroup::checkReadiness() {
   std::vector<NamedHandle> ready;
   std::optional<Status> failure;
   std::erase_if(unready_, [&](const NamedHandle& operation) {
-    const StatusOr<bool> isReady = operation->call.readiness();
+    const StatusOr<bool> isReady = operation->call().readiness();
     if (!isReady.hasValue()) failure = isReady.status();
     if (isReady.hasValue() && *isReady) ready.push_back(operation);
     return isReady.hasValue() && *isReady;
@@ -272,13 +272,13 @@ void NamedGroup::handleResponse(const Response& response) {
   if (!response.error.empty()) {
     for (const Response::Item& item : response.items) {
       if (const NamedHandle own = pending_.take(item.agreement->request.name)) {
-        own->areKindsDifferent_ = response.areKindsDifferent;
+        own->setKindsDifferent(response.areKindsDifferent);
         end(std::span(&own, 1), invalidArgument(std::string(response.error)));
       }
     }
   } else if (response.kind == NamedKind::kJoin) {
     const std::vector<NamedHandle> joins = pending_.takeAll(NamedKind::kJoin);
-    for (const NamedHandle& each : joins) each->lastJoined_ = response.lastJoined;
+    for (const NamedHandle& each : joins) each->setLastJoined(response.lastJoined);
     end(joins, {});
   } else {
     run(response);

@@ -34,19 +34,20 @@ struct NamedCall {
 };
 
 struct OwnName;
+using OwnNameHandle = std::shared_ptr<OwnName>;
 
 /// A named operation.
 class NamedOperation final : public Operation {
  public:
-  NamedOperation(Engine& engine, NamedCall wanted) : Operation(engine), call(std::move(wanted)) {}
+  NamedOperation(Engine& engine, NamedCall wanted) : Operation(engine), call_(std::move(wanted)) {}
 
-  const Request& request() const { return call.request; }
-  size_t numTensors() const { return call.inputs.size(); }
+  const Request& request() const { return call_.request; }
+  size_t numTensors() const { return call_.inputs.size(); }
   /// Sets the memory of the tensor at index `at` for the next start; its size must not change. Requires: the operation
   /// is done, or has never been started.
   void setBuffers(size_t at, std::span<std::byte> input, std::span<std::byte> output) {
-    call.inputs[at] = input;
-    call.outputs[at] = output;
+    call_.inputs[at] = input;
+    call_.outputs[at] = output;
   }
 
   /// For an all-to-all: returns how many rows came from each rank. Requires: isDone().
@@ -57,17 +58,39 @@ class NamedOperation final : public Operation {
   /// isDone().
   bool areKindsDifferent() const { return areKindsDifferent_; }
 
- private:
-  friend class NamedGroup;
-  friend class PendingTable;
-  friend class ResponseRunner;
-  friend class StartQueue;
+  // The rest is for the group of the operation, between start and end.
 
-  NamedCall call;
-  std::shared_ptr<OwnName> name_;  ///< set at the first start
-  size_t place_ = 0;               ///< index among pending operations
-  uint64_t agreedVersion_ = 0;     ///< OwnName::version when the ranks last agreed on this request; 0: never
-  bool isSaidById_ = false;        ///< this rank has sent an id instead of the request
+  /// State of the PendingTable.
+  struct Pending {
+    size_t place = 0;            ///< index among pending operations
+    uint64_t agreedVersion = 0;  ///< OwnName::version when the ranks last agreed on this request; 0: never
+    bool isSaidById = false;     ///< this rank has sent an id instead of the request
+  };
+  Pending& pending() { return pending_; }
+
+  const NamedCall& call() const { return call_; }
+  /// Null before the first start.
+  const OwnNameHandle& name() const { return name_; }
+  void setName(OwnNameHandle name) { name_ = std::move(name); }
+  /// Forgets the results of the run before.
+  void clearResults() {
+    receivedRows_.clear();
+    lastJoined_ = -1;
+    areKindsDifferent_ = false;
+  }
+  void setReceivedRows(Dimensions rows) { receivedRows_ = std::move(rows); }
+  void setLastJoined(int rank) { lastJoined_ = rank; }
+  void setKindsDifferent(bool areDifferent) { areKindsDifferent_ = areDifferent; }
+  /// Makes the outputs with NamedCall::allocate. Errors: those of `allocate`.
+  Status allocateOutputs(const Dimensions& rows) {
+    AG_ASSIGN_OR_RETURN(call_.outputs, call_.allocate(rows));
+    return {};
+  }
+
+ private:
+  NamedCall call_;
+  OwnNameHandle name_;
+  Pending pending_;
   Dimensions receivedRows_;
   int lastJoined_ = -1;
   bool areKindsDifferent_ = false;
@@ -90,7 +113,5 @@ struct OwnName {
   NamedOperation* pending = nullptr;  ///< the operation that waits for its response, or null
   Request request;                    ///< this rank's request that `id` stands for
 };
-
-using OwnNameHandle = std::shared_ptr<OwnName>;
 
 }  // namespace agspeed::comm

@@ -6,14 +6,14 @@
 namespace agspeed::comm {
 
 uint32_t PendingTable::add(const NamedHandle& operation) {
-  OwnName& name = *operation->name_;
-  operation->place_ = pending_.size();
+  OwnName& name = *operation->name();
+  operation->pending().place = pending_.size();
   pending_.push_back(operation);
   name.pending = operation.get();
-  operation->isSaidById_ =
-      name.id != 0 && (operation->agreedVersion_ == name.version || operation->request() == name.request);
-  if (!operation->isSaidById_) return 0;
-  operation->agreedVersion_ = name.version;
+  operation->pending().isSaidById =
+      name.id != 0 && (operation->pending().agreedVersion == name.version || operation->request() == name.request);
+  if (!operation->pending().isSaidById) return 0;
+  operation->pending().agreedVersion = name.version;
   return name.id;
 }
 
@@ -34,11 +34,11 @@ NamedHandle PendingTable::take(const Response::Item& item) {
   if (item.isFull) numbered = {item.agreement, nullptr};
   if (numbered.name == nullptr) numbered.name = names_.find(numbered.agreement->request.name);
   NamedHandle own = release(numbered.name.get());
-  if (own == nullptr || own->isSaidById_) return own;
+  if (own == nullptr || own->pending().isSaidById) return own;
   OwnName& name = *numbered.name;
   name.id = item.id;
   name.request = own->request();
-  own->agreedVersion_ = ++name.version;
+  own->pending().agreedVersion = ++name.version;
   return own;
 }
 
@@ -46,25 +46,25 @@ NamedHandle PendingTable::take(const std::string& name) { return release(names_.
 
 NamedHandle PendingTable::release(OwnName* name) {
   if (name == nullptr || name->pending == nullptr) return nullptr;
-  const size_t place = std::exchange(name->pending, nullptr)->place_;
+  const size_t place = std::exchange(name->pending, nullptr)->pending().place;
   NamedHandle taken = std::move(pending_[place]);
   if (place + 1 < pending_.size()) {
     pending_[place] = std::move(pending_.back());
-    pending_[place]->place_ = place;
+    pending_[place]->pending().place = place;
   }
   pending_.pop_back();
   return taken;
 }
 
 std::vector<NamedHandle> PendingTable::takeAll() {
-  for (const NamedHandle& each : pending_) each->name_->pending = nullptr;
+  for (const NamedHandle& each : pending_) each->name()->pending = nullptr;
   return std::exchange(pending_, {});
 }
 
 std::vector<NamedHandle> PendingTable::takeAll(NamedKind kind) {
   std::vector<NamedHandle> taken;
   for (size_t i = pending_.size(); i-- > 0;) {
-    if (pending_[i]->request().kind == kind) taken.push_back(release(pending_[i]->name_.get()));
+    if (pending_[i]->request().kind == kind) taken.push_back(release(pending_[i]->name().get()));
   }
   return taken;
 }

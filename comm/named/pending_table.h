@@ -52,7 +52,7 @@ class PendingTable {
   NamedHandle release(OwnName* name);
 
   StartQueue& names_;
-  std::vector<NamedHandle> pending_;  ///< NamedOperation::place_ is the index
+  std::vector<NamedHandle> pending_;  ///< NamedOperation::Pending::place is the index
   std::vector<Numbered> numbered_;    ///< by id - 1
 };
 

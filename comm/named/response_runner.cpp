@@ -62,7 +62,7 @@ bool ResponseRunner::Run::needsBuffer() const {
 size_t ResponseRunner::Run::bytesOf(size_t at) const {
   if (operations[at] == nullptr) return comm::bytesOf(agreements[at]->request);
   size_t count = 0;
-  for (const auto& each : operations[at]->call.outputs) count += each.size();
+  for (const auto& each : operations[at]->call().outputs) count += each.size();
   return count;
 }
 
@@ -155,7 +155,7 @@ Status ResponseRunner::prepareFused(Run& run) {
   call.op = opOf(first.reduction);
   call.root = isSum ? 0 : first.root;
   if (run.buffer == nullptr) {
-    const NamedCall& own = run.operations[0]->call;
+    const NamedCall& own = run.operations[0]->call();
     const size_t count = own.inputs[0].size() / size;
     if (isRoot && factor != 1)
       run.before.copies.push_back({own.outputs[0].data(), own.inputs[0].data(), count, factor});
@@ -174,7 +174,7 @@ Status ResponseRunner::prepareFused(Run& run) {
         at += numBytes;
         continue;
       }
-      const NamedCall& own = run.operations[i]->call;
+      const NamedCall& own = run.operations[i]->call();
       for (size_t j = 0; j < own.outputs.size(); ++j) {
         const size_t numBytes = own.outputs[j].size();
         if (isRoot) run.before.copies.push_back({at, own.inputs[j].data(), numBytes / size, factor});
@@ -192,10 +192,10 @@ Status ResponseRunner::prepareFused(Run& run) {
 
 Status ResponseRunner::prepareGather(Run& run) {
   const Agreement& agreement = *run.agreements[0];
-  NamedCall& own = run.operations[0]->call;
+  const NamedCall& own = run.operations[0]->call();
   Dimensions totals;
   for (const Dimensions& each : agreement.rows) totals.push_back(sum(each));
-  AG_ASSIGN_OR_RETURN(own.outputs, own.allocate(totals));
+  AG_RETURN_IF_ERROR(run.operations[0]->allocateOutputs(totals));
   for (size_t i = 0; i < agreement.rows.size(); ++i) {
     CollectiveCall call{.collective = Collective::kAllGather, .dtype = agreement.request.dtype, .isContiguous = true};
     call.input = {own.inputs[i]};
@@ -209,26 +209,28 @@ Status ResponseRunner::prepareExchange(Run& run) {
   const Agreement& agreement = *run.agreements[0];
   NamedOperation& operation = *run.operations[0];
   const auto rank = static_cast<size_t>(communicator_.rank());
-  for (const Dimensions& splits : agreement.rows) operation.receivedRows_.push_back(splits[rank]);
-  AG_ASSIGN_OR_RETURN(operation.call.outputs, operation.call.allocate({sum(operation.receivedRows_)}));
+  Dimensions received;
+  for (const Dimensions& splits : agreement.rows) received.push_back(splits[rank]);
+  AG_RETURN_IF_ERROR(operation.allocateOutputs({sum(received)}));
   const size_t bytes = rowBytes(agreement.request, 0);
   CollectiveCall call{.collective = Collective::kAllToAll, .dtype = agreement.request.dtype};
-  call.input = cutRows(operation.call.inputs[0], agreement.rows[rank], bytes);
-  call.output = cutRows(operation.call.outputs[0], operation.receivedRows_, bytes);
+  call.input = cutRows(operation.call().inputs[0], agreement.rows[rank], bytes);
+  call.output = cutRows(operation.call().outputs[0], received, bytes);
+  operation.setReceivedRows(std::move(received));
   run.calls.push_back(std::move(call));
   return {};
 }
 
 Status ResponseRunner::prepareScatter(Run& run) {
   const Request& request = run.first();
-  NamedCall& own = run.operations[0]->call;
+  const NamedCall& own = run.operations[0]->call();
   std::vector<Dimensions> rows;
   Dimensions ownRows;
   for (const Dimensions& shape : request.shapes) {
     rows.push_back(scatteredRows(shape[0], communicator_.size()));
     ownRows.push_back(rows.back()[static_cast<size_t>(communicator_.rank())]);
   }
-  AG_ASSIGN_OR_RETURN(own.outputs, own.allocate(ownRows));
+  AG_RETURN_IF_ERROR(run.operations[0]->allocateOutputs(ownRows));
   const double factor = factorBefore(request);
   for (size_t i = 0; i < request.shapes.size(); ++i) {
     CollectiveCall call{.collective = Collective::kReduceScatter, .dtype = request.dtype, .isContiguous = true};

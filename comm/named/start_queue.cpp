@@ -25,13 +25,13 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
     if (Status reason = refusalOf(*operation, rank); !reason.isOk()) {
       added.refused.push_back({operation, std::move(reason)});
     } else {
-      operation->areKindsDifferent_ = false;
+      operation->clearResults();
       added_.push_back(operation);
     }
   }
   if (added_.size() == numBefore) return added;
-  const OwnName& last = *added_.back()->name_;
-  const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name_->follower == added_[numBefore]->name_.get();
+  const OwnName& last = *added_.back()->name();
+  const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name()->follower == added_[numBefore]->name().get();
   if (isExpected && last.follower != nullptr) return added;  // in the middle of a known burst
   const auto now = Clock::now();
   if (!isExpected) learnFollower(numBefore, now);
@@ -45,7 +45,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
     return added;
   }
   if (isPutOff_ && now - firstAdd_ > kFollow * added_.size()) {
-    for (const NamedHandle& each : added_) each->name_->follower = nullptr;  // too slow for a burst
+    for (const NamedHandle& each : added_) each->name()->follower = nullptr;  // too slow for a burst
   }
   added.isKickDue = std::exchange(isPutOff_, false) || now - lastKick_ >= kGather;
   if (added.isKickDue) lastKick_ = now;
@@ -53,10 +53,10 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
 }
 
 void StartQueue::learnFollower(size_t numBefore, Clock::time_point now) {
-  const OwnNameHandle& before = numBefore > 0 ? added_[numBefore - 1]->name_ : lastName_;
+  const OwnNameHandle& before = numBefore > 0 ? added_[numBefore - 1]->name() : lastName_;
   if (before == nullptr) return;
   const bool hasFollowed = (numBefore > 0 && isAwaiting_) || now - lastAdd_ < kFollow;
-  before->follower = hasFollowed ? added_[numBefore]->name_.get() : nullptr;
+  before->follower = hasFollowed ? added_[numBefore]->name().get() : nullptr;
 }
 
 void StartQueue::kicked() {
@@ -66,8 +66,8 @@ void StartQueue::kicked() {
 
 Status StartQueue::refusalOf(NamedOperation& operation, int rank) {
   if (failure_) return *failure_;
-  if (operation.name_ == nullptr) operation.name_ = nameOf(operation.request().name);
-  if (std::exchange(operation.name_->isUnderWay, true)) return duplicate(operation.request().name, rank);
+  if (operation.name() == nullptr) operation.setName(nameOf(operation.request().name));
+  if (std::exchange(operation.name()->isUnderWay, true)) return duplicate(operation.request().name, rank);
   return {};
 }
 
@@ -99,7 +99,7 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
   taken.clear();
   const std::lock_guard lock(mutex_);
   if (added_.empty()) return;
-  lastName_ = added_.back()->name_;
+  lastName_ = added_.back()->name();
   if (isAwaiting_) {
     // Forget the follower if it was not added within kBurst. Keep it if the driver took the queue earlier for a waiting
     // thread, because the follower may come the next time.
@@ -113,7 +113,7 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
 void StartQueue::ended(std::span<const NamedHandle> operations) {
   const std::lock_guard lock(mutex_);
   for (const NamedHandle& operation : operations) {
-    if (operation != nullptr) operation->name_->isUnderWay = false;
+    if (operation != nullptr) operation->name()->isUnderWay = false;
   }
 }
 

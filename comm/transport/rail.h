@@ -48,7 +48,7 @@ class Rail : public Transport {
   /// one that this rail connects to, closes a connection that the change has broken, or reconnects at once.
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;
   /// Whether the rail may still read payloads that were passed to send() for the peer.
-  virtual bool isReading(int peer) const { return !canSend(peer); }
+  virtual bool isReading(int peer) const = 0;
   /// Estimates in how many seconds a frame of `numBytes` would arrive if it were sent now; 0: not known. A call never
   /// changes the result of canSend().
   virtual double deliverySeconds(int peer, size_t numBytes) const = 0;

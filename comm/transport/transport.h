@@ -96,11 +96,11 @@ class Transport {
   /// Sends a frame to the peer. Requires: canSend(peer). Never blocks.
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
   /// Sends the frames to the peer that have waited because of OutgoingFrame::mayWait.
-  virtual void flush(int peer) { (void)peer; }
+  virtual void flush(int peer) = 0;
   /// These two begin and end a turn of the event loop. During a turn, control frames may wait, so that they leave
   /// together.
-  virtual void beginTurn() {}
-  virtual void endTurn() {}
+  virtual void beginTurn() = 0;
+  virtual void endTurn() = 0;
   /// Makes the transport stop reading `payload` for frames to the peer with this token. Such frames in flight continue
   /// with a copy of the payload or without it. The content of other frames does not change, even if they have the same
   /// bytes.

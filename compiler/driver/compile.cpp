@@ -25,12 +25,9 @@ Status prepareDumpDir(const std::string& dumpDir) {
 StatusOr<runtime::Program> compileEntry(const std::string& name, const std::string& json, const CompileOptions& options,
                                         ClusterTable& clusters, runtime::CompileStats& stats) {
   AG_ASSIGN_OR_RETURN(Graph graph, importGraphSpec(json, options.device));
-  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), options, name + "-"));
-  if (name == "backward") {
-    const GradientStageOptions& stages = options.gradientStages;
-    AG_ASSIGN_OR_RETURN(planned.stages,
-                        passes::planGradientStages(planned.graph, stages.bytes, stages.inputsInMemoryOf));
-  }
+  CompileOptions own = options;
+  if (name != "backward") own.gradientStages = {};
+  AG_ASSIGN_OR_RETURN(passes::PlannedGraph planned, passes::runPipeline(std::move(graph), own, name + "-"));
   OperatorCounts counts = countOperators(planned.graph);
   stats.numCompiledOperators += counts.numCompiled;
   stats.numExternalOperators += counts.numExternal;

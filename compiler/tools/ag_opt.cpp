@@ -112,10 +112,7 @@ StatusOr<std::string> runTool(int argc, char** argv) {
   std::string result = toString(planned.graph);
   if (!options.printsPlan) return result;
   result += toString(planned.memory, planned.graph) + toString(planned.releases, planned.graph);
-  if (options.compile.gradientStages.bytes == 0) return result;
-  AG_ASSIGN_OR_RETURN(planned.stages,
-                      passes::planGradientStages(planned.graph, options.compile.gradientStages.bytes, {}));
-  result += toString(planned.stages, planned.graph);
+  if (options.compile.gradientStages.bytes > 0) result += toString(planned.stages, planned.graph);
   return result;
 }
 

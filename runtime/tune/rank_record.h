@@ -2,8 +2,8 @@
 // RankRecord: the events of one rank between two syncs of its group, as the rank sends them to the others.
 //
 // Events join: an arm has its latest state and the seconds of all its events, several steps count as one, and other
-// events join into one of their kind. A plain value. Its text is JSON, which only this file writes and reads. Ranks of
-// one group run the same agspeed.
+// events join into one of their kind. A plain value. Its text is JSON, which only this file writes and reads, and which
+// rank_record_format.md describes. Ranks of one group run the same agspeed.
 #pragma once
 
 #include <cstdint>

@@ -17,11 +17,14 @@ inline TensorType contiguous(DType dtype, std::vector<SymExpr> sizes) {
 }
 
 /// A KernelLibrary of plain functions.
-class FunctionLibrary final : public KernelLibrary {
+class FunctionLibrary final : public HostKernelLibrary {
  public:
   explicit FunctionLibrary(std::vector<KernelFunction> functions) : functions_(std::move(functions)) {}
   size_t numKernels() const override { return functions_.size(); }
   KernelFunction kernel(size_t index) const override { return functions_[index]; }
+  void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const override {
+    kernel(index)(pointers, integers, begin, end);
+  }
 
  private:
   std::vector<KernelFunction> functions_;

@@ -21,6 +21,8 @@ class RailDecorator : public Rail {
   bool canSend(int peer) const override { return inner_->canSend(peer); }
   void send(int peer, const OutgoingFrame& frame) override { inner_->send(peer, frame); }
   void flush(int peer) override { inner_->flush(peer); }
+  void beginTurn() override { inner_->beginTurn(); }
+  void endTurn() override { inner_->endTurn(); }
   void cancelSend(int peer, uint64_t token, ByteView payload) override { inner_->cancelSend(peer, token, payload); }
   void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
   bool isFlushed() const override { return inner_->isFlushed(); }

@@ -51,6 +51,9 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   void connect(int peer) override;
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
+  void flush(int) override {}
+  void beginTurn() override {}
+  void endTurn() override {}
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;

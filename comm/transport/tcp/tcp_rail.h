@@ -32,6 +32,8 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   bool canSend(int peer) const override;
   void send(int peer, const OutgoingFrame& frame) override;
   void flush(int peer) override;
+  void beginTurn() override {}
+  void endTurn() override {}
   void cancelSend(int peer, uint64_t token, ByteView payload) override;
   void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;

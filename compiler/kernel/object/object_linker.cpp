@@ -74,7 +74,7 @@ const LibraryFunction kLibraryFunctions[] = {
 #undef AG_UNARY
 #undef AG_BINARY
 
-class LinkedKernels : public runtime::KernelLibrary {
+class LinkedKernels : public runtime::HostKernelLibrary {
  public:
   LinkedKernels(std::unique_ptr<llvm::orc::LLJIT> jit, std::vector<runtime::KernelFunction> functions)
       : jit_(std::move(jit)), functions_(std::move(functions)) {}
@@ -83,6 +83,9 @@ class LinkedKernels : public runtime::KernelLibrary {
   runtime::KernelFunction kernel(size_t index) const override {
     AG_CHECK(index < functions_.size(), "kernel {} of {}", index, functions_.size());
     return functions_[index];
+  }
+  void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const override {
+    kernel(index)(pointers, integers, begin, end);
   }
 
  private:

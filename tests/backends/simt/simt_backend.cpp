@@ -16,7 +16,7 @@ struct Kernel {
   std::unique_ptr<Module> module;
 };
 
-class Library : public runtime::KernelLibrary {
+class Library : public runtime::HostKernelLibrary {
  public:
   explicit Library(std::vector<Kernel> kernels) : kernels_(std::move(kernels)) {}
   size_t numKernels() const override { return kernels_.size(); }

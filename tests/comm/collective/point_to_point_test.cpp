@@ -9,18 +9,17 @@
 #include <set>
 
 #include "comm/messaging/loopback_messenger.h"
+#include "tests/comm/messaging/fake_messenger.h"
 
 namespace agspeed::comm {
 namespace {
 
 /// Keeps transfers until the test ends them. Offers the messages that the test sets.
-class ManualMessenger final : public Messenger {
+class ManualMessenger final : public FakeMessenger {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 3; }
+  ManualMessenger() : FakeMessenger(3) {}
   void send(Transfer& transfer) override { started.push_back(&transfer); }
   void receive(Transfer& transfer) override { started.push_back(&transfer); }
-  void dropCommunicator(uint32_t) override {}
   void cancel(Transfer& transfer, const Status& reason) override {
     ++numCancelled;
     transfer.finished(reason);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/engine/operation.h"
+#include "tests/comm/messaging/fake_messenger.h"
 
 namespace agspeed::comm {
 namespace {
@@ -22,20 +23,14 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// Has unsent data until another thread than its creator drives it while `mayFlush` is set.
-class Unflushed final : public Messenger {
+class Unflushed final : public FakeMessenger {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  void send(Transfer&) override {}
-  void receive(Transfer&) override {}
-  void dropCommunicator(uint32_t) override {}
-  void cancel(Transfer&, const Status&) override {}
+  Unflushed() : FakeMessenger(1) {}
   bool progress(Clock::time_point) override {
     if (std::this_thread::get_id() != user_ && mayFlush) isFlushed_ = true;
     return false;
   }
   bool hasUnsent() const override { return !isFlushed_; }
-  void wake() override {}
 
   std::atomic<bool> mayFlush = true;
 

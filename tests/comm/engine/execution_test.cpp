@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "comm/schedule/catalog.h"
+#include "tests/comm/messaging/fake_messenger.h"
 
 namespace {
 thread_local size_t numAllocations = 0;
@@ -29,15 +30,11 @@ namespace agspeed::comm {
 namespace {
 
 /// Rank 0 of many ranks. Every transfer ends when it starts.
-class InstantMessenger final : public Messenger {
+class InstantMessenger final : public FakeMessenger {
  public:
-  explicit InstantMessenger(int size) : size_(size) {}
-  int rank() const override { return 0; }
-  int size() const override { return size_; }
+  using FakeMessenger::FakeMessenger;
   void send(Transfer& transfer) override { end(transfer); }
   void receive(Transfer& transfer) override { end(transfer); }
-  void dropCommunicator(uint32_t) override {}
-  void cancel(Transfer&, const Status&) override {}
   bool progress(Clock::time_point until) override {
     std::unique_lock lock(mutex_);
     wakeUp_.wait_until(lock, std::min(until, Clock::now() + std::chrono::milliseconds(1)), [&] { return isAwake_; });
@@ -58,7 +55,6 @@ class InstantMessenger final : public Messenger {
     transfer.finished({});
   }
 
-  const int size_;
   std::mutex mutex_;
   std::condition_variable wakeUp_;
   bool isAwake_ = false;
@@ -100,23 +96,18 @@ TEST(Execution, RunningAgainAllocatesNothing) {
 }
 
 TEST(Execution, EverySegmentUsesNamesOfItsOwn) {
-  struct Recording final : Messenger {
+  struct Recording final : FakeMessenger {
+    using FakeMessenger::FakeMessenger;
     std::vector<std::pair<int, MessageId>> names;
-    int rank() const override { return 0; }
-    int size() const override { return 3; }
     void send(Transfer& transfer) override {
       names.emplace_back(transfer.peer, transfer.id);
       transfer.finished({});
     }
-    void receive(Transfer& transfer) override { transfer.finished({}); }
-    void cancel(Transfer&, const Status&) override {}
-    void dropCommunicator(uint32_t) override {}
     bool progress(Clock::time_point) override {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       return false;
     }
-    void wake() override {}
-  } messenger;
+  } messenger(3);
   Engine engine(messenger);
   CountEnds ends;
   const auto* direct = findAlgorithm(Collective::kAllReduce, "direct");

@@ -24,6 +24,9 @@ struct FakeFrames : Interface {
     --room;
     sent.push_back(frame);
   }
+  void flush(int) override {}
+  void beginTurn() override {}
+  void endTurn() override {}
   void cancelSend(int, uint64_t, ByteView payload) override { cancelledPayloads.push_back(payload); }
   void cancelReceive(int, ByteView target) override { cancelledTargets.push_back(target); }
   bool isFlushed() const override { return true; }
@@ -48,6 +51,7 @@ struct FakeRail final : FakeFrames<Rail> {
   void disconnect(int peer) override { unwanted.push_back(peer); }
   void linkChanged(bool) override {}
   void peerLinkChanged(int, uint64_t rail, bool isUp) override { peerLinks.emplace_back(rail, isUp); }
+  bool isReading(int peer) const override { return !canSend(peer); }
   double deliverySeconds(int, size_t numBytes) const override {
     size_t bytes = numBytes;
     for (const OutgoingFrame& frame : sent) bytes += frame.payload.size();

@@ -113,8 +113,23 @@ TEST_F(CompileDumps, ShowTheGraphAndTheKernelAfterEachPass) {
   ASSERT_TRUE(compile({{"forward", kSpec}}, options_).hasValue());
   EXPECT_THAT(files(), UnorderedElementsAre("forward-0-import.ag", "forward-1-dce.ag", "forward-2-cse.ag",
                                             "forward-3-fuse-pointwise.ag", "forward-4-plan-memory.ag",
-                                            "forward-timings.txt", "*.0-emit.mlir", "*.1-expand-math.mlir",
-                                            "*.2-math-to-libm.mlir", "*.3-lower-to-llvm.mlir", "*.timings.txt"));
+                                            "forward-5-plan-releases.ag", "forward-timings.txt", "*.0-emit.mlir",
+                                            "*.1-expand-math.mlir", "*.2-math-to-libm.mlir", "*.3-lower-to-llvm.mlir",
+                                            "*.timings.txt"));
+}
+
+TEST_F(CompileDumps, ShowTheGradientStagesOfTheBackwardAlone) {
+  options_.gradientStages.bytes = 1;
+  ASSERT_TRUE(compile({{"backward", kSpec}, {"forward", kSpec}}, options_).hasValue());
+  EXPECT_THAT(files(), Contains("backward-6-gradient-stages.ag"));
+  EXPECT_THAT(files(), Not(Contains("forward-6-gradient-stages.ag")));
+}
+
+TEST_F(CompileDumps, LackGradientStagesThatAreDisabled) {
+  options_.gradientStages.bytes = 1;
+  options_.disabledPasses = {"gradient-stages"};
+  ASSERT_TRUE(compile({{"backward", kSpec}}, options_).hasValue());
+  EXPECT_THAT(files(), Not(Contains(HasSubstr("gradient-stages"))));
 }
 
 TEST_F(CompileDumps, LackThePassesThatAreDisabled) {

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <initializer_list>
+#include <string>
 
 namespace agspeed::runtime::tune {
 namespace {
@@ -46,6 +48,22 @@ TEST(RankRecord, ATextHoldsAllEvents) {
             R"("searches":3,"skipped":7,"skipped_seconds":0.7,"start_up":0.5,"step":{"arm":"eager","disturbed":true,)"
             R"("peak":5,"seconds":0.01,"shape":"8x8"}})");
   EXPECT_EQ(RankRecord::parse(text)->toText(), text);
+}
+
+/// Returns the text of the example of rank_record_format.md.
+std::string example() {
+  std::ifstream file(AG_RANK_RECORD_FORMAT_MD);
+  std::string line, text;
+  while (std::getline(file, line) && line != "```") continue;
+  while (std::getline(file, line) && line != "```") text += line.substr(line.starts_with(' ') ? 1 : 0);
+  return text;
+}
+
+TEST(RankRecord, TheExampleOfThePageIsWrittenAndReadAsDescribed) {
+  const RankRecord record =
+      recordOf({ArmChanged{"native", ArmState::kCompiled, "", 3, 0}, StepFinished{"eager", 0.01, "8x128", 0, false}});
+  EXPECT_EQ(record.toText(), example());
+  EXPECT_EQ(RankRecord::parse(example())->toText(), example());
 }
 
 TEST(RankRecord, LaterEventsJoinEarlierOnes) {
