@@ -58,8 +58,8 @@ def eager_call(module: nn.Module) -> Callable[..., Any]:
 
 
 def entry(module: nn.Module) -> Any:
-    """The content of a module's slot; None if it is empty, or if modules have no such slot."""
-    return getattr(module, "_compiled_call_impl", None)
+    """The content of a module's own slot; None if it is empty, or if modules have no such slot."""
+    return vars(module).get(SLOT)
 
 
 def set_entry(module: nn.Module, call: Callable[..., Any]) -> None:
@@ -70,6 +70,20 @@ def set_entry(module: nn.Module, call: Callable[..., Any]) -> None:
 def drop_entry(module: nn.Module) -> None:
     """Makes calls of a module go to its own code, as if its slot had never been filled."""
     vars(module).pop("_compiled_call_impl", None)
+
+
+def set_entry_of_all(call: Callable[..., Any]) -> None:
+    """Makes calls of every module whose own slot is empty go to ``call(module, ...)``. call: a Python function."""
+    from torch import nn
+
+    nn.Module._compiled_call_impl = call
+
+
+def drop_entry_of_all() -> None:
+    """Makes calls of every module whose own slot is empty go to its own code."""
+    from torch import nn
+
+    nn.Module._compiled_call_impl = None
 
 
 def unsaved_buffers(module: nn.Module) -> Collection[str]:
