@@ -15,7 +15,7 @@ import torch
 
 from agspeed import native
 from tests.python.distributed import programs
-from tests.python.distributed.installed import installed
+from tests.python.support.installed import installed
 from tests.python.distributed.ranks import Ranks
 from tests.python.support.equality import assert_same
 
