@@ -55,10 +55,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.check_build:
         _print_build()
         return 0
+    alone = flags.command_alone(arguments)
     if arguments.optimize:
         _require_entry_point()
-        if (alone := flags.command_alone(arguments)) is not None:
-            _replace_this_process(*alone)
+    if alone is not None:
+        _replace_this_process(*alone)
     request = flags.request_of(arguments)
     if arguments.as_horovod:
         request = replace(request, command=_as_horovod(request.command))

@@ -6,7 +6,7 @@ holds all parameters of an optimizer. It is found at the beginning of that call,
 session. So the script trains as if it had passed the model to `optimize`. After three steps of an optimizer without
 such a module, one warning says why its model is left alone.
 
-A search lasts from the first optimizer until the model of each optimizer is found or given up. It fills the slot of all
+A search lasts from the first optimizer until the model of each optimizer is found or given up. It reads the slot of all
 modules (`torch_compat/modules.py`). After it, nothing is left behind, until the script makes another optimizer.
 
 Threads: any thread may make optimizers and call modules. A forked process does not search for optimizers that its
@@ -15,6 +15,7 @@ parent has made.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
@@ -29,10 +30,10 @@ from agspeed import config
 from agspeed.frontend import api
 from agspeed.frontend.live_sessions import live_sessions
 from agspeed.frontend.steps import removed
-from agspeed.frontend.target import ModuleTarget
+from agspeed.frontend.target import ModuleTarget, UserCall
 from agspeed.log import logger, warn_once
 from agspeed.reporting.progress import Progress
-from agspeed.torch_compat import modules
+from agspeed.torch_compat import dynamo, modules
 from agspeed.torch_compat.autograd import current_backward
 from agspeed.torch_compat.modes import is_watched
 
@@ -70,7 +71,7 @@ class ModelSearch:
         """Begins to search for the model of an optimizer."""
         self._sought[optimizer] = _Sought()
         self._num_calls = 0
-        modules.set_entry_of_all(_entry)
+        modules.set_reader_of_all(_entry_of)
         if not self._hooks:
             self._hooks = [register_optimizer_step_post_hook(torch.compiler.disable(self._stepped))]
 
@@ -118,14 +119,18 @@ class ModelSearch:
 
     def _end_if_idle(self) -> None:
         if not self._sought:
-            modules.drop_entry_of_all()
+            modules.drop_reader_of_all()
             self._hooks = removed(self._hooks)
 
 
-def _entry(module: nn.Module, /, *args: Any, **kwargs: Any) -> object:
-    """Replaces the call of every module during a search."""
+def _entry_of(module: nn.Module) -> UserCall | None:
+    """Returns what calls of any module go to during a search."""
     if torch.compiler.is_compiling() or _place.is_inside or modules.is_traced() or _runs_another_method(module):
-        return modules.eager_call(module)(*args, **kwargs)
+        return modules.entry(module)
+    return functools.partial(_call_outermost, module)
+
+
+def _call_outermost(module: nn.Module, /, *args: Any, **kwargs: Any) -> object:
     SEARCH.called(module)
     _place.is_inside = True
     try:
@@ -162,8 +167,8 @@ def _is_decided(module: nn.Module) -> bool:
 def _tell_why(optimizer: torch.optim.Optimizer, parts: list[str]) -> None:
     """Warns once that the model of an optimizer was not found. parts: modules that hold some of its parameters."""
     name = type(optimizer).__name__
-    if not parts and live_sessions():
-        logger.info("AGSPEED_AUTO: %s trains other tensors than the parameters of a model", name)
+    if not parts and (live_sessions() or dynamo.has_converted()):
+        logger.info("AGSPEED_AUTO: no model of %s is called as a module", name)
         return
     if not parts:
         reason = f"no module that the script calls with gradients holds the parameters of {name}"

@@ -86,7 +86,7 @@ _REFUSED_WITH_VALUE = (
     "slots-per-host",
 )
 _REFUSED_SWITCHES = ("jsrun", "mpi")
-_FLAGS_OF_JOBS = ("num-proc", "hosts", "hostfile", "min-np", "max-np", "output-filename", "has-time", "as-horovod")
+_FLAGS_OF_JOBS = ("num-proc", "hosts", "hostfile", "min-np", "max-np", "output-filename", "as-horovod")
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -208,10 +208,15 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 
 def command_alone(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]] | None:
-    """Returns a command and its variables if --optimize is given, but no flag of a job; else None."""
-    command = _command(arguments.command)
-    is_job = any(_given(arguments, name) for name in _FLAGS_OF_JOBS)
-    return None if is_job or not arguments.optimize or not command else (command, _variables(arguments))
+    """Returns a command and its variables if --optimize is given, but no flag of a job; else None.
+
+    Raises: UserError if there is no command.
+    """
+    if not arguments.optimize or any(_given(arguments, name) for name in _FLAGS_OF_JOBS):
+        return None
+    if not (command := _command(arguments.command)):
+        raise UserError("name the command to run: agspeed run --optimize python train.py")
+    return command, _variables(arguments)
 
 
 def _hosts(arguments: argparse.Namespace) -> tuple[hosts.Host, ...]:

@@ -72,15 +72,19 @@ def drop_entry(module: nn.Module) -> None:
     vars(module).pop("_compiled_call_impl", None)
 
 
-def set_entry_of_all(call: Callable[..., Any]) -> None:
-    """Makes calls of every module whose own slot is empty go to ``call(module, ...)``. call: a Python function."""
+def set_reader_of_all(read: Callable[[nn.Module], Callable[..., Any] | None]) -> None:
+    """Makes every call of a module go to ``read(module)``, or to the module's own code if that is None. `entry` and the
+    functions that fill or empty a module's own slot work as before."""
     from torch import nn
 
-    nn.Module._compiled_call_impl = call
+    def fill(module: nn.Module, call: Callable[..., Any]) -> None:
+        vars(module)[SLOT] = call
+
+    nn.Module._compiled_call_impl = property(read, fill, drop_entry)  # type: ignore[assignment]
 
 
-def drop_entry_of_all() -> None:
-    """Makes calls of every module whose own slot is empty go to its own code."""
+def drop_reader_of_all() -> None:
+    """Makes every module's own slot count again."""
     from torch import nn
 
     nn.Module._compiled_call_impl = None

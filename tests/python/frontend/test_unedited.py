@@ -82,16 +82,30 @@ def plain() -> list[nn.Module]:
 # --- scripts of many kinds --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trainer", trainers.TRAINERS)
-def test_a_trainer_reaches_eagers_weights(
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        pytest.param(each, marks=pytest.mark.slow if each.__name__.startswith("transformers") else ())
+        for each in trainers.TRAINERS
+    ],
+)
+def test_a_trainer_reaches_the_weights_of_an_explicit_call(
     trainer: Callable[[int], list[nn.Module]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With a candidate that may round otherwise than eager. So it must run from the same call on."""
     if trainer.__name__.startswith("lightning"):
         pytest.importorskip("lightning")
+    explicit = train(lambda: trainer(6))
+    expected = {session.target.name: session.plan for session in live_sessions()}
+    for session in live_sessions():
+        session.close()
     monkeypatch.setattr(trainers, "optimized", lambda model: model)
-    found = {"transformers": ["BertForSequenceClassification"], "checkpointed": ["Checkpointed"]}
-    names = found.get(trainer.__name__.partition("_")[0], ["Sequential"] * (1 + (trainer is trainers.adversarial)))
-    check_found(lambda: trainer(6), request, *names)
+    request.getfixturevalue("switched_on")
+    monkeypatch.setenv("AGSPEED_BACKENDS", "native,aot")
+    found = train(lambda: trainer(6))
+    assert {session.target.name: session.plan for session in live_sessions()} == expected
+    assert "eager" not in expected.values()
+    assert all(itertools.starmap(torch.equal, zip(explicit, found, strict=True))), f"seed {_SEED}"
 
 
 def test_a_model_of_timm_is_found(request: pytest.FixtureRequest) -> None:
@@ -254,20 +268,23 @@ def test_a_model_is_found_with(script: Script, request: pytest.FixtureRequest) -
     check_found(script, request, "Net" if script is a_keyword_called_module else "Sequential")
 
 
-def test_weights_equal_those_of_an_explicit_call(
+@pytest.mark.parametrize(
+    "trainer", [trainers.accelerate_accumulation, trainers.lightning_clipping, trainers.adversarial]
+)
+def test_a_trainer_reaches_eagers_weights(
+    trainer: Callable[[int], list[nn.Module]], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainers, "optimized", lambda model: model)
+    names = ["Sequential"] * (2 if trainer is trainers.adversarial else 1)
+    check_found(lambda: trainer(6), request, *names)
+
+
+@pytest.mark.slow
+def test_the_trainer_of_transformers_reaches_eagers_weights(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a candidate whose results may differ from eager's, so it must run from the same step on."""
-    monkeypatch.setattr(trainers, "optimized", lambda model: agspeed.optimize(model))
-    request.getfixturevalue("switched_on")
-    monkeypatch.setenv("AGSPEED_BACKENDS", "native")
-    explicit = train(lambda: trainers.mixed_precision(6))
-    for session in live_sessions():
-        session.close()
     monkeypatch.setattr(trainers, "optimized", lambda model: model)
-    found = train(lambda: trainers.mixed_precision(6))
-    assert [session.plan for session in live_sessions()] == ["native"]
-    assert all(itertools.starmap(torch.equal, zip(explicit, found, strict=True))), f"seed {_SEED}"
+    check_found(lambda: trainers.transformers_trainer(6), request, "BertForSequenceClassification")
 
 
 # --- scripts whose model is not sure ----------------------------------------------------------------------------------
@@ -298,6 +315,7 @@ def test_a_loss_with_parameters_leaves_the_model_alone_with_a_message(caplog: py
 
 @pytest.mark.usefixtures("switched_on")
 def test_an_optimizer_of_other_tensors_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    torch._dynamo.utils.counters.clear()
     model, image = nn.Linear(16, 4), torch.zeros(8, 16, requires_grad=True)
     optimizer = torch.optim.Adam([image])
     for _ in range(5):
@@ -385,7 +403,24 @@ def test_the_model_of_an_optimized_step_function_is_left_to_it() -> None:
 
     for _ in range(5):
         step(*trainers.batch())
-    assert [session.target.name for session in live_sessions()] == ["step"]
+    (session,) = live_sessions()
+    assert session.target.name.endswith("step")
+
+
+@pytest.mark.usefixtures("switched_on")
+def test_the_model_of_a_compiled_function_is_left_to_it(caplog: pytest.LogCaptureFixture) -> None:
+    model = trainers.classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @torch.compile(backend="eager")
+    def loss_of(inputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(model(inputs), labels)
+
+    for _ in range(5):
+        loss_of(*trainers.batch()).backward()
+        optimizer.step()
+    assert live_sessions() == []
+    assert caplog.messages == []
 
 
 # --- what is left behind ----------------------------------------------------------------------------------------------
