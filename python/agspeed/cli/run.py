@@ -76,11 +76,14 @@ def _require_entry_point() -> None:
     """Raises: UserError if torch would not load agspeed in the command."""
     if not importlib.metadata.entry_points(group="torch.backends", name="agspeed"):
         raise UserError(
-            "--optimize needs agspeed's wheel, because torch finds agspeed by an entry point of the wheel: install it, or "
-            "leave --optimize out, write `import agspeed` into the script and set AGSPEED_AUTO=1."
+            "--optimize needs agspeed's wheel, because torch finds agspeed by an entry point of the wheel: install it, "
+            "or leave --optimize out, write `import agspeed` into the script and set AGSPEED_AUTO=1."
         )
     if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
-        raise UserError("--optimize does nothing, because TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading agspeed: unset this variable.")
+        raise UserError(
+            "--optimize does nothing, because TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading agspeed: unset "
+            "this variable."
+        )
 
 
 def _replace_this_process(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:

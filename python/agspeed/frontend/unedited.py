@@ -176,7 +176,9 @@ def _tell_why(optimizer: torch.optim.Optimizer, parts: list[str]) -> None:
         reason = f"{name} also trains parameters that are not in {parts[0]}, the module that the script calls"
     else:
         more = f" and {len(parts) - _MOST_NAMES} others" if len(parts) > _MOST_NAMES else ""
-        reason = f"{name} trains several modules that the script calls one by one: {', '.join(parts[:_MOST_NAMES])}{more}"
+        reason = (
+            f"{name} trains several modules that the script calls one by one: {', '.join(parts[:_MOST_NAMES])}{more}"
+        )
     warn_once(
         ("auto", "unsure"),
         f"AGSPEED_AUTO: not sure which module is the model, so it is left as it is: {reason}. To make it faster, pass "
