@@ -2,9 +2,10 @@
 """Registers agspeed's backend with torch.distributed while torch is imported.
 
 It also applies the settings `stands_in_for` (AGSPEED_AS), `ddp` (AGSPEED_DDP) and `auto` (AGSPEED_AUTO) to scripts that
-do not use agspeed themselves. torch calls `register` through the wheel's entry point "torch.backends". In a checkout, or with
-TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` calls it: at once if torch.distributed is loaded, else as soon as it
-is loaded. This keeps importing agspeed cheap. Nothing here raises: after an error, a script runs without the settings.
+do not use agspeed themselves. torch calls `register` through the wheel's entry point "torch.backends". In a checkout,
+or with TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` calls it: at once if torch.distributed is loaded, else as soon
+as it is loaded. This keeps importing agspeed cheap. Nothing here raises: after an error, a script runs without the
+settings.
 """
 
 from __future__ import annotations
