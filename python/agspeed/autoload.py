@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers agspeed's backend with torch.distributed while torch is imported.
 
-It also applies the settings `stands_in_for` (AGSPEED_AS) and `ddp` (AGSPEED_DDP) to scripts that do not use agspeed
-themselves. torch calls `register` through the wheel's entry point "torch.backends". In a checkout, or with
-TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` calls it: at once if torch.distributed is loaded, else as soon as it
-is loaded. This keeps importing agspeed cheap. Nothing here raises: after an error, a script runs without the settings.
+It also applies the settings `stands_in_for` (AGSPEED_AS), `ddp` (AGSPEED_DDP) and `auto` (AGSPEED_AUTO) to scripts that
+do not use agspeed themselves. torch calls `register` through the wheel's entry point "torch.backends". In a checkout,
+or with TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` calls it: at once if torch.distributed is loaded, else as soon
+as it is loaded. This keeps importing agspeed cheap. Nothing here raises: after an error, a script runs without the
+settings.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from agspeed.when_loaded import when_loaded
 
 __all__ = ["register", "register_once_loaded"]
 
+_VARIABLES = {"AGSPEED_AS", "AGSPEED_AUTO", "AGSPEED_DDP"}
+
 
 def register() -> None:
     """Registers the backend and applies the settings. Repeated calls change nothing."""
     register_backend()
-    if {"AGSPEED_AS", "AGSPEED_DDP"} & os.environ.keys() or _may_have_settings_file():
+    if _VARIABLES & os.environ.keys() or _may_have_settings_file():
         _do_as_settings_say()
 
 
@@ -53,8 +56,10 @@ def _do_as_settings_say() -> None:
             stand_in.install()
         if settings.ddp is not None:
             when_loaded("torch.nn.parallel.distributed", _tune_every_wrapper)
+        if settings.auto and not settings.disable and settings.mode != "off":
+            when_loaded("torch.optim.optimizer", _search_for_every_model)
     except Exception as error:
-        warn_once(("autoload",), f"scripts run as if AGSPEED_AS and AGSPEED_DDP were not set: {error}")
+        warn_once(("autoload",), f"scripts run as if {', '.join(sorted(_VARIABLES))} were not set: {error}")
         logger.debug("nothing was installed", exc_info=True)
 
 
@@ -85,3 +90,31 @@ def _tune_layout(wrapper: Any) -> None:
             optimize(wrapper, backends=["eager"])
     except Exception as error:
         warn_once(("autoload", "ddp"), f"the buckets of a DistributedDataParallel are not tuned: {error}")
+
+
+def _search_for_every_model() -> None:
+    """Makes every optimizer constructed from now on start the search for its model."""
+    from torch.optim import Optimizer
+
+    init = Optimizer.__init__
+    if hasattr(init, "starts_search"):
+        return
+
+    @functools.wraps(init)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        _search_for_model(self)
+
+    make.starts_search = True  # type: ignore[attr-defined]
+    Optimizer.__init__ = make  # type: ignore[method-assign]
+
+
+def _search_for_model(optimizer: Any) -> None:
+    from agspeed.log import warn_once
+
+    try:
+        from agspeed.frontend.unedited import SEARCH
+
+        SEARCH.add(optimizer)
+    except Exception as error:
+        warn_once(("autoload", "auto"), f"models are trained as if AGSPEED_AUTO were not set: {error}")

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
+import os
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
+from agspeed.errors import UserError
 from agspeed.launch import arguments as flags
 from agspeed.launch import job
 from agspeed.native_files import extensions
@@ -23,6 +27,7 @@ examples:
   agspeed run -H node0:2,node1:2 python train.py two ranks on each of two hosts, by ssh
   agspeed run --hostfile hosts.txt -np 8 python train.py
   agspeed run -np 4 --min-np 2 python train.py   elastic: a script that says @agspeed.elastic.run goes on with 2 ranks
+  agspeed run --optimize python train.py         no job: one process, whose model is optimized without an edit
 
 Ranks on other hosts need the same agspeed there, and a login by ssh without questions. They get this command's
 variables, and its folder if they have it. ssh checks the keys of hosts; your ssh settings apply.
@@ -50,6 +55,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.check_build:
         _print_build()
         return 0
+    alone = flags.command_alone(arguments)
+    if arguments.optimize:
+        _require_entry_point()
+    if alone is not None:
+        _replace_this_process(*alone)
     request = flags.request_of(arguments)
     if arguments.as_horovod:
         request = replace(request, command=_as_horovod(request.command))
@@ -60,6 +70,32 @@ def _run(arguments: argparse.Namespace) -> int:
         where = f" on {', '.join(host.name for host in request.hosts)}" if request.hosts else ""
         print(f"agspeed: {request.num_ranks} ranks run {' '.join(request.command)}{where}", file=sys.stderr)
     return job.run(request)
+
+
+def _require_entry_point() -> None:
+    """Raises: UserError if torch would not load agspeed in the command."""
+    if not importlib.metadata.entry_points(group="torch.backends", name="agspeed"):
+        raise UserError(
+            "--optimize needs agspeed's wheel, because torch finds agspeed by an entry point of the wheel: install it, "
+            "or leave --optimize out, write `import agspeed` into the script and set AGSPEED_AUTO=1."
+        )
+    if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") != "1":
+        raise UserError(
+            "--optimize does nothing, because TORCH_DEVICE_BACKEND_AUTOLOAD keeps torch from loading agspeed: unset "
+            "this variable."
+        )
+
+
+def _replace_this_process(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+    """Runs the command in place of this process, so that the terminal, signals and the status are the command's.
+
+    Raises: UserError if the command cannot be started.
+    """
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, {**os.environ, **variables})
+    except OSError as error:
+        raise UserError(f"cannot start {command[0]}: {error.strerror}; check its name and path.") from None
 
 
 def _as_horovod(command: Any) -> list[str]:

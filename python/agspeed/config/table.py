@@ -207,6 +207,18 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         choices=("tune",),
     ),
     Setting(
+        name="auto",
+        kind="flag",
+        default=False,
+        reader="python",
+        env="AGSPEED_AUTO",
+        doc=(
+            "Optimize the model of a script that does not call agspeed, as `agspeed.optimize(model)` would. The "
+            "model is the outermost module that the script calls with gradients, if it holds all parameters of an "
+            "optimizer. The setting is read when torch is imported."
+        ),
+    ),
+    Setting(
         name="comm_mode",
         kind="choice",
         default=None,
@@ -343,6 +355,7 @@ class Values:
     debug: str
     stands_in_for: str | None
     ddp: str | None
+    auto: bool
     comm_mode: str | None
     job_key: Secret | None
     job_key_file: Path | None

@@ -111,7 +111,7 @@ def optimize(
         return lambda decorated: optimize(decorated, optimizer, **keywords)
     settings = config.resolve(keywords)
     mistakes.check_target(model)
-    mistakes.check_optimizer(optimizer, _unwrapped(model))
+    mistakes.check_optimizer(optimizer, unwrapped(model))
     mistakes.check_settings(settings)
     if settings.debug != "warn":  # keep the application's own level unless a setting changes it
         set_level(settings.debug)
@@ -123,11 +123,11 @@ def optimize(
     )
     if optimizer is None:
         return optimized
-    if session_of(_unwrapped(optimized)) is None and startup.why_not_loaded() is not None:
+    if session_of(unwrapped(optimized)) is None and startup.why_not_loaded() is not None:
         return optimized, optimizer  # the model's session would load the code that tunes optimizers
     if mistakes.switched_off(settings) is None and optimizer_session(optimizer) is None:
         tuned = OptimizerSession(optimizer, settings)
-        if (session := session_of(_unwrapped(optimized))) is not None:
+        if (session := session_of(unwrapped(optimized))) is not None:
             session.optimizer = tuned
     return optimized, optimizer
 
@@ -141,10 +141,10 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
     """
     if optimizer is not None and (tuned := optimizer_session(optimizer)) is not None:
         tuned.close()
-    session = session_of(_unwrapped(model))
+    session = session_of(unwrapped(model))
     if session is not None:
         session.close()
-        _stays_eager(_unwrapped(model), "agspeed.restore has undone optimize")
+        _stays_eager(unwrapped(model), "agspeed.restore has undone optimize")
         if isinstance(session.target, FunctionTarget):
             return session.target.eager  # type: ignore[return-value]
     return model
@@ -154,7 +154,7 @@ def status(model: object) -> Status:
     """Returns whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
     session = _session_of(model)
     if session is None:
-        return Status("eager", _reason_of(_unwrapped(model)) or "not optimized")
+        return Status("eager", _reason_of(unwrapped(model)) or "not optimized")
     return Status(session.state, session.current_reason)
 
 
@@ -175,7 +175,7 @@ def report(model: object) -> Report:
     """
     from agspeed.frontend.session_report import make_idle_report, make_report
 
-    inner = _unwrapped(model)
+    inner = unwrapped(model)
     session = _session_of(model)
     if session is not None:
         return make_report(session)
@@ -186,9 +186,9 @@ def report(model: object) -> Report:
 
 def _session_of(model: object) -> Session | None:
     """Returns the session that `optimize` or torch.compile's backend opened for `model`, or None."""
-    inner = _unwrapped(model)
+    inner = unwrapped(model)
     session = session_of(inner)
-    if session is not None or not isinstance(inner, nn.Module) or not _is_torch_compiled(inner):
+    if session is not None or not isinstance(inner, nn.Module) or not is_torch_compiled(inner):
         return session
     from agspeed.frontend.dynamo_backend import session_of_torch_compiled
 
@@ -202,7 +202,7 @@ def paused() -> AbstractContextManager[None]:
 
 def _changed_keywords(model: object, settings: config.Settings, keywords: dict[str, object]) -> list[str]:
     """Returns the passed keywords whose values differ from the settings with which `model` is already optimized."""
-    session = session_of(_unwrapped(model))
+    session = session_of(unwrapped(model))
     passed = [name for name, value in keywords.items() if value is not None]
     if session is None:
         return []
@@ -210,7 +210,7 @@ def _changed_keywords(model: object, settings: config.Settings, keywords: dict[s
 
 
 def _optimize_module(module: nn.Module, settings: config.Settings, changed: list[str]) -> nn.Module:
-    inner = _unwrapped(module)
+    inner = unwrapped(module)
     if (session := session_of(inner)) is not None:
         if not changed:
             return module
@@ -219,7 +219,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
     if (reason := mistakes.switched_off(settings)) is not None:
         _stays_eager(inner, reason)
         return module
-    if _is_torch_compiled(inner):
+    if is_torch_compiled(inner):
         _stays_eager(inner, "torch.compile has compiled it already")
         warn_once(
             ("compiled", id(inner)),
@@ -298,13 +298,20 @@ def _reason_of(target: object) -> str | None:
         return None
 
 
-def _unwrapped(model: object) -> Any:
+def was_passed(model: object) -> bool:
+    """Returns whether `model` was passed to `optimize`, even if it stays eager."""
+    inner = unwrapped(model)
+    return session_of(inner) is not None or _reason_of(inner) is not None
+
+
+def unwrapped(model: object) -> Any:
     """Returns the module inside DistributedDataParallel or DataParallel; any other object as it is."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     return model.module if isinstance(model, wrappers) else model
 
 
-def _is_torch_compiled(module: nn.Module) -> bool:
+def is_torch_compiled(module: nn.Module) -> bool:
+    """Returns whether `torch.compile`, ``module.compile()`` or `optimize` replaces the calls of `module`."""
     return dynamo.is_compiled(module) or modules.entry(module) is not None
 
 

@@ -20,7 +20,7 @@ from agspeed.launch.job import Request
 from agspeed.launch.starters import Ssh
 from agspeed.membership.coordinator import Limits
 
-__all__ = ["add_to", "ignored", "request_of"]
+__all__ = ["add_to", "command_alone", "ignored", "request_of"]
 
 _MIB = 1 << 20
 _MOST_PORTS = 1 << 16
@@ -47,6 +47,7 @@ _TEXTS = {
 }
 _SWITCHES = {
     "autotune": ("HOROVOD_AUTOTUNE", "tune the fusion of operations while training"),
+    "optimize": ("AGSPEED_AUTO", "optimize the model of a script that does not call agspeed"),
     "timeline-mark-cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", "mark in the trace when operations are ordered"),
 }
 _IGNORED_WITH_VALUE = (
@@ -85,6 +86,7 @@ _REFUSED_WITH_VALUE = (
     "slots-per-host",
 )
 _REFUSED_SWITCHES = ("jsrun", "mpi")
+_FLAGS_OF_JOBS = ("num-proc", "hosts", "hostfile", "min-np", "max-np", "output-filename", "as-horovod")
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -203,6 +205,18 @@ def request_of(arguments: argparse.Namespace) -> Request:
         limits=_limits(arguments, num_ranks, sum(host.slots for host in named)),
         most_resets=arguments.reset_limit,
     )
+
+
+def command_alone(arguments: argparse.Namespace) -> tuple[list[str], dict[str, str]] | None:
+    """Returns a command and its variables if --optimize is given, but no flag of a job; else None.
+
+    Raises: UserError if there is no command.
+    """
+    if not arguments.optimize or any(_given(arguments, name) for name in _FLAGS_OF_JOBS):
+        return None
+    if not (command := _command(arguments.command)):
+        raise UserError("name the command to run: agspeed run --optimize python train.py")
+    return command, _variables(arguments)
 
 
 def _hosts(arguments: argparse.Namespace) -> tuple[hosts.Host, ...]:

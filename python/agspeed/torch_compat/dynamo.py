@@ -135,6 +135,12 @@ def is_compiled_function(function: Any) -> bool:
     return hasattr(function, "_torchdynamo_orig_callable")
 
 
+def has_converted() -> bool:
+    """Whether Dynamo has converted any frame in this process."""
+    dynamo = sys.modules.get("torch._dynamo")
+    return dynamo is not None and bool(dynamo.utils.counters["frames"])
+
+
 # --- conversion -------------------------------------------------------------------------------------------------------
 
 

@@ -58,8 +58,8 @@ def eager_call(module: nn.Module) -> Callable[..., Any]:
 
 
 def entry(module: nn.Module) -> Any:
-    """The content of a module's slot; None if it is empty, or if modules have no such slot."""
-    return getattr(module, "_compiled_call_impl", None)
+    """The content of a module's own slot; None if it is empty, or if modules have no such slot."""
+    return vars(module).get(SLOT)
 
 
 def set_entry(module: nn.Module, call: Callable[..., Any]) -> None:
@@ -70,6 +70,24 @@ def set_entry(module: nn.Module, call: Callable[..., Any]) -> None:
 def drop_entry(module: nn.Module) -> None:
     """Makes calls of a module go to its own code, as if its slot had never been filled."""
     vars(module).pop("_compiled_call_impl", None)
+
+
+def set_reader_of_all(read: Callable[[nn.Module], Callable[..., Any] | None]) -> None:
+    """Makes every call of a module go to ``read(module)``, or to the module's own code if that is None. `entry` and the
+    functions that fill or empty a module's own slot work as before."""
+    from torch import nn
+
+    def fill(module: nn.Module, call: Callable[..., Any]) -> None:
+        vars(module)[SLOT] = call
+
+    nn.Module._compiled_call_impl = property(read, fill, drop_entry)  # type: ignore[assignment]
+
+
+def drop_reader_of_all() -> None:
+    """Makes every module's own slot count again."""
+    from torch import nn
+
+    nn.Module._compiled_call_impl = None
 
 
 def unsaved_buffers(module: nn.Module) -> Collection[str]:

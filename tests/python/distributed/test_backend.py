@@ -15,9 +15,9 @@ import torch
 
 from agspeed import native
 from tests.python.distributed import programs
-from tests.python.distributed.installed import installed
 from tests.python.distributed.ranks import Ranks
 from tests.python.support.equality import assert_same
+from tests.python.support.installed import installed
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from agspeed import native
-from tests.python.distributed.installed import installed
+from tests.python.support.installed import installed
 
 pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.python.distributed.installed import installed
+from tests.python.support.installed import installed
 
 _LIMIT_S = 300
 #: The first lines of each rank. A rank ends itself after a while, because torchrun leaves its ranks when it is killed.
