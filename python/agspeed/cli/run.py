@@ -23,6 +23,8 @@ examples:
   agspeed run -H node0:2,node1:2 python train.py two ranks on each of two hosts, by ssh
   agspeed run --hostfile hosts.txt -np 8 python train.py
   agspeed run -np 4 --min-np 2 python train.py   elastic: a script that says @agspeed.elastic.run goes on with 2 ranks
+  agspeed run -np 4 --max-np 8 --host-discovery-script ./hosts.sh --slots-per-host 2 python train.py
+                                                 elastic: ranks on the hosts that ./hosts.sh prints from time to time
 
 Ranks on other hosts need the same agspeed there, and a login by ssh without questions. They get this command's
 variables, and its folder if they have it. ssh checks the keys of hosts; your ssh settings apply.

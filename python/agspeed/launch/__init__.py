@@ -10,6 +10,9 @@ placement.py    which rank runs on which host, and its variables
 job.py          runs a job: the output of its ranks, the first rank that fails, signals
 agents.py       the launcher's side of the hosts of a job with a fixed number of ranks
 members.py      the same for an elastic job, whose ranks come and go
+roster.py       the hosts of an elastic job, which come and go, too
+member_host.py  one of them
+discovery.py    the user's script that finds them
 connection.py   the launcher's connection to one host
 starters.py     how an agent is started: as a child process, or by ssh
 frames.py       the messages between launcher and agent
