@@ -15,12 +15,13 @@ from pathlib import Path
 
 from agspeed.errors import UserError
 from agspeed.launch import hosts
+from agspeed.launch.check.look import CheckRequest
 from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.job import Request
 from agspeed.launch.starters import Ssh
 from agspeed.membership.coordinator import Limits
 
-__all__ = ["add_to", "ignored", "request_of"]
+__all__ = ["add_to", "check_of", "ignored", "request_of"]
 
 _MIB = 1 << 20
 _MOST_PORTS = 1 << 16
@@ -101,6 +102,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tcp", action="store_true", help="no InfiniBand for NCCL: sets NCCL_IB_DISABLE=1")
     parser.add_argument(
         "-cb", "--check-build", action="store_true", help="print the available parts, and start nothing"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="look at the hosts, print what would keep a job from running, start nothing",
     )
     parser.add_argument(
         "--as-horovod", action="store_true", help="the command's `import horovod` finds agspeed.horovod"
@@ -222,6 +228,20 @@ def request_of(arguments: argparse.Namespace) -> Request:
     )
 
 
+def check_of(arguments: argparse.Namespace) -> CheckRequest:
+    """Returns the hosts to look at. Raises: UserError for wrong flags."""
+    script, named = _script(arguments), _hosts(arguments)
+    return CheckRequest(
+        num_ranks=arguments.num_proc or 0,
+        hosts=named if named or script is not None else hosts.local(1),
+        discovery_script=script,
+        slots_per_host=arguments.slots_per_host,
+        ssh=_ssh(arguments),
+        start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
+        interfaces=_interfaces(arguments),
+    )
+
+
 def _hosts(arguments: argparse.Namespace) -> tuple[hosts.Host, ...]:
     if arguments.hosts is not None and arguments.hostfile is not None:
         raise UserError("--hosts and --hostfile name hosts twice; use one of them.")
@@ -316,11 +336,15 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         variables["HOROVOD_STALL_CHECK_DISABLE"] = "1"
     if arguments.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
-    interfaces = arguments.network_interfaces or ",".join(arguments.network_interface)
-    if interfaces:
+    if interfaces := ",".join(_interfaces(arguments)):
         variables["AGSPEED_SOCKET_IFNAME"] = interfaces
         variables["NCCL_SOCKET_IFNAME"] = interfaces
     return variables
+
+
+def _interfaces(arguments: argparse.Namespace) -> list[str]:
+    text = arguments.network_interfaces or ",".join(arguments.network_interface)
+    return text.split(",") if text else []
 
 
 def _given(arguments: argparse.Namespace, name: str) -> bool:

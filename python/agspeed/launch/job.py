@@ -162,8 +162,8 @@ def _starter(request: Request, host: hosts.Host) -> Local | Ssh:
 
 def _job_of(request: Request, key: str | None) -> Callable[[hosts.Host], Mapping[str, Any]]:
     """Returns the agents' "job", by host."""
-    of_others, is_elastic = _environment_of_others(), request.limits is not None
-    job = {"command": list(request.command), "folder": _folder(), "key": key, "is_elastic": is_elastic}
+    of_others, kind = _environment_of_others(), "fixed" if request.limits is None else "elastic"
+    job = {"kind": kind, "command": list(request.command), "folder": _folder(), "key": key}
     return lambda host: {**job, "environment": {} if host.is_local else of_others}
 
 

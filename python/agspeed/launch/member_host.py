@@ -125,6 +125,7 @@ class MemberHost:
             return
         self._connection.note(ready)
         if self._connection.description is not None:
+            self._connection.description.check_version(self.name)
             self._ready_by = math.inf
         elif now >= self._ready_by:
             raise AgspeedError(
