@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from agspeed.devices.placement import is_sharded, module_tensors
 from agspeed.elastic import control
 from agspeed.errors import UserError
 from agspeed.transfer import objects, optimizer_state
@@ -45,6 +46,7 @@ class State:
         self.num_steps = 0
         self._names = list(values)
         self._callbacks: list[Callable[[int, int], None]] = []
+        self._is_checked = False  # whether the values were seen in a step since the last `take_over`
         vars(self).update(values)
 
     if TYPE_CHECKING:
@@ -61,8 +63,13 @@ class State:
     def advance(self) -> None:
         """Call it right after each step of the optimizer, before ranks communicate again.
 
-        Raises: ChangeInterrupt if processes are to join or leave; let it pass through to `elastic.run`.
+        Raises:
+            ChangeInterrupt: processes are to join or leave. Let it pass through to `elastic.run`.
+            UserError: a model is sharded over ranks.
         """
+        if not self._is_checked:
+            self._refuse_sharded()
+            self._is_checked = True
         self.num_steps += 1
         connection = control.of_this_process()
         if connection is not None and connection.wants_change:
@@ -75,8 +82,12 @@ class State:
     def take_over(self, source: int) -> None:
         """Gives all ranks of the default group the state of rank `source`.
 
-        Raises: UserTypeError at the source for a value that cannot be sent, and DistBackendError at the others.
+        Raises:
+            UserError: a model is sharded over ranks.
+            UserTypeError: a value cannot be sent. It comes at the source, and DistBackendError at the others.
         """
+        self._refuse_sharded()
+        self._is_checked = False
         is_source = distributed.get_rank() == source
         tensors: list[torch.Tensor] = []
         skeleton = None
@@ -97,6 +108,17 @@ class State:
         for name in self._names:
             self._put(name, found["values"][name])
         self.num_steps = found["num_steps"]
+
+    def _refuse_sharded(self) -> None:
+        """Raises: UserError if a model is sharded over ranks, because a lost process would take its part along."""
+        models = {name: getattr(self, name) for name in self._names}
+        for name, model in models.items():
+            if isinstance(model, torch.nn.Module) and any(map(is_sharded, module_tensors(model))):
+                raise UserError(
+                    f"State({name}=...): the model is sharded over ranks (DTensor), by fully_shard or tensor parallelism, "
+                    "and a process that is lost takes its part along; wrap the whole model in DistributedDataParallel, "
+                    "or train the sharded one without elastic.run, from checkpoints."
+                )
 
     def _put(self, name: str, value: Any) -> None:
         own = getattr(self, name)
