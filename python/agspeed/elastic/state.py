@@ -17,6 +17,7 @@ from torch import distributed
 
 from agspeed.devices.placement import is_sharded, module_tensors
 from agspeed.elastic import control
+from agspeed.elastic.goodput import Goodput
 from agspeed.errors import UserError
 from agspeed.transfer import objects, optimizer_state
 
@@ -37,16 +38,18 @@ class State:
 
     Attributes:
         num_steps: how often `advance` was called in the whole training.
+        goodput: counters of lost steps and of changes (`Goodput`).
     """
 
     def __init__(self, **values: Any) -> None:
         for name in values:
-            if name.startswith("_") or name == "num_steps" or hasattr(State, name):
+            if name.startswith("_") or name in ("goodput", "num_steps") or hasattr(State, name):
                 raise UserError(f"State({name}=...): the name is taken; choose another one.")
         self.num_steps = 0
+        self.goodput = Goodput()
         self._names = list(values)
         self._callbacks: list[Callable[[int, int], None]] = []
-        self._is_checked = False  # whether the values were seen in a step since the last `take_over`
+        self._has_stepped = False  # since the last `take_over`
         vars(self).update(values)
 
     if TYPE_CHECKING:
@@ -67,9 +70,10 @@ class State:
             ChangeInterrupt: processes are to join or leave. Let it pass through to `elastic.run`.
             UserError: a model is sharded over ranks.
         """
-        if not self._is_checked:
+        if not self._has_stepped:
             self._refuse_sharded()
-            self._is_checked = True
+            self._has_stepped = True
+            self.goodput.note_first_step()
         self.num_steps += 1
         connection = control.of_this_process()
         if connection is not None and connection.wants_change:
@@ -87,13 +91,14 @@ class State:
             UserTypeError: a value cannot be sent. It comes at the source, and DistBackendError at the others.
         """
         self._refuse_sharded()
-        self._is_checked = False
+        self._has_stepped = False
         is_source = distributed.get_rank() == source
         tensors: list[torch.Tensor] = []
         skeleton = None
         if is_source:
             values = {name: _state_of(getattr(self, name)) for name in self._names}
-            skeleton = _without_tensors({"values": values, "num_steps": self.num_steps}, tensors)
+            counters = [self.num_steps, self.goodput.num_lost, self.goodput.change_seconds]
+            skeleton = _without_tensors({"values": values, "counters": counters}, tensors)
         skeleton, kinds = _broadcast_object(
             (skeleton, [(each.dtype, tuple(each.shape), each.device.type) for each in tensors]), source
         )
@@ -107,7 +112,8 @@ class State:
         found = _with_tensors(skeleton, received)
         for name in self._names:
             self._put(name, found["values"][name])
-        self.num_steps = found["num_steps"]
+        self.num_steps, num_lost, change_seconds = found["counters"]
+        self.goodput.take_over(num_lost, change_seconds)
 
     def _refuse_sharded(self) -> None:
         """Raises: UserError if a model is sharded over ranks, because a lost process would take its part along."""
@@ -115,9 +121,9 @@ class State:
         for name, model in models.items():
             if isinstance(model, torch.nn.Module) and any(map(is_sharded, module_tensors(model))):
                 raise UserError(
-                    f"State({name}=...): the model is sharded over ranks (DTensor), by fully_shard or tensor parallelism, "
-                    "and a process that is lost takes its part along; wrap the whole model in DistributedDataParallel, "
-                    "or train the sharded one without elastic.run, from checkpoints."
+                    f"State({name}=...): the model is sharded over ranks (DTensor), by fully_shard or tensor "
+                    "parallelism, and a process that is lost takes its part along; wrap the whole model in "
+                    "DistributedDataParallel, or train the sharded one without elastic.run, from checkpoints."
                 )
 
     def _put(self, name: str, value: Any) -> None:

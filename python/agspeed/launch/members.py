@@ -59,6 +59,7 @@ class Members:
         self._coordinator, self._store = Coordinator(plan.limits), EpochStore()
         self._roster = Roster(plan.hosts, output)
         self._members: dict[int, _Member] = {}
+        self._summary = ""
         self._last_failed: tuple[int, int] | None = None
         self._is_ending = self._has_finished = False
 
@@ -221,6 +222,9 @@ class Members:
                 return coordinator.synced(member, epoch, now)
             case "leave", 0:
                 return coordinator.leave(member, now)
+            case "summary", str(sentence):
+                self._summary = sentence
+                return []
             case "ask", [int(request), int(epoch), str(operation), list(arguments)]:
                 self._answer(self._store.ask(member, request, epoch, operation, arguments))
                 return []
@@ -276,6 +280,8 @@ class Members:
                         self._tell(member, "over", reason)
                     if reason:
                         self._fail(reason)
+                    elif self._summary:
+                        self._output.write_note(self._summary)
 
     def _begin(self, epoch: Epoch) -> None:
         resets = self._plan.most_resets
