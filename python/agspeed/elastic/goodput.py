@@ -18,7 +18,8 @@ class Goodput:
 
     Attributes:
         num_epochs: how many groups of processes have trained.
-        num_lost: how many steps a loss has interrupted, so that they were made again.
+        num_lost: how many steps were interrupted, so that they were made again. A process may also begin a step after
+            another one has stopped for a change.
         change_seconds: how long each change of the processes took: from the loss, or from the news that processes join
             or leave, to the end of the first step in the new group.
     """
@@ -51,7 +52,7 @@ class Goodput:
     def sentence(self, num_steps: int) -> str:
         """Sums the job up. num_steps: how many steps the training has made."""
         times = ", ".join(f"{seconds:.1f} s" for seconds in self.change_seconds)
-        lost = "no step was lost" if not self.num_lost else f"{_count(self.num_lost, 'interrupted step')} made again"
+        lost = "no step interrupted" if not self.num_lost else f"{_count(self.num_lost, 'interrupted step')} made again"
         text = f"{_count(num_steps, 'step')} in {_count(self.num_epochs, 'epoch')}; {lost}"
         return f"{text}; changes took {times}" if times else text
 

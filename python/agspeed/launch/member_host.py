@@ -7,7 +7,6 @@ Threading: one thread owns a `MemberHost`.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +76,7 @@ class MemberHost:
         self._connection: MemberConnection | None = None
         self._news: list[Said | Ended] = []  # of connections that are over
         self._ready_by = math.inf
+        self._last_tried = 0.0  # when `connect` was called
 
     @property
     def name(self) -> str:
@@ -95,7 +95,7 @@ class MemberHost:
     @property
     def deadline(self) -> float:
         """When there is something to do at the latest (time.monotonic())."""
-        pause_ends = self._pause.until if self._pause.until > time.monotonic() else math.inf
+        pause_ends = self._pause.until if self._pause.until > self._last_tried else math.inf
         return min(pause_ends, self._ready_by, math.inf if self._connection is None else self._connection.deadline)
 
     def events(self) -> dict[int, int]:
@@ -116,6 +116,7 @@ class MemberHost:
 
     def connect(self, now: float) -> None:
         """Connects the host, if it has neither a connection nor a pause."""
+        self._last_tried = now
         if self._connection is None and self.is_wanted and now >= self._pause.until:
             self._connection, self._ready_by = self._connect(self.host), now + self._start_s
 
@@ -151,14 +152,18 @@ class MemberHost:
         self._link().add(member, {**variables, **own})
 
     def tell(self, member: int, data: bytes) -> None:
-        self._link().tell(member, data)
+        """Sends a message to a member. It is dropped if the connection was lost, and the member with it."""
+        if self._connection is not None:
+            self._connection.tell(member, data)
 
     def expel(self, member: int) -> None:
-        self._link().expel(member)
+        """Ends a member."""
+        if self._connection is not None:
+            self._connection.expel(member)
 
     def end(self) -> None:
         """Ends its members: SIGTERM, then SIGKILL after some seconds. Does not wait for the end."""
-        self._ready_by = math.inf
+        self._ready_by, self._last_tried = math.inf, math.inf
         if self._connection is not None:
             self._connection.end()
 

@@ -142,7 +142,9 @@ class Members:
                 self._hear(event, now)
             else:
                 self._note_end(event.member, event.status, now)
-        if lost is not None and not self._is_ending:
+        if lost is not None and self._is_ending:
+            host.drop()
+        elif lost is not None:
             self._lose(host, lost, now)
 
     def _lose(self, host: MemberHost, error: AgspeedError, now: float) -> None:
@@ -160,7 +162,7 @@ class Members:
             self._remove(number, now)
 
     def _retire_members(self, now: float) -> None:
-        """Lets members leave whose hosts the job does not use any more, or not so many slots of them."""
+        """Lets members leave if the job does not use their host or their slot any more."""
         for number, member in list(self._members.items()):
             if not member.is_retired and not (member.host.is_wanted and member.slot < member.host.host.slots):
                 member.is_retired = True

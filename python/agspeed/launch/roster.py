@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of an elastic job: those that the user has named, or those that a script finds from time to time.
+"""The hosts of an elastic job. The user has named them, or a script finds them from time to time.
 
 Threading: one thread owns a `Roster`.
 """
@@ -26,7 +26,7 @@ class HostPlan:
     """Where members run.
 
     Attributes:
-        hosts: those that the user has named; none if `discovery` finds them.
+        hosts: the ones that the user has named; none if `discovery` finds them.
         starter, job: of a host: how its agent is started, and the agent's "job".
         start_timeout_s: how long a host may take until it is ready.
         pause_s: the shortest and the longest time for which a host stays unused after a failure.
@@ -44,7 +44,7 @@ class Roster:
     """The hosts of a job. It ends nothing by itself: `close` is for hosts that are over.
 
     Attributes:
-        hosts: those that the job uses, and those that it is leaving, in the order in which they came.
+        hosts: the ones that the job uses, and the ones that it is leaving, in the order in which they came.
     """
 
     def __init__(self, plan: HostPlan, output: Output) -> None:

@@ -192,7 +192,7 @@ class Coordinator:
     def retire(self, member: int, now: float) -> list[Action]:
         """The member is to leave, because its host is needed no longer.
 
-        If all members are to leave, those with the training's state wait for a new member that takes it over.
+        If all members are to leave, they wait for a new member that takes the training's state over.
         """
         return self._let_go(member, True, now)
 

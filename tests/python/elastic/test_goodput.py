@@ -12,7 +12,7 @@ def test_a_job_without_a_change_has_lost_nothing() -> None:
     goodput = Goodput()
     goodput.note_epoch(1, 0)
     goodput.note_first_step()
-    assert goodput == Goodput(num_epochs=1) and goodput.sentence(1) == "1 step in 1 epoch; no step was lost"
+    assert goodput == Goodput(num_epochs=1) and goodput.sentence(1) == "1 step in 1 epoch; no step interrupted"
 
 
 def test_a_change_lasts_from_its_first_notice_to_the_first_step() -> None:

@@ -168,13 +168,13 @@ def test_no_hosts_in_time_end_the_job(training: Training) -> None:
 
 
 def test_a_host_that_was_lost_gets_members_again(training: Training) -> None:
-    training.start(2, "--min-np", "1", "-H", "localhost:1,relay-0:1", "--blacklist-cooldown-range", "0.1", "1")
-    training.wait_for("localhost", "relay-0")
+    training.start(3, "--min-np", "1", "-H", "localhost:1,relay-0:2", "--blacklist-cooldown-range", "0.1", "1")
+    training.wait_for("localhost", "relay-0", "relay-0")
     (connection,) = [pid for pid in training.job.left() if b"fake_ssh" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(connection, signal.SIGKILL)
     training.wait_for_line("host relay-0 was lost")
-    wait_until(lambda: len(training.pids("relay-0")) == 2, "a second member there", SLOW_S)
-    training.wait_for("localhost", "relay-0")
+    wait_until(lambda: len(training.pids("relay-0")) == 4, "other members there", SLOW_S)
+    training.wait_for("localhost", "relay-0", "relay-0")
     assert training.stop() == 0, training.job.errors()
 
 

@@ -18,7 +18,7 @@ _CLOCK_S = 1.0
 
 @dataclass(frozen=True)
 class Seen:
-    """What a host has said.
+    """A host that has answered.
 
     Attributes:
         ahead_s: how much its clock is ahead of the launcher's, at least; negative if it is behind.

@@ -32,7 +32,7 @@ _HEADS = ("host", "Python", "torch", "agspeed", "clock", "interfaces", "free /de
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """The hosts to look at: `hosts`, or those that a script prints. interfaces: as --network-interfaces names them."""
+    """The hosts to look at: `hosts`, or the output of a script. interfaces: as --network-interfaces names them."""
 
     num_ranks: int
     hosts: Sequence[Host]
