@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from agspeed.errors import UserError
 from agspeed.launch import arguments as flags
 from agspeed.launch import job
+from agspeed.launch.check import look
 from agspeed.native_files import extensions
 
 __all__ = ["add"]
@@ -26,8 +27,11 @@ examples:
   agspeed run -np 2 --output-filename logs python train.py --epochs 3
   agspeed run -H node0:2,node1:2 python train.py two ranks on each of two hosts, by ssh
   agspeed run --hostfile hosts.txt -np 8 python train.py
+  agspeed run --check -H node0:2,node1:2         look at these hosts first: versions, clocks, interfaces and limits
   agspeed run -np 4 --min-np 2 python train.py   elastic: a script that says @agspeed.elastic.run goes on with 2 ranks
   agspeed run --optimize python train.py         no job: one process, whose model is optimized without an edit
+  agspeed run -np 4 --max-np 8 --host-discovery-script ./hosts.sh --slots-per-host 2 python train.py
+                                                 elastic: ranks on the hosts that ./hosts.sh prints from time to time
 
 Ranks on other hosts need the same agspeed there, and a login by ssh without questions. They get this command's
 variables, and its folder if they have it. ssh checks the keys of hosts; your ssh settings apply.
@@ -35,7 +39,9 @@ variables, and its folder if they have it. ssh checks the keys of hosts; your ss
 Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its
 own, which stands in no command line, file or variable; connections without it are refused. The first rank that fails
 ends the job, with its last lines and its status; so does a signal to this command, or a host that is lost. All
-processes of the job end with it, on all hosts."""
+processes of the job end with it, on all hosts.
+
+--check ends with status 1 if it has a finding."""
 
 
 def add(commands: Any) -> None:
@@ -55,6 +61,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.check_build:
         _print_build()
         return 0
+    if arguments.check:
+        return look.run(flags.check_of(arguments))
     alone = flags.command_alone(arguments)
     if arguments.optimize:
         _require_entry_point()

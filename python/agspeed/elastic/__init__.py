@@ -24,13 +24,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agspeed.elastic.goodput import Goodput
     from agspeed.elastic.loop import run
     from agspeed.elastic.sampler import Sampler
     from agspeed.elastic.state import State
 
-__all__ = ["Sampler", "State", "run"]
+__all__ = ["Goodput", "Sampler", "State", "run"]
 
-_HOMES = {"Sampler": "sampler", "State": "state", "run": "loop"}
+_HOMES = {"Goodput": "goodput", "Sampler": "sampler", "State": "state", "run": "loop"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
@@ -41,6 +42,7 @@ class Control:
         self._changed = threading.Condition()
         self._place: Place | None = None
         self._asked: int | None = None  # the epoch that the coordinator wants to change
+        self._asked_at: float | None = None
         self._is_broken = False
         self._error = ""
         self._ends_by: signal.Signals | None = None
@@ -58,13 +60,18 @@ class Control:
         """Whether this process has to be ready for another epoch."""
         return self._asked is not None
 
+    @property
+    def noticed_at(self) -> float:
+        """When the coordinator has asked for another epoch (time.monotonic()); else the present time."""
+        return time.monotonic() if self._asked_at is None else self._asked_at
+
     def next_place(self, epoch: int, position: Position) -> Place | None:
         """Waits for the epoch that follows `epoch`. Returns: this process's place in it; None if the job is over.
 
         Raises: AgspeedError with the reason, if the job cannot go on.
         """
         with self._changed:
-            self._asked, self._is_broken = None, False
+            self._asked, self._asked_at, self._is_broken = None, None, False
         self._send("ready", [epoch, position.has_state, position.step, position.is_done])
         with self._changed:
             self._changed.wait_for(lambda: self.is_over or (self._place is not None and self._place.number > epoch))
@@ -81,6 +88,10 @@ class Control:
     def leave(self) -> None:
         """Asks to leave the job. The answer comes to `next_place`."""
         self._send("leave", 0)
+
+    def sum_up(self, sentence: str) -> None:
+        """Gives the launcher a sentence for the end of the job."""
+        self._send("summary", sentence)
 
     def ask(self, epoch: int, operation: str, arguments: list[Any]) -> Any:
         """Executes an operation of the epoch's store. Raises: BrokenEpochError if the epoch has lost a member."""
@@ -122,9 +133,10 @@ class Control:
             match kind, value:
                 case "epoch", dict():
                     self._place = Place.of(value)
-                    self._asked, self._is_broken, self._answers = None, False, {}
+                    self._asked, self._asked_at, self._is_broken, self._answers = None, None, False, {}
                 case "change", int(is_broken):
                     self._asked = self._place.number if self._place is not None else 0
+                    self._asked_at = self.noticed_at
                     self._is_broken |= bool(is_broken)
                 case "release", _:
                     self.is_over = True

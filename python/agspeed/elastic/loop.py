@@ -67,7 +67,8 @@ class _Loop:
     def __init__(self, member: Member, state: State) -> None:
         self._member, self._state = member, state
         self._size = 0
-        self._has_begun = False
+        self._begun = 0  # the last epoch whose state this process has had
+        self._is_interrupted = False  # whether an error has ended that epoch within a step
 
     def run(self, train: Callable[[], Any]) -> Any:
         while True:
@@ -77,18 +78,25 @@ class _Loop:
                     self._begin(place)
                     result = train()
                 self._member.note_step(self._state.num_steps)
+                if place.rank == 0:
+                    self._member.connection.sum_up(self._state.goodput.sentence(self._state.num_steps))
                 if self._member.finish():
                     return result
             except ChangeInterrupt:
                 self._member.note_step(self._state.num_steps)
+                self._state.goodput.note_change(self._member.connection.noticed_at)
             except (distributed.DistError, BrokenEpochError) as error:
-                if self._has_begun:
+                if self._begun:
                     self._member.note_step(self._state.num_steps)
+                    self._is_interrupted |= self._begun == place.number
+                    self._state.goodput.note_change(self._member.connection.noticed_at)
                 self._member.note_loss(error)
 
     def _begin(self, place: Place) -> None:
+        num_begun = self._state.num_steps + self._is_interrupted
         self._state.take_over(place.source)
-        self._has_begun = True
+        self._state.goodput.note_epoch(place.number, num_begun - self._state.num_steps)
+        self._begun, self._is_interrupted = place.number, False
         self._member.begin(self._state.num_steps)
         if self._size not in (0, place.size):
             self._state.size_changed(self._size, place.size)

@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from agspeed.devices.placement import is_sharded, module_tensors
 from agspeed.elastic import control
 from agspeed.elastic.attachments import attachments
+from agspeed.elastic.goodput import Goodput
 from agspeed.errors import UserError
 from agspeed.transfer import objects, optimizer_state
 
@@ -37,15 +39,18 @@ class State:
 
     Attributes:
         num_steps: how often `advance` was called in the whole training.
+        goodput: counters of lost steps and of changes (`Goodput`).
     """
 
     def __init__(self, **values: Any) -> None:
         for name in values:
-            if name.startswith("_") or name == "num_steps" or hasattr(State, name):
+            if name.startswith("_") or name in ("goodput", "num_steps") or hasattr(State, name):
                 raise UserError(f"State({name}=...): the name is taken; choose another one.")
         self.num_steps = 0
+        self.goodput = Goodput()
         self._names = list(values)
         self._callbacks: list[Callable[[int, int], None]] = []
+        self._has_stepped = False  # since the last `take_over`
         vars(self).update(values)
 
     if TYPE_CHECKING:
@@ -62,8 +67,14 @@ class State:
     def advance(self) -> None:
         """Call it right after each step of the optimizer, before ranks communicate again.
 
-        Raises: ChangeInterrupt if processes are to join or leave; let it pass through to `elastic.run`.
+        Raises:
+            ChangeInterrupt: processes are to join or leave. Let it pass through to `elastic.run`.
+            UserError: a model is sharded over ranks.
         """
+        if not self._has_stepped:
+            self._refuse_sharded()
+            self._has_stepped = True
+            self.goodput.note_first_step()
         self.num_steps += 1
         connection = control.of_this_process()
         if connection is not None and connection.wants_change:
@@ -76,14 +87,19 @@ class State:
     def take_over(self, source: int) -> None:
         """Gives all ranks of the default group the state of rank `source`.
 
-        Raises: UserTypeError at the source for a value that cannot be sent, and DistBackendError at the others.
+        Raises:
+            UserError: a model is sharded over ranks.
+            UserTypeError: a value cannot be sent. It comes at the source, and DistBackendError at the others.
         """
+        self._refuse_sharded()
+        self._has_stepped = False
         is_source = distributed.get_rank() == source
         tensors: list[torch.Tensor] = []
         skeleton = None
         if is_source:
             values = {name: _state_of(getattr(self, name)) for name in self._names}
-            skeleton = _without_tensors({"values": values, "num_steps": self.num_steps}, tensors)
+            counters = [self.num_steps, self.goodput.num_lost, self.goodput.change_seconds]
+            skeleton = _without_tensors({"values": values, "counters": counters}, tensors)
         skeleton, kinds = _broadcast_object(
             (skeleton, [(each.dtype, tuple(each.shape), each.device.type) for each in tensors]), source
         )
@@ -96,7 +112,8 @@ class State:
             found = _with_tensors(skeleton, received)
             for name in self._names:
                 self._put(name, found["values"][name])
-            self.num_steps = found["num_steps"]
+            self.num_steps, num_lost, change_seconds = found["counters"]
+            self.goodput.take_over(num_lost, change_seconds)
         self._take_attachments_over(source)
 
     def _take_attachments_over(self, source: int) -> None:
@@ -105,6 +122,17 @@ class State:
             values = _broadcast_object([attachment.of(module) for module in modules], source)
             for module, value in zip(modules, values, strict=True):
                 attachment.put(module, value)
+
+    def _refuse_sharded(self) -> None:
+        """Raises: UserError if a model is sharded over ranks, because a lost process would take its part along."""
+        models = {name: getattr(self, name) for name in self._names}
+        for name, model in models.items():
+            if isinstance(model, torch.nn.Module) and any(map(is_sharded, module_tensors(model))):
+                raise UserError(
+                    f"State({name}=...): the model is sharded over ranks (DTensor), by fully_shard or tensor "
+                    "parallelism, and a process that is lost takes its part along; wrap the whole model in "
+                    "DistributedDataParallel, or train the sharded one without elastic.run, from checkpoints."
+                )
 
     def _put(self, name: str, value: Any) -> None:
         own = getattr(self, name)

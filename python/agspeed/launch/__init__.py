@@ -10,6 +10,9 @@ placement.py    which rank runs on which host, and its variables
 job.py          runs a job: the output of its ranks, the first rank that fails, signals
 agents.py       the launcher's side of the hosts of a job with a fixed number of ranks
 members.py      the same for an elastic job, whose ranks come and go
+roster.py       the hosts of an elastic job, which come and go, too
+member_host.py  one of them
+discovery.py    the user's script that finds them
 connection.py   the launcher's connection to one host
 starters.py     how an agent is started: as a child process, or by ssh
 frames.py       the messages between launcher and agent
@@ -19,6 +22,7 @@ member_agent.py its part in an elastic job
 launcher_link.py    its side of the connection to the launcher
 pipes.py        what these ranks write
 ranks.py        an agent's side of the keeper
+check/          agspeed run --check: looks at hosts before a job
 keeper.py       the process that starts ranks and ends them
 output.py       passes output on, with prefixes and into files
 job_key.py      the secret of a job, in memory that only its ranks can read

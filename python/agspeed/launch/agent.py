@@ -22,6 +22,7 @@ from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import frames, job_key, member_agent
+from agspeed.launch.check import facts
 from agspeed.launch.launcher_link import LauncherLink
 from agspeed.launch.pipes import Pipes
 from agspeed.launch.ranks import Ranks
@@ -60,10 +61,13 @@ def _run(link: LauncherLink) -> None:
     """Runs one job, until its ranks have ended. Raises: ClosedError if the launcher or its connection is lost."""
     job = link.wait_for("job")
     link.limit_silence(job["silence_s"])
+    if job["kind"] == "check":
+        link.send("ready", _description(""))
+        facts.answer(link)
     folder = _prepare(job)
     link.send("ready", _description(folder))
     with _key(job["key"]) as (of_key, inherited), Pipes() as pipes:
-        if job["is_elastic"]:
+        if job["kind"] == "elastic":
             member_agent.run(link, job["command"], of_key, inherited, pipes)
         else:
             _run_ranks(link, job["command"], [each | of_key for each in link.wait_for("start")], inherited, pipes)

@@ -145,7 +145,7 @@ class Agents:
     def _start_ranks(self, described: Sequence[Description]) -> None:
         shares, given = self._plan.shares, self._plan.master_address
         for share, description, job in zip(shares, described, self._plan.jobs, strict=True):
-            description.check_version(share)
+            description.check_version(str(share))
             if description.folder:
                 self._output.write_note(
                     f"{share} has no folder {job['folder']}, so its ranks run in {description.folder}"

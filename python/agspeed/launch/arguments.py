@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """horovodrun's flags, and the meaning of each one here. Some of torchrun's are among them.
 
-Settings become variables that ranks read. Flags for MPI and for finding hosts are refused with an error.
+Settings become variables that ranks read. Flags for MPI are refused with an error.
 Flags for features that do not exist here (cycles, NCCL's streams) are accepted, and named once.
 """
 
@@ -15,12 +15,13 @@ from pathlib import Path
 
 from agspeed.errors import UserError
 from agspeed.launch import hosts
+from agspeed.launch.check.look import CheckRequest
 from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.job import Request
 from agspeed.launch.starters import Ssh
 from agspeed.membership.coordinator import Limits
 
-__all__ = ["add_to", "command_alone", "ignored", "request_of"]
+__all__ = ["add_to", "check_of", "command_alone", "ignored", "request_of"]
 
 _MIB = 1 << 20
 _MOST_PORTS = 1 << 16
@@ -79,14 +80,18 @@ _IGNORED_SWITCHES = (
     "no-torus-allreduce",
     "torus-allreduce",
 )
-_REFUSED_WITH_VALUE = (
-    "blacklist-cooldown-range",
-    "host-discovery-script",
-    "mpi-args",
-    "slots-per-host",
-)
+_REFUSED_WITH_VALUE = ("mpi-args",)
 _REFUSED_SWITCHES = ("jsrun", "mpi")
-_FLAGS_OF_JOBS = ("num-proc", "hosts", "hostfile", "min-np", "max-np", "output-filename", "as-horovod")
+_FLAGS_OF_JOBS = (
+    "num-proc",
+    "hosts",
+    "hostfile",
+    "host-discovery-script",
+    "min-np",
+    "max-np",
+    "output-filename",
+    "as-horovod",
+)
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +115,11 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "-cb", "--check-build", action="store_true", help="print the available parts, and start nothing"
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="look at the hosts, print what would keep a job from running, start nothing",
+    )
+    parser.add_argument(
         "--as-horovod", action="store_true", help="the command's `import horovod` finds agspeed.horovod"
     )
     parser.add_argument("--verbose", action="store_true", help="print the commands that are started")
@@ -123,8 +133,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     for name, (variable, what) in _SWITCHES.items():
         _add_switch(parser, name, f"{what}; sets {variable}=1")
     for name in (*_IGNORED_WITH_VALUE, *_REFUSED_WITH_VALUE):
-        count = 2 if name == "blacklist-cooldown-range" else None
-        parser.add_argument(f"--{name}", nargs=count, help=argparse.SUPPRESS)
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     for name in (*_IGNORED_SWITCHES, *_REFUSED_SWITCHES):
         parser.add_argument(f"--{name}", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
@@ -163,6 +172,24 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
         "--elastic-timeout", type=float, metavar="S", default=600.0, help="seconds to wait for enough ranks (600)"
     )
     parser.add_argument("--reset-limit", type=int, metavar="N", help="how often the ranks of an elastic job may change")
+    parser.add_argument(
+        "--host-discovery-script",
+        type=Path,
+        metavar="FILE",
+        help="elastic: a program, run each second, that prints the hosts: a line each, such as node0 or node0:4",
+    )
+    parser.add_argument(
+        "--slots-per-host", type=int, metavar="N", help="the slots of hosts that the script prints without a number"
+    )
+    parser.add_argument(
+        "--blacklist-cooldown-range",
+        nargs=2,
+        type=float,
+        metavar=("MIN", "MAX"),
+        default=Request.pause_s,
+        help="elastic: how many seconds a host stays unused after a failure: MIN at first, twice as long after each "
+        "further failure, and MAX at most (1 60)",
+    )
 
 
 def _add_switch(parser: argparse.ArgumentParser, name: str, what: str) -> None:
@@ -186,7 +213,9 @@ def request_of(arguments: argparse.Namespace) -> Request:
             "leave these flags out, or use mpirun or srun, under which the same script runs."
         )
     named = _hosts(arguments)
-    num_ranks = arguments.num_proc if arguments.num_proc is not None else sum(host.slots for host in named)
+    script = _script(arguments)
+    num_slots = sum(host.slots for host in named)
+    num_ranks = arguments.num_proc if arguments.num_proc is not None else num_slots
     if num_ranks < 1:
         raise UserError("say how many ranks to start: agspeed run -np 4 python train.py")
     command = _command(arguments.command)
@@ -202,8 +231,25 @@ def request_of(arguments: argparse.Namespace) -> Request:
         ssh=_ssh(arguments),
         master_address=arguments.master_addr,
         start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
-        limits=_limits(arguments, num_ranks, sum(host.slots for host in named)),
+        limits=_limits(arguments, num_ranks, num_slots),
         most_resets=arguments.reset_limit,
+        discovery_script=script,
+        slots_per_host=arguments.slots_per_host,
+        pause_s=_pause(arguments),
+    )
+
+
+def check_of(arguments: argparse.Namespace) -> CheckRequest:
+    """Returns the hosts to look at. Raises: UserError for wrong flags."""
+    script, named = _script(arguments), _hosts(arguments)
+    return CheckRequest(
+        num_ranks=arguments.num_proc or 0,
+        hosts=named if named or script is not None else hosts.local(1),
+        discovery_script=script,
+        slots_per_host=arguments.slots_per_host,
+        ssh=_ssh(arguments),
+        start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
+        interfaces=_interfaces(arguments),
     )
 
 
@@ -227,6 +273,21 @@ def _hosts(arguments: argparse.Namespace) -> tuple[hosts.Host, ...]:
     return () if arguments.hosts is None else hosts.parse(arguments.hosts)
 
 
+def _script(arguments: argparse.Namespace) -> Path | None:
+    """Returns the script that finds hosts."""
+    script: Path | None = arguments.host_discovery_script
+    slots = arguments.slots_per_host
+    if slots is not None and script is None:
+        raise UserError("--slots-per-host is for hosts that --host-discovery-script finds; leave it out.")
+    if slots is not None and not 1 <= slots <= hosts.MOST_SLOTS:
+        raise UserError(f"--slots-per-host {slots}: write how many ranks a host may run, 1 to {hosts.MOST_SLOTS}.")
+    if script is not None and (arguments.hosts is not None or arguments.hostfile is not None):
+        raise UserError("--host-discovery-script finds the hosts that --hosts or --hostfile name; use one of them.")
+    if script is not None and not script.is_file():
+        raise UserError(f"--host-discovery-script {script}: there is no such file; name a program that prints hosts.")
+    return script
+
+
 def _ssh(arguments: argparse.Namespace) -> Ssh:
     port, key = arguments.ssh_port, arguments.ssh_identity_file
     if port is not None and not 0 < port < _MOST_PORTS:
@@ -239,7 +300,7 @@ def _ssh(arguments: argparse.Namespace) -> Ssh:
 
 def _limits(arguments: argparse.Namespace, num_ranks: int, num_slots: int) -> Limits | None:
     """Returns the sizes that an elastic job may have; None for a job of a fixed size."""
-    if arguments.min_np is None and arguments.max_np is None:
+    if arguments.min_np is None and arguments.max_np is None and arguments.host_discovery_script is None:
         return None
     least = num_ranks if arguments.min_np is None else arguments.min_np
     most = num_ranks if arguments.max_np is None else arguments.max_np
@@ -256,6 +317,17 @@ def _limits(arguments: argparse.Namespace, num_ranks: int, num_slots: int) -> Li
         raise UserError(f"--reset-limit {arguments.reset_limit}: write how often ranks may change, 0 or more.")
     wait_s = _seconds("--elastic-timeout", arguments.elastic_timeout)
     return Limits(least=least, most=most, first=num_ranks, wait_s=wait_s)
+
+
+def _pause(arguments: argparse.Namespace) -> tuple[float, float]:
+    """Returns the shortest and the longest time for which a host stays unused after a failure."""
+    shortest, longest = arguments.blacklist_cooldown_range
+    if not 0 < shortest <= longest < math.inf:
+        raise UserError(
+            f"--blacklist-cooldown-range {shortest:g} {longest:g}: write two numbers of seconds, more than 0, the "
+            "smaller one first."
+        )
+    return shortest, longest
 
 
 def _seconds(flag: str, seconds: float) -> float:
@@ -287,11 +359,15 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         variables["HOROVOD_STALL_CHECK_DISABLE"] = "1"
     if arguments.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
-    interfaces = arguments.network_interfaces or ",".join(arguments.network_interface)
-    if interfaces:
+    if interfaces := ",".join(_interfaces(arguments)):
         variables["AGSPEED_SOCKET_IFNAME"] = interfaces
         variables["NCCL_SOCKET_IFNAME"] = interfaces
     return variables
+
+
+def _interfaces(arguments: argparse.Namespace) -> list[str]:
+    text = arguments.network_interfaces or ",".join(arguments.network_interface)
+    return text.split(",") if text else []
 
 
 def _given(arguments: argparse.Namespace, name: str) -> bool:

@@ -41,11 +41,14 @@ class Connection:
     """One host's agent, and the program that connects it. Subclasses know the job's frames (`_note_of_job`).
 
     Attributes:
+        loss: what the loss of the host means, for a sentence.
         name: the host, for the begin of a sentence.
         description: what the host has said of itself, once it is ready.
         is_over: whether the agent has ended.
         is_lost: whether the connection was lost while the job ended, before the host confirmed its ranks' end.
     """
+
+    loss = "was lost, so the job was ended"
 
     def __init__(self, host: Host, name: str, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
         self.host, self.name = host, name
@@ -172,7 +175,7 @@ class Connection:
             return
         reason = self._starter.reason(self.host, status, self._errors.lines())
         if self._has_started:
-            raise AgspeedError(f"{self.name} was lost, so the job was ended: {reason}.")
+            raise AgspeedError(f"{self.name} {self.loss}: {reason}.")
         raise AgspeedError(f"{self.name} cannot be reached: {reason}.")
 
     def _garbage(self, error: frames.FrameError) -> AgspeedError:

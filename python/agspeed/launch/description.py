@@ -50,11 +50,11 @@ class Description:
                 return cls(version, folder, port, _checked(address), _checked(launcher_address))
         raise FrameError("a description that is not complete")
 
-    def check_version(self, share: Share) -> None:
-        """Raises: AgspeedError if the host has another agspeed."""
+    def check_version(self, name: str) -> None:
+        """Raises: AgspeedError if the host has another agspeed. name: the host, for the begin of a sentence."""
         if self.version != __version__:
             raise AgspeedError(
-                f"{share} has agspeed {self.version}, and this host has {__version__}; install the same version, or "
+                f"{name} has agspeed {self.version}, and this host has {__version__}; install the same version, or "
                 "name another interpreter with --remote-python."
             )
 

@@ -7,6 +7,7 @@
     launcher to agent                    agent to launcher
     {"job": {...}}    what to run        {"ready": {...}}     the job can start here
     {"start": [...]}  ranks' variables   {"output": [0, 1]} bytes     rank of this host, 0 for stdout or 1 for stderr
+    {"ask": 0}        what is there      {"facts": {...}}     this host, in a check (`check/facts.py`)
     {"taken": [n, m]} output bytes       {"failed": [1, -9]}  rank of this host, status
     {"end": 0}        end the ranks      {"over": 0}          the ranks have ended, all output has been sent
     {"alive": 0}                         {"error": ["sentence", true]}   true: the user's mistake

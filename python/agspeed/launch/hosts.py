@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of a job, as users name them: `-H node0:2,node1:2`, or a host file. Pure, except that it reads the file.
+"""The hosts of a job, as users name them: `-H node0:2,node1:2`, a host file, or what a script prints that finds hosts.
+
+Pure, except that it reads the file.
 
 A host file has one host per line, as Horovod's, Open MPI's and MPICH's do. These three lines mean the same:
 
@@ -8,6 +10,8 @@ A host file has one host per line, as Horovod's, Open MPI's and MPICH's do. Thes
     node0:2                         MPICH, Intel MPI
 
 Text behind a # is a comment.
+
+A script prints one host per line, as Horovod's do: `node0`, or `node0:2` with its slots.
 """
 
 from __future__ import annotations
@@ -20,13 +24,14 @@ from pathlib import Path
 
 from agspeed.errors import UserError
 
-__all__ = ["MOST_SLOTS", "Host", "local", "parse", "read"]
+__all__ = ["MOST_SLOTS", "Host", "found_by_script", "local", "parse", "read"]
 
 MOST_SLOTS = 4096
 _MOST_FILE_BYTES = 1 << 20
+_MOST_SHOWN = 60
 _LOCAL = ("localhost", "127.0.0.1")
 # A name begins with a letter or digit, so that no program takes it for an option.
-_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]*@)?[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}@)?[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _SLOTS = re.compile(r"[0-9]{1,9}")
 _SLOTS_WORD = re.compile(r"slots=(\S*)")
 _MAX_SLOTS_WORD = re.compile(r"max[_-]slots=[0-9]+")
@@ -82,6 +87,34 @@ def read(path: Path) -> tuple[Host, ...]:
     return _distinct(found)
 
 
+def found_by_script(where: str, output: bytes, slots: int | None) -> tuple[Host, ...]:
+    """Returns the hosts that a script has printed; none for an empty output.
+
+    Args:
+        where: the script, for the begin of a sentence.
+        slots: of hosts without a number; None if each host needs one.
+
+    Raises: UserError, which names the line.
+    """
+    try:
+        lines = output.decode("ascii").split("\n")
+    except UnicodeDecodeError as error:
+        line = output.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{where}, line {line}: it has bytes that are no ASCII; print lines such as node0:4.") from None
+    numbered = [(f"{where}, line {number}", line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
+    return _distinct(
+        (at, _host(at, line) if ":" in line else _host_without_number(at, line, slots)) for at, line in numbered
+    )
+
+
+def _host_without_number(where: str, name: str, slots: int | None) -> Host:
+    if not _NAME.fullmatch(name):
+        raise _no_host(where, name)
+    if slots is None:
+        raise UserError(f"{where}: {name} has no slots; print {name}:4, for example, or give --slots-per-host.")
+    return Host(name, slots)
+
+
 def _host_of_line(where: str, words: list[str]) -> Host:
     name, *rest = words
     slots = [match[1] for word in rest if (match := _SLOTS_WORD.fullmatch(word))]
@@ -98,14 +131,18 @@ def _host_of_line(where: str, words: list[str]) -> Host:
 def _host(where: str, entry: str) -> Host:
     name, separator, count = entry.strip().rpartition(":")
     if not separator or not _NAME.fullmatch(name) or not _SLOTS.fullmatch(count):
-        raise UserError(
-            f"{where}: {entry!r} is no host with slots. "
-            "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
-        )
+        raise _no_host(where, entry)
     slots = int(count)
     if not 1 <= slots <= MOST_SLOTS:
         raise UserError(f"{where}: {name} has {slots} slots; write how many ranks it may run, 1 to {MOST_SLOTS}.")
     return Host(name, slots)
+
+
+def _no_host(where: str, entry: str) -> UserError:
+    return UserError(
+        f"{where}: {entry[:_MOST_SHOWN]!r} is no host with slots. "
+        "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
+    )
 
 
 def _distinct(found: Iterable[tuple[str, Host]]) -> tuple[Host, ...]:

@@ -16,18 +16,20 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from agspeed.errors import AgspeedError
 from agspeed.launch import hosts, job_key
 from agspeed.launch.agents import Agents, Plan
+from agspeed.launch.discovery import Discovery
 from agspeed.launch.members import ElasticPlan, Members
 from agspeed.launch.output import Output
 from agspeed.launch.placement import place
 from agspeed.launch.ranks import ending
+from agspeed.launch.roster import HostPlan
 from agspeed.launch.starters import Local, Ssh
 from agspeed.membership.coordinator import Limits
 
@@ -82,6 +84,12 @@ class Request:
     """How many members an elastic job may have; None for a job of a fixed size."""
     most_resets: int | None = None
     """How often the members of an elastic job may change; None for any number."""
+    discovery_script: Path | None = None
+    """It prints the hosts of an elastic job. `hosts` is empty then."""
+    slots_per_host: int | None = None
+    """The slots of hosts for which the script prints no number; None if it has to."""
+    pause_s: tuple[float, float] = (1.0, 60.0)
+    """The shortest and the longest time for which a host of an elastic job stays unused after a failure."""
 
 
 def run(request: Request) -> int:
@@ -115,28 +123,17 @@ def run(request: Request) -> int:
 
 def _agents(request: Request, output: Output) -> Agents | Members:
     """Returns what runs the job: a fixed number of ranks, or members."""
-    named = request.hosts or hosts.local(request.num_ranks if request.limits is None else request.limits.most)
-    shares = place(named, request.num_ranks)
-    used = [share.host for share in shares] if request.limits is None else named
-    starters = [Local() if host.is_local else request.ssh for host in used]
-    of_others, key = _environment_of_others(), _key(used)
-    job = {"command": list(request.command), "folder": _folder(), "key": key, "is_elastic": request.limits is not None}
-    jobs = [{**job, "environment": {} if host.is_local else of_others} for host in used]
-    if request.limits is not None:
-        elastic = ElasticPlan(
-            hosts=used,
-            starters=starters,
-            jobs=jobs,
-            variables={_PEER_TIMEOUT: os.environ.get(_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS), **request.variables},
-            limits=request.limits,
-            start_timeout_s=request.start_timeout_s,
-            most_resets=request.most_resets,
-        )
-        return Members(elastic, output)
+    return _ranks(request, output) if request.limits is None else _members(request, request.limits, output)
+
+
+def _ranks(request: Request, output: Output) -> Agents:
+    shares = place(request.hosts or hosts.local(request.num_ranks), request.num_ranks)
+    used = [share.host for share in shares]
+    job = _job_of(request, _key(used))
     plan = Plan(
         shares=shares,
-        starters=starters,
-        jobs=jobs,
+        starters=[_starter(request, host) for host in used],
+        jobs=[job(host) for host in used],
         variables=request.variables,
         master_address=request.master_address,
         start_timeout_s=request.start_timeout_s,
@@ -144,11 +141,37 @@ def _agents(request: Request, output: Output) -> Agents | Members:
     return Agents(plan, output)
 
 
-def _key(used: Sequence[hosts.Host]) -> str | None:
-    """Returns the job's key; None if the user has set one that all ranks inherit."""
+def _members(request: Request, limits: Limits, output: Output) -> Members:
+    script, slots = request.discovery_script, request.slots_per_host
+    named = request.hosts if script is not None else request.hosts or hosts.local(limits.most)
+    plan = HostPlan(
+        hosts=named,
+        discovery=None if script is None else Discovery(script, slots),
+        starter=lambda host: _starter(request, host),
+        job=_job_of(request, _key(None if script is not None else named)),
+        start_timeout_s=request.start_timeout_s,
+        pause_s=request.pause_s,
+    )
+    variables = {_PEER_TIMEOUT: os.environ.get(_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS), **request.variables}
+    return Members(ElasticPlan(plan, variables, limits, request.most_resets), output)
+
+
+def _starter(request: Request, host: hosts.Host) -> Local | Ssh:
+    return Local() if host.is_local else request.ssh
+
+
+def _job_of(request: Request, key: str | None) -> Callable[[hosts.Host], Mapping[str, Any]]:
+    """Returns the agents' "job", by host."""
+    of_others, kind = _environment_of_others(), "fixed" if request.limits is None else "elastic"
+    job = {"kind": kind, "command": list(request.command), "folder": _folder(), "key": key}
+    return lambda host: {**job, "environment": {} if host.is_local else of_others}
+
+
+def _key(used: Sequence[hosts.Host] | None) -> str | None:
+    """Returns the job's key; None if the user has set one that all ranks inherit. used: None if any host may come."""
     if not any(os.environ.get(name) for name in job_key.NAMES):
         return job_key.new()
-    return None if all(host.is_local for host in used) else job_key.own(os.environ)
+    return None if used is not None and all(host.is_local for host in used) else job_key.own(os.environ)
 
 
 def _environment_of_others() -> dict[str, str]:

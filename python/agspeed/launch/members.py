@@ -1,53 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
 """The launcher's side of an elastic job: members on all hosts, and the coordinator that makes epochs of them.
 
-A member that ends is replaced, after a pause that grows with each failure on its host, while training goes on without
-it. Before the first epoch, a member that fails ends the job, as it does in a job of a fixed size.
+A member that fails is replaced while training goes on without it. A host that is lost is tried again. Both happen after
+a pause that grows with each failure on the host. Before the first epoch, a member that fails ends the job, as it does
+in a job of a fixed size, and so does a host that the user has named.
 
 Threading: one thread makes and leaves `Members`.
 """
 
 from __future__ import annotations
 
-import math
 import time
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from agspeed.errors import AgspeedError, UserError
-from agspeed.launch import frames
-from agspeed.launch.connection import Connection
-from agspeed.launch.hosts import Host
+from agspeed.launch.member_host import MemberHost, Said
 from agspeed.launch.output import Output
 from agspeed.launch.placement import places
 from agspeed.launch.ranks import ending
-from agspeed.launch.starters import Starter
+from agspeed.launch.roster import HostPlan, Roster
 from agspeed.membership.coordinator import Action, Change, Coordinator, End, Epoch, Expulsion, Limits, Position, Release
 from agspeed.membership.epoch_store import Answer, EpochStore
 from agspeed.membership.messages import Lines, MessageError, line_of
 
 __all__ = ["ElasticPlan", "Members"]
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-
 
 @dataclass(frozen=True)
 class ElasticPlan:
-    """The job, as the agents of all hosts run it.
+    """The job.
 
     Attributes:
-        starters, jobs: by host, in the order of `hosts`.
         variables: every member gets them.
         most_resets: how many epochs may follow the first one; None for any number.
     """
 
-    hosts: Sequence[Host]
-    starters: Sequence[Starter]
-    jobs: Sequence[Mapping[str, Any]]
+    hosts: HostPlan
     variables: Mapping[str, str]
     limits: Limits
-    start_timeout_s: float
     most_resets: int | None = None
 
 
@@ -64,15 +57,15 @@ class Members:
         self.notes: list[str] = []
         self._plan, self._output = plan, output
         self._coordinator, self._store = Coordinator(plan.limits), EpochStore()
-        self._hosts: list[_Host] = []
+        self._roster = Roster(plan.hosts, output)
         self._members: dict[int, _Member] = {}
-        self._is_ending = False
-        self._start_deadline = time.monotonic() + plan.start_timeout_s
+        self._summary = ""
+        self._last_failed: tuple[int, int] | None = None
+        self._is_ending = self._has_finished = False
 
     def __enter__(self) -> Self:
         try:
-            for host, starter, job in zip(self._plan.hosts, self._plan.starters, self._plan.jobs, strict=True):
-                self._hosts.append(_Host(host, starter, self._output, job))
+            self._roster.note((), time.monotonic())
         except BaseException:
             self.__exit__()
             raise
@@ -82,34 +75,28 @@ class Members:
         self.end()
         while not self.are_over:
             ready = self._output.wait(self.events(), self.seconds_left())
-            for each in self._hosts:
+            for each in self._roster.hosts:
                 try:
-                    each.note(ready)
+                    each.note(ready, time.monotonic())
                 except AgspeedError:  # the job has ended for another reason
-                    each.kill()
-        for each in self._hosts:
-            each.close()
+                    each.drop()
+        for each in self._roster.hosts:
             if each.is_lost:
                 self.notes.append(f"{each.name} did not confirm the end of its members; look for processes there.")
 
     @property
     def are_over(self) -> bool:
         """Whether all agents have ended, and with them all members."""
-        return all(each.is_over for each in self._hosts)
+        return self._is_ending and all(each.is_over for each in self._roster.hosts)
 
     def events(self) -> dict[int, int]:
         """The descriptors to wait for before `note`, with their events for select.poll()."""
-        return {descriptor: event for each in self._hosts for descriptor, event in each.events().items()}
+        return self._roster.events()
 
     def seconds_left(self) -> float:
         """After which time `note` has to be called, even if nothing happens."""
-        deadlines = [each.deadline for each in self._hosts if not each.is_over]
-        if not self._is_ending:
-            deadlines.append(self._coordinator.deadline)
-            deadlines += [each.start_at for each in self._hosts if each.start_at > time.monotonic()]
-            if any(each.description is None for each in self._hosts):
-                deadlines.append(self._start_deadline)
-        return max(0.0, min(deadlines, default=math.inf) - time.monotonic())
+        until = self._roster.deadline if self._is_ending else min(self._roster.deadline, self._coordinator.deadline)
+        return max(0.0, until - time.monotonic())
 
     def note(self, ready: Collection[int]) -> None:
         """Takes frames, decides, and starts members.
@@ -117,13 +104,15 @@ class Members:
         Raises: AgspeedError if the job cannot go on, with the reason; UserError if the command cannot be started.
         """
         now = time.monotonic()
-        for each in self._hosts:
+        for each in self._roster.hosts:
             self._note_host(each, ready, now)
         if self._is_ending:
             return
+        self._roster.note(ready, now)
         self._act(self._coordinator.tick(now), now)
+        self._retire_members(now)
         self._start_members(now)
-        if not self._members and (self._coordinator.is_over or not any(each.can_run_more for each in self._hosts)):
+        if not self._members and (self._coordinator.is_over or not self._may_start_more()):
             self.end()
 
     def end(self) -> None:
@@ -132,7 +121,8 @@ class Members:
             for member in self._members:
                 self._tell(member, "over", "the job was ended.")
         self._is_ending = True
-        for each in self._hosts:
+        self._roster.close()
+        for each in self._roster.hosts:
             each.end()
 
     def name_of(self, member: int) -> str:
@@ -141,57 +131,76 @@ class Members:
 
     # --- hosts ---
 
-    def _note_host(self, host: _Host, ready: Collection[int], now: float) -> None:
+    def _note_host(self, host: MemberHost, ready: Collection[int], now: float) -> None:
         lost: AgspeedError | None = None
         try:
-            host.note(ready)
-        except UserError:
-            raise
+            host.note(ready, now)
         except AgspeedError as error:
             lost = error
         for event in host.take_news():
-            if isinstance(event, _Said):
+            if isinstance(event, Said):
                 self._hear(event, now)
             else:
                 self._note_end(event.member, event.status, now)
-        if lost is not None and not self._is_ending:
+        if lost is not None and self._is_ending:
+            host.drop()
+        elif lost is not None:
             self._lose(host, lost, now)
 
-    def _lose(self, host: _Host, error: AgspeedError, now: float) -> None:
-        """Goes on without a host. Raises: the error, if no host is left or training has not begun."""
-        host.kill()
-        if not self._coordinator.epoch or all(each.is_over for each in self._hosts):
+    def _lose(self, host: MemberHost, error: AgspeedError, now: float) -> None:
+        """Goes on without a host, and tries it again after a pause.
+
+        Raises: the error, if it ends the job.
+        """
+        host.drop()
+        is_needed = isinstance(error, UserError) or not self._roster.may_grow
+        if host.is_wanted and is_needed and not self._coordinator.epoch:
             raise error
-        self._output.write_note(f"{error} The others go on.")
+        if host.is_wanted:
+            self._output.write_note(f"{error} The host is tried again in {host.pause(now):g} s.")
         for number in [number for number, each in self._members.items() if each.host is host]:
-            del self._members[number]
-            self._act(self._coordinator.gone(number, now), now)
+            self._remove(number, now)
+
+    def _retire_members(self, now: float) -> None:
+        """Lets members leave if the job does not use their host or their slot any more."""
+        for number, member in list(self._members.items()):
+            if not member.is_retired and not (member.host.is_wanted and member.slot < member.host.host.slots):
+                member.is_retired = True
+                self._act(self._coordinator.retire(number, now), now)
+        used = [each.host for each in self._members.values()]
+        for host in self._roster.hosts:
+            if not host.is_wanted and host not in used:
+                host.end()
 
     def _start_members(self, now: float) -> None:
-        if self._coordinator.is_over:
-            return
-        late = [each for each in self._hosts if each.description is None and not each.is_over]
-        if late and not self._coordinator.epoch:
-            if now < self._start_deadline:
-                return
-            raise AgspeedError(
-                f"{late[0].name} was not ready after {self._plan.start_timeout_s:g} s; check that it is up and that "
-                f"`ssh {late[0].host.name} true` is quick, or raise --start-timeout."
-            )
-        for host in self._hosts:
-            while len(self._members) < self._plan.limits.most and host.has_room(self._members.values(), now):
+        hosts = self._roster.hosts
+        is_first = not self._members and not self._coordinator.epoch
+        if self._coordinator.is_over or (is_first and any(each.is_connecting for each in hosts)):
+            return  # the first members fill the hosts in their order
+        num_here = Counter(id(each.host) for each in self._members.values())
+        num_left = self._plan.limits.most - sum(not each.is_retired for each in self._members.values())
+        for host in hosts:
+            while num_left > 0 and host.has_room(num_here[id(host)], now):
                 self._start(host, now)
+                num_here[id(host)] += 1
+                num_left -= 1
 
-    def _start(self, host: _Host, now: float) -> None:
+    def _may_start_more(self) -> bool:
+        """Whether members may come if there is none. Once one has ended well, the job waits for no other host."""
+        may_grow = self._roster.may_grow and not self._has_finished
+        return may_grow or any(each.can_run_more() for each in self._roster.hosts)
+
+    def _start(self, host: MemberHost, now: float) -> None:
         number, actions = self._coordinator.join(now)
-        slot = host.free_slot(self._members.values())
+        taken = {each.slot for each in self._members.values() if each.host is host}
+        slot = next(slot for slot in range(host.host.slots) if slot not in taken)
         self._members[number] = _Member(host, slot, Lines())
-        host.add(number, {**self._plan.variables, **host.variables(slot)})
+        host.add(number, slot, self._plan.variables)
         self._act(actions, now)
 
     # --- members ---
 
-    def _hear(self, said: _Said, now: float) -> None:
+    def _hear(self, said: Said, now: float) -> None:
         """Takes messages of a member. One that sends something else is ended."""
         member = self._members.get(said.member)
         if member is None:
@@ -215,6 +224,9 @@ class Members:
                 return coordinator.synced(member, epoch, now)
             case "leave", 0:
                 return coordinator.leave(member, now)
+            case "summary", str(sentence):
+                self._summary = sentence
+                return []
             case "ask", [int(request), int(epoch), str(operation), list(arguments)]:
                 self._answer(self._store.ask(member, request, epoch, operation, arguments))
                 return []
@@ -225,23 +237,31 @@ class Members:
             self._tell(member, "answer", [request, is_ok, value])
 
     def _note_end(self, number: int, status: int, now: float) -> None:
-        member = self._members.pop(number, None)
+        member = self._members.get(number)
         if member is None:
             return
+        is_failure = status != 0 and not member.is_expelled and not member.is_retired
+        has_finished = status == 0 and not member.is_retired
+        member.host.num_finished += has_finished
+        self._has_finished |= has_finished
+        if is_failure and not self._is_ending:
+            if not self._coordinator.epoch or self._coordinator.is_over:
+                self.first_failed = self.first_failed or (number, status)
+                self.end()
+            else:
+                member.host.pause(now)
+                self._output.write_note(
+                    f"member {number} on {member.host.name} ended {ending(status)}; the others go on"
+                )
+                self._last_failed = number, status
+        self._remove(number, now)
+
+    def _remove(self, number: int, now: float) -> None:
+        """Forgets a member that has ended."""
+        del self._members[number]
         self._store.forget(number)
-        if self._is_ending:
-            return
-        is_failure = status != 0 and not member.is_expelled
-        member.host.num_finished += status == 0
-        if is_failure and (not self._coordinator.epoch or self._coordinator.is_over):
-            self.first_failed = self.first_failed or (number, status)
-            self.end()
-            return
-        if is_failure:
-            member.host.pause(now)
-            self._output.write_note(f"member {number} on {member.host.name} ended {ending(status)}; the others go on")
-            member.host.last_failed = number, status
-        self._act(self._coordinator.gone(number, now), now)
+        if not self._is_ending:
+            self._act(self._coordinator.gone(number, now), now)
 
     # --- decisions ---
 
@@ -262,13 +282,15 @@ class Members:
                         self._tell(member, "over", reason)
                     if reason:
                         self._fail(reason)
+                    elif self._summary:
+                        self._output.write_note(self._summary)
 
     def _begin(self, epoch: Epoch) -> None:
         resets = self._plan.most_resets
         if resets is not None and epoch.number > 1 + resets:
             raise AgspeedError(f"the members have changed {resets} times, which is the most that --reset-limit allows.")
         self._answer(self._store.begin(epoch.number))
-        hosts = [self._hosts.index(self._members[member].host) for member in epoch.members]
+        hosts = [id(self._members[member].host) for member in epoch.members]
         for member, place in zip(epoch.members, places(epoch, hosts), strict=True):
             self._tell(member, "epoch", place.to_json())
         if epoch.number > 1:
@@ -277,10 +299,9 @@ class Members:
 
     def _fail(self, reason: str) -> None:
         """Ends the job. Raises: AgspeedError with the reason, if members still live; else the last failure is it."""
-        failed = [each.last_failed for each in self._hosts if each.last_failed is not None]
-        if self._members or not failed:
+        if self._members or self._last_failed is None:
             raise AgspeedError(f"the job cannot go on: {reason}")
-        self.first_failed = failed[-1]
+        self.first_failed = self._last_failed
         self.end()
 
     def _expel(self, number: int, reason: str) -> None:
@@ -297,85 +318,9 @@ class Members:
 
 @dataclass
 class _Member:
-    host: _Host
+    host: MemberHost
     slot: int
     lines: Lines
     is_expelled: bool = False
-
-
-@dataclass(frozen=True)
-class _Said:
-    member: int
-    data: bytes
-
-
-@dataclass(frozen=True)
-class _Ended:
-    member: int
-    status: int
-
-
-class _Host(Connection):
-    """A host and its members.
-
-    Attributes:
-        start_at: when it may get the next member (time.monotonic()).
-        last_failed: its member that failed last, and the status.
-        num_finished: how many members have ended with status 0.
-    """
-
-    def __init__(self, host: Host, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
-        super().__init__(host, f"host {host.name}", starter, output, job)
-        self.start_at = 0.0
-        self.last_failed: tuple[int, int] | None = None
-        self.num_finished = self._num_failures = 0
-        self._news: list[_Said | _Ended] = []
-        self._known: set[int] = set()
-
-    @property
-    def can_run_more(self) -> bool:
-        """Whether a member may start here at some time. The slot of a member that has ended well stays free."""
-        return not self.is_over and self.num_finished < self.host.slots
-
-    def has_room(self, members: Collection[_Member], now: float) -> bool:
-        num_here = self.num_finished + sum(each.host is self for each in members)
-        return self.description is not None and not self.is_over and now >= self.start_at and num_here < self.host.slots
-
-    def free_slot(self, members: Collection[_Member]) -> int:
-        taken = {each.slot for each in members if each.host is self}
-        return next(slot for slot in range(self.host.slots) if slot not in taken)
-
-    def variables(self, slot: int) -> dict[str, str]:
-        """The variables of a member, which it keeps in all epochs. slot: no other living member of the host has it."""
-        return {"LOCAL_RANK": str(slot), "HOROVOD_HOSTNAME": self.host.name.rpartition("@")[2], "PYTHONUNBUFFERED": "1"}
-
-    def pause(self, now: float) -> None:
-        """Starts no member for a time, because one has failed."""
-        self.start_at = now + min(_FIRST_PAUSE_S * 2**self._num_failures, _LONGEST_PAUSE_S)
-        self._num_failures = min(self._num_failures + 1, 10)
-
-    def add(self, member: int, variables: Mapping[str, str]) -> None:
-        self._has_started = True
-        self._known.add(member)
-        self._link.send("add", [member, dict(variables)])
-
-    def tell(self, member: int, data: bytes) -> None:
-        self._link.send("control", member, data)
-
-    def expel(self, member: int) -> None:
-        self._link.send("expel", member)
-
-    def take_news(self) -> list[_Said | _Ended]:
-        news, self._news = self._news, []
-        return news
-
-    def _note_of_job(self, frame: frames.Frame) -> None:
-        match frame.kind, frame.value:
-            case "output", [int(member), 0 | 1 as stream] if member in self._known:
-                self._pass_on(member, stream, frame.data, len(self._known))
-            case "control", int(member) if member in self._known:
-                self._news.append(_Said(member, frame.data))
-            case "gone", [int(member), int(status)] if member in self._known and -128 < status < 256:
-                self._news.append(_Ended(member, status))
-            case _:
-                raise frames.FrameError(repr(frame.kind[:60]))
+    is_retired: bool = False
+    """Whether it is to leave, because the job does not use its host any more."""

@@ -102,6 +102,8 @@ class _Member:
     position: Position | None = None
     """Where it waits for the next epoch; None while it does not wait."""
     is_leaving: bool = False
+    has_time: bool = False
+    """Whether it may stay until another member has its state."""
     is_synced: bool = False
     """Whether it has the state of the current epoch."""
     has_answered: bool = True
@@ -184,11 +186,21 @@ class Coordinator:
         return self._ask(now) if has_handed_over else []
 
     def leave(self, member: int, now: float) -> list[Action]:
-        """The member has to leave. It goes when the others go on without it."""
+        """The member has to leave. It goes when the others go on without it. The job ends if all members have to."""
+        return self._let_go(member, False, now)
+
+    def retire(self, member: int, now: float) -> list[Action]:
+        """The member is to leave, because its host is needed no longer.
+
+        If all members are to leave, they wait for a new member that takes the training's state over.
+        """
+        return self._let_go(member, True, now)
+
+    def _let_go(self, member: int, has_time: bool, now: float) -> list[Action]:
         each = self._members.get(member)
         if each is None or each.is_leaving:
             return []
-        each.is_leaving = True
+        each.is_leaving, each.has_time = True, has_time
         return [*(self._ask(now) if member in self.ranks else []), *self._next(now)]
 
     def gone(self, member: int, now: float) -> list[Action]:
@@ -272,21 +284,28 @@ class Coordinator:
         actions: list[Action] = []
         if not self._has_trained or any(each.has_state and not each.is_leaving for each in known):
             actions += self._release(self.ranks)
-        elif all(each.is_leaving for each in self._members.values()):
+        elif all(each.is_leaving and not each.has_time for each in self._members.values()):
             return self._end("all members had to leave; start the job again.")
         elif not newcomers:
-            return []  # those that leave keep the state until there is a member to hand it over to
+            return self._wait(0, now)  # those that leave keep the state until there is a member to hand it over to
         num_leaving = sum(self._members[each].is_leaving for each in self.ranks)
         found = (*self.ranks, *newcomers)[: self.limits.most + num_leaving]
-        is_late = self._short_since is not None and now >= self._short_since + self.limits.wait_s
-        if len(found) >= (self.limits.least if self.epoch or is_late else self.limits.first):
+        if len(found) >= (self.limits.least if self.epoch or self._is_late(now) else self.limits.first):
             return [*actions, self._begin(found)]
-        if is_late:
-            text = f"{len(found)} of at least {self.limits.least} members were ready after {self.limits.wait_s:g} s"
-            return actions + self._end(f"{text}; start the job again, with more hosts or a smaller least number.")
+        return actions + self._wait(len(found), now)
+
+    def _is_late(self, now: float) -> bool:
+        """Whether members have waited for more of them as long as they may."""
+        return self._short_since is not None and now >= self._short_since + self.limits.wait_s
+
+    def _wait(self, num_found: int, now: float) -> list[Action]:
+        """Waits for more members, or ends the job if it has waited long enough."""
+        if self._is_late(now):
+            text = f"{num_found} of at least {self.limits.least} members were ready after {self.limits.wait_s:g} s"
+            return self._end(f"{text}; start the job again, with more hosts or a smaller least number.")
         if self._short_since is None:
             self._short_since = now
-        return actions
+        return []
 
     def _begin(self, members: tuple[int, ...]) -> Epoch:
         waiting = [self._members[each].position or Position(has_state=False, step=0) for each in members]

@@ -8,6 +8,7 @@
     {"alive": 0}       the answer to a change      {"release": 0}       you have left the job
     {"synced": epoch}  it has the epoch's state    {"over": "reason"}   the job is over; empty if it is done
     {"leave": 0}       it has to leave             {"answer": [request, is ok, value]}
+    {"summary": "sentence"}    for the user, at the end of the job
     {"ask": [request, epoch, operation, arguments]}    of the store (`epoch_store.py`)
 
 The pipe between both belongs to the job alone: a member inherits its end, and the launcher's agent has the other one.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -113,6 +114,7 @@ def test_the_others_go_on_when_a_member_is_killed(training: Training, rank: int,
     assert f"member {rank} on host localhost ended by signal SIGKILL; the others go on" in training.job.errors()
     assert {each[2] for each in training.results().values()} == {"0.666667"}, "on_change got both sizes"
     assert "is not a setting" not in training.job.errors()
+    assert re.search(r"\nagspeed: 80 steps in 2 epochs; .*; changes took [\d.]+ s\n", training.job.errors())
 
 
 def test_a_member_takes_the_place_of_a_killed_one(training: Training) -> None:
@@ -192,6 +194,7 @@ def test_sigterm_lets_a_member_finish_its_step_and_leave(training: Training) -> 
     os.kill(members[1], signal.SIGTERM)
     assert training.finish() == 0, training.job.errors()
     assert "ended" not in training.job.errors(), "leaving is no failure"
+    assert "80 steps in 2 epochs; " in training.job.errors()
     assert_all_have_the_same(training, 2)
     assert members[1] not in training.results()
 

@@ -147,7 +147,7 @@ def test_an_agent_ends_its_ranks_when_its_launcher_is_lost(job: Job, is_silent: 
             "command": [sys.executable, "-c", WAITS],
             "environment": {},
             "folder": "",
-            "is_elastic": False,
+            "kind": "fixed",
             "key": None,
             "silence_s": 10.0 if is_silent else None,
         },

@@ -178,6 +178,17 @@ def test_a_config_file_that_is_wrong_says_where(content: str, sentence: str, tmp
             ["-np", "2", "--jsrun", "--mpi", "true"],
             "--jsrun, --mpi: `agspeed run` starts ranks on hosts that",
         ),
+        (
+            ["-np", "1", "--host-discovery-script", "/nowhere", "true"],
+            "--host-discovery-script /nowhere: there is no such",
+        ),
+        (["--host-discovery-script", "/bin/true", "true"], "say how many ranks to start"),
+        (["-np", "1", "--host-discovery-script", "/bin/true", "-H", "a:1", "true"], "use one of them"),
+        (["-np", "1", "--slots-per-host", "2", "true"], "--slots-per-host is for hosts that --host-discovery-script"),
+        (
+            ["-np", "1", "--blacklist-cooldown-range", "5", "1", "true"],
+            "--blacklist-cooldown-range 5 1: write two numbers",
+        ),
         (["-np", "1", "--cache-capacity", "-1", "true"], "--cache-capacity -1: write a number, 0 or more"),
         (["-np", "1", "no-such-command-here"], "cannot start no-such-command-here: No such file"),
     ],

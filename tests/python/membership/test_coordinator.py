@@ -16,6 +16,8 @@ from agspeed.membership.coordinator import Action, Change, Coordinator, End, Epo
 from tests.python.support.pairs import first_of
 
 _NUM_RANDOM = int(os.environ.get("AG_TEST_MEMBERSHIPS", "2000"))
+_EVENTS = {"move": 30, "kill": 2, "stop": 1, "leave": 1, "retire": 1, "start": 3, "wait": 1}
+"""Events of random jobs, with their weights."""
 _NEW = Position(has_state=False, step=0)
 
 
@@ -278,6 +280,40 @@ def test_a_member_that_leaves_hands_its_state_over_first() -> None:
     assert job.ready(0, 2, Position(True, 5), 3) == [Release(0), Epoch(3, (1,), source=0, has_lost=False)]
 
 
+def test_members_that_retire_keep_the_state_until_a_new_member_has_it() -> None:
+    job = Coordinator(Limits(least=1, most=2, first=2, wait_s=60))
+    for member in range(2):
+        job.join(0)
+        job.ready(member, 0, _NEW, 0)
+        job.synced(member, 1, 0)
+    assert job.retire(0, 1) == [Change((0, 1), is_broken=False)] and job.retire(1, 1) == [Change((0, 1), False)]
+    assert job.ready(0, 1, Position(True, 5), 2) == job.ready(1, 1, Position(True, 5), 2) == []
+    assert not job.is_over and job.deadline == 62
+    job.join(3)
+    assert job.ready(2, 0, _NEW, 4) == [Epoch(2, (0, 1, 2), source=0, has_lost=False)]
+    job.synced(0, 2, 4)
+    job.synced(1, 2, 4)
+    assert job.synced(2, 2, 5) == [Change((0, 1, 2), is_broken=False)]
+    for member in range(2):
+        assert job.ready(member, 2, Position(True, 5), 6) == []
+    assert job.ready(2, 2, Position(True, 5), 6) == [
+        Release(0),
+        Release(1),
+        Epoch(3, (2,), source=0, has_lost=False),
+    ]
+
+
+def test_members_that_retire_end_the_job_if_no_other_one_comes_in_time() -> None:
+    job = Coordinator(Limits(least=1, most=1, first=1, wait_s=60))
+    job.join(0)
+    job.ready(0, 0, _NEW, 0)
+    job.synced(0, 1, 0)
+    job.retire(0, 1)
+    assert job.ready(0, 1, Position(True, 5), 2) == []
+    (end,) = job.tick(62)
+    assert isinstance(end, End) and end.reason.startswith("0 of at least 1 members were ready after 60 s")
+
+
 def test_too_few_members_wait_and_end_after_a_time() -> None:
     job = Coordinator(Limits(least=2, most=2, first=2, wait_s=60))
     for member in range(2):
@@ -292,6 +328,7 @@ def test_too_few_members_wait_and_end_after_a_time() -> None:
 @pytest.mark.parametrize("limits", first_of([Limits(1, 3, 2), Limits(2, 2, 2), Limits(2, 3, 3)], 1), ids=str)
 def test_all_orders_of_four_events_of_three_members(limits: Limits) -> None:
     events = [(kind, member) for kind in ("kill", "stop", "leave", "move", "start") for member in range(3)]
+    events.append(("retire", 0))
     for chosen in itertools.product(events, repeat=4):
         job = Job(limits, 2)
         for kind, member in chosen:
@@ -306,7 +343,7 @@ def test_random_jobs_never_wait_for_ever() -> None:
         most = chance.randint(least, 5)
         job = Job(Limits(least, most, chance.randint(least, most)), chance.randint(1, 5))
         for _ in range(chance.randint(1, 60)):
-            kind = chance.choices(["move", "kill", "stop", "leave", "start", "wait"], [30, 2, 1, 1, 3, 1])[0]
+            kind = chance.choices(list(_EVENTS), list(_EVENTS.values()))[0]
             happen(job, kind, chance.choice(list(job.living) or [0]))
         try:
             job.check()
@@ -330,5 +367,8 @@ def happen(job: Job, kind: str, member: int) -> None:
     elif kind == "leave" and not peer.is_leaving:
         peer.is_leaving = True
         peer.up.append("leave")
+    elif kind == "retire" and not peer.is_leaving:
+        peer.is_leaving = True
+        job.act(job.coordinator.retire(member, job.now))
     elif kind == "move":
         job.move(member)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's side of one host of an elastic job. The host may be lost, and gets another connection after a pause.
+
+Threading: one thread owns a `MemberHost`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from agspeed.errors import AgspeedError
+from agspeed.launch import frames
+from agspeed.launch.connection import Connection
+from agspeed.launch.hosts import Host
+from agspeed.launch.output import Output
+from agspeed.launch.starters import Starter
+
+__all__ = ["Ended", "MemberConnection", "MemberHost", "Pause", "Said"]
+
+
+@dataclass(frozen=True)
+class Said:
+    """A member has sent messages to the coordinator."""
+
+    member: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A member's process has ended. status: minus the signal that has killed it."""
+
+    member: int
+    status: int
+
+
+@dataclass
+class Pause:
+    """How long a host stays unused after a failure: twice as long each time, up to a limit. It always ends.
+
+    Attributes:
+        until: when the pause ends (time.monotonic()).
+    """
+
+    shortest_s: float
+    longest_s: float
+    until: float = 0.0
+    _last_s: float = 0.0
+
+    def begin(self, now: float) -> float:
+        """Begins one. Returns: how long it is."""
+        self._last_s = min(max(self.shortest_s, 2 * self._last_s), self.longest_s)
+        self.until = now + self._last_s
+        return self._last_s
+
+
+class MemberHost:
+    """A host and its members.
+
+    Attributes:
+        host: its name and slots. The slots may change.
+        is_wanted: whether the job still uses it. If not, it is over once its members have ended.
+        is_lost: whether its connection was lost while the job ended, before it confirmed its members' end.
+        num_finished: how many members have ended with status 0.
+    """
+
+    def __init__(self, host: Host, connect: Callable[[Host], MemberConnection], pause: Pause, start_s: float) -> None:
+        """start_s: how long it may take until it is ready."""
+        self.host = host
+        self.is_wanted, self.is_lost = True, False
+        self.num_finished = 0
+        self._connect, self._pause, self._start_s = connect, pause, start_s
+        self._connection: MemberConnection | None = None
+        self._news: list[Said | Ended] = []  # of connections that are over
+        self._ready_by = math.inf
+        self._last_tried = 0.0  # when `connect` was called
+
+    @property
+    def name(self) -> str:
+        """The host, for a sentence."""
+        return f"host {self.host.name}"
+
+    @property
+    def is_connecting(self) -> bool:
+        return self._connection is not None and self._connection.description is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has no connection, and so no members."""
+        return self._connection is None
+
+    @property
+    def deadline(self) -> float:
+        """When there is something to do at the latest (time.monotonic())."""
+        pause_ends = self._pause.until if self._pause.until > self._last_tried else math.inf
+        return min(pause_ends, self._ready_by, math.inf if self._connection is None else self._connection.deadline)
+
+    def events(self) -> dict[int, int]:
+        """The descriptors to wait for before `note`, with their events for select.poll()."""
+        return {} if self._connection is None else self._connection.events()
+
+    def can_run_more(self, num_members: int = 0) -> bool:
+        """Whether a member may start here at some time, beside `num_members`.
+
+        The slot of a member that has ended well stays free.
+        """
+        return self.is_wanted and self.num_finished + num_members < self.host.slots
+
+    def has_room(self, num_members: int, now: float) -> bool:
+        """Whether a member may start here at once. num_members: how many run here."""
+        is_ready = self._connection is not None and self._connection.description is not None
+        return is_ready and now >= self._pause.until and self.can_run_more(num_members)
+
+    def connect(self, now: float) -> None:
+        """Connects the host, if it has neither a connection nor a pause."""
+        self._last_tried = now
+        if self._connection is None and self.is_wanted and now >= self._pause.until:
+            self._connection, self._ready_by = self._connect(self.host), now + self._start_s
+
+    def note(self, ready: Collection[int], now: float) -> None:
+        """Takes what has come. Raises: AgspeedError if the host has failed."""
+        if self._connection is None:
+            return
+        self._connection.note(ready)
+        if self._connection.description is not None:
+            self._connection.description.check_version(self.name)
+            self._ready_by = math.inf
+        elif now >= self._ready_by:
+            raise AgspeedError(
+                f"{self.name} was not ready after {self._start_s:g} s; check that it is up and that "
+                f"`ssh {self.host.name} true` is quick, or raise --start-timeout."
+            )
+        if self._connection.is_over:
+            self._close()
+
+    def take_news(self) -> list[Said | Ended]:
+        """Returns: what has become of members since the last call, in order."""
+        news, self._news = self._news, []
+        return news if self._connection is None else news + self._connection.take_news()
+
+    def pause(self, now: float) -> float:
+        """Leaves the host unused for a time, because it or one of its members has failed. Returns: how long."""
+        return self._pause.begin(now)
+
+    def add(self, member: int, slot: int, variables: Mapping[str, str]) -> None:
+        """Starts a member, which keeps its variables in all epochs. slot: no other living member here has it."""
+        name = self.host.name.rpartition("@")[2]
+        own = {"LOCAL_RANK": str(slot), "HOROVOD_HOSTNAME": name, "PYTHONUNBUFFERED": "1"}
+        self._link().add(member, {**variables, **own})
+
+    def tell(self, member: int, data: bytes) -> None:
+        """Sends a message to a member. It is dropped if the connection was lost, and the member with it."""
+        if self._connection is not None:
+            self._connection.tell(member, data)
+
+    def expel(self, member: int) -> None:
+        """Ends a member."""
+        if self._connection is not None:
+            self._connection.expel(member)
+
+    def end(self) -> None:
+        """Ends its members: SIGTERM, then SIGKILL after some seconds. Does not wait for the end."""
+        self._ready_by, self._last_tried = math.inf, math.inf
+        if self._connection is not None:
+            self._connection.end()
+
+    def drop(self) -> None:
+        """Gives the connection up. The agent there ends its members when it notices that."""
+        if self._connection is not None:
+            self._connection.kill()
+            self._close()
+
+    def _link(self) -> MemberConnection:
+        assert self._connection is not None, f"{self.name} has members without a connection"
+        return self._connection
+
+    def _close(self) -> None:
+        self.is_lost |= self._link().is_lost
+        self._news += self._link().take_news()
+        self._link().close()
+        self._connection, self._ready_by = None, math.inf
+
+
+class MemberConnection(Connection):
+    """A connection to the agent of a host in an elastic job."""
+
+    loss = "was lost"
+
+    def __init__(self, host: Host, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
+        super().__init__(host, f"host {host.name}", starter, output, job)
+        self._news: list[Said | Ended] = []
+        self._known: set[int] = set()
+
+    def add(self, member: int, variables: Mapping[str, str]) -> None:
+        self._has_started = True
+        self._known.add(member)
+        self._link.send("add", [member, dict(variables)])
+
+    def tell(self, member: int, data: bytes) -> None:
+        self._link.send("control", member, data)
+
+    def expel(self, member: int) -> None:
+        self._link.send("expel", member)
+
+    def take_news(self) -> list[Said | Ended]:
+        news, self._news = self._news, []
+        return news
+
+    def _note_of_job(self, frame: frames.Frame) -> None:
+        match frame.kind, frame.value:
+            case "output", [int(member), 0 | 1 as stream] if member in self._known:
+                self._pass_on(member, stream, frame.data, len(self._known))
+            case "control", int(member) if member in self._known:
+                self._news.append(Said(member, frame.data))
+            case "gone", [int(member), int(status)] if member in self._known and -128 < status < 256:
+                self._news.append(Ended(member, status))
+            case _:
+                raise frames.FrameError(repr(frame.kind[:60]))

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""elastic.State: what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from agspeed import elastic
+from agspeed.errors import UserError
+
+
+@pytest.fixture
+def mesh() -> Iterator[DeviceMesh]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def fully(model: nn.Linear, mesh: DeviceMesh) -> None:
+    fully_shard(model, mesh=mesh)
+
+
+def tensor_parallel(model: nn.Linear, mesh: DeviceMesh) -> None:
+    model.weight = nn.Parameter(distribute_tensor(model.weight, mesh, [Shard(0)]))
+
+
+@pytest.mark.parametrize("shard", [fully, tensor_parallel])
+@pytest.mark.parametrize("is_before", [True, False])
+def test_a_sharded_model_is_refused(
+    mesh: DeviceMesh, shard: Callable[[nn.Linear, DeviceMesh], None], is_before: bool
+) -> None:
+    """Before the training begins, or in the training function: then after the first step."""
+    state = elastic.State(net=nn.Linear(4, 4))
+    if is_before:
+        shard(state.net, mesh)
+
+    @elastic.run
+    def train(state: elastic.State) -> None:
+        assert not is_before
+        shard(state.net, mesh)
+        state.advance()
+        raise AssertionError("the step was counted")
+
+    with pytest.raises(
+        UserError, match=r"State\(net=...\): the model is sharded over ranks \(DTensor\).*without elastic"
+    ):
+        train(state)
+    assert state.num_steps == 0
+
+
+def test_a_whole_model_is_not_refused(mesh: DeviceMesh) -> None:
+    elastic.run(lambda state: state.advance())(state := elastic.State(net=nn.Linear(4, 4)))
+    assert state.num_steps == 1
