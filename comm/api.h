@@ -28,6 +28,7 @@
 #include "comm/rendezvous/store.h"         // IWYU pragma: export
 #include "comm/topology/interfaces.h"      // IWYU pragma: export
 #include "comm/world/flight_record.h"      // IWYU pragma: export
+#include "comm/world/inspection.h"         // IWYU pragma: export
 #include "comm/world/named_groups.h"       // IWYU pragma: export
 #include "comm/world/rendezvous_store.h"   // IWYU pragma: export
 #include "comm/world/world.h"              // IWYU pragma: export

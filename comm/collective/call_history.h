@@ -41,6 +41,8 @@ class CallHistory {
   const HistoryEntry& add(const CallSignature& signature);
   /// Returns call `sequence` and the calls before it. Calls that are not kept any more have no entry.
   RecentCalls recent(uint64_t sequence) const;
+  /// Returns the last call; its sequence is 0 if there is none.
+  const HistoryEntry& last() const { return at(sequence_); }
   /// Compares this rank's calls with the last calls of another rank. Returns: a sentence about the first call that
   /// differs; nullopt: none differs. If this rank has not made all of these calls yet, checkRanksAhead() compares them
   /// again later.

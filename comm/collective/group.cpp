@@ -322,4 +322,67 @@ void Group::controlMessageArrived(int rank, const ControlMessage& message) {
   if (const auto mismatch = history_.check(rank, message.history)) fail(invalidArgument(*mismatch));
 }
 
+// --- for people who look into a hang ------------------------------------------------------------------------------
+
+GroupState Group::state() const {
+  GroupState state;
+  state.name = options_.name;
+  state.members = options_.members;
+  const HistoryEntry& last = history_.last();
+  state.numCalls = last.sequence;
+  if (last.sequence > 0) state.lastCall = toString(last.signature);
+  if (failure_) state.failure = failure_->message();
+  state.numOperations = queue_.running().size() + queue_.waiting().size() + messages_.underWay().size();
+  const auto add = [&](const auto& operations) {
+    for (const auto& operation : operations) {
+      if (state.operations.size() == GroupState::kMaxOperations) return;
+      state.operations.push_back(stateOf(*operation));
+    }
+  };
+  add(queue_.running());
+  add(queue_.waiting());
+  add(messages_.underWay());
+  return state;
+}
+
+OperationState Group::stateOf(const CollectiveOperation& operation) const {
+  OperationState state;
+  state.call = toString(operation.signature);
+  state.sequence = operation.sequence;
+  state.since = operation.started;
+  if (operation.execution != nullptr) {
+    const Execution::Traffic traffic = operation.execution->traffic();
+    state.numBytes = traffic.numBytes;
+    state.numBytesMoved = traffic.numMoved;
+    state.awaited = inWorld(operation.execution->awaitedRanks());
+  } else if (operation.readiness) {
+    state.blockedBy = "its input is not ready";
+  } else if (const CollectiveOperation* holder = queue_.holderOf(operation)) {
+    state.blockedBy = formatText("operation {} of the group is not done", holder->sequence);
+  } else {
+    state.blockedBy = "operations before it have too many bytes in flight";
+  }
+  return state;
+}
+
+OperationState Group::stateOf(const MessageOperation& operation) const {
+  OperationState state;
+  state.call = toString(operation);
+  state.since = operation.started;
+  state.numBytes = operation.bytes.size();
+  if (operation.isPending) state.numBytesMoved = engine_.messenger().numBytesMoved(operation);
+  if (operation.readiness) state.blockedBy = "its bytes are not ready";
+  for (int rank = 0; rank < numRanks(); ++rank) {
+    const bool mayAnswer = operation.rank == kAnyRank ? rank != rank_ : rank == operation.rank;
+    if (mayAnswer) state.awaited.push_back(options_.members[static_cast<size_t>(rank)]);
+  }
+  return state;
+}
+
+std::vector<int> Group::inWorld(const std::vector<int>& ranks) const {
+  std::vector<int> numbers;
+  for (const int rank : ranks) numbers.push_back(options_.members[static_cast<size_t>(rank)]);
+  return numbers;
+}
+
 }  // namespace agspeed::comm

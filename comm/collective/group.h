@@ -69,6 +69,7 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   using CollectiveHandle = CollectiveQueue::Handle;
 
   Clock::time_point tick(Clock::time_point now) override;
+  GroupState state() const override;
   void executionEnded(Execution& execution) override;
   void executionFailed(Execution& execution, int rank, const Status& status) override;
   void controlMessageArrived(int rank, const ControlMessage& message) override;
@@ -103,6 +104,10 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   Clock::time_point checkDeadlines(Clock::time_point now);
   std::string progressOf(const CollectiveOperation& operation) const;
   std::string progressOf(const MessageOperation& operation) const;
+  OperationState stateOf(const CollectiveOperation& operation) const;
+  OperationState stateOf(const MessageOperation& operation) const;
+  /// Returns the world's numbers of ranks of the group.
+  std::vector<int> inWorld(const std::vector<int>& ranks) const;
   Status explain(const std::string& operation, Clock::time_point started, const Status& reason,
                  const std::string& progress) const;
 

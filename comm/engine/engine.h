@@ -21,15 +21,18 @@
 #include <thread>
 #include <vector>
 
+#include "comm/engine/group_state.h"
 #include "comm/messaging/messenger.h"
 
 namespace agspeed::comm {
 
-/// An object whose deadlines the engine checks.
+/// An object whose deadlines the engine checks. The engine calls its functions on the driver.
 class EngineClient {
  public:
-  /// Checks the deadlines. The engine calls it on the driver. Returns: the latest time for the next call.
+  /// Checks the deadlines. Returns: the latest time for the next call.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
+  /// Describes what is in flight.
+  virtual GroupState state() const = 0;
 
  protected:
   ~EngineClient() = default;
@@ -81,6 +84,7 @@ class Engine {
   Messenger& messenger() { return messenger_; }
   void addClient(EngineClient& client) { clients_.push_back(&client); }
   void removeClient(EngineClient& client) { std::erase(clients_, &client); }
+  const std::vector<EngineClient*>& clients() const { return clients_; }
   /// Makes the engine call tick() of all clients at `time` or earlier.
   void tickBy(Clock::time_point time) { nextTick_ = std::min(nextTick_, time); }
   /// Queues a call of worker.work(token). Calls with a lower `priority` number run first, and calls with equal numbers

@@ -18,6 +18,8 @@ constexpr size_t kCacheLine = 64;
 constexpr uint64_t kFailureToken = UINT64_MAX;
 constexpr int kAtOnce = INT32_MIN;
 
+bool isTransfer(const Step& step) { return step.kind == StepKind::kSend || step.kind == StepKind::kReceive; }
+
 size_t alignUp(size_t value) { return (value + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 }  // namespace
@@ -216,6 +218,42 @@ std::vector<int> Execution::awaitedRanks() const {
     }
   }
   return {ranks.begin(), ranks.end()};
+}
+
+Execution::Traffic Execution::traffic() const {
+  const Schedule& schedule = prepared_.schedule;
+  Traffic sum;
+  SegmentSlot layout;
+  layout.input.resize(schedule.numChunks);
+  layout.output.resize(schedule.numChunks);
+  for (uint32_t segment = 0; segment < layout_.numSegments(); ++segment) {
+    layout_.locate(segment, layout.input, layout.output);
+    uint64_t numBytes = 0;
+    for (const Step& step : schedule.steps) numBytes += isTransfer(step) ? bytesOf(layout, step.range) : 0;
+    sum.numBytes += numBytes;
+    const auto open = std::find_if(slots_.begin(), slots_.end(), [&](const SegmentSlot& slot) {
+      return slot.numStepsLeft > 0 && slot.segment == segment;
+    });
+    if (segment < nextSegment_) sum.numMoved += open == slots_.end() ? numBytes : numMoved(*open);
+  }
+  return sum;
+}
+
+uint64_t Execution::bytesOf(const SegmentSlot& slot, const ChunkRange& range) const {
+  uint64_t numElements = 0;
+  for (const Chunk& chunk : chunksOf(slot, range)) numElements += chunk.numElements;
+  return numElements * (prepared_.schedule.isWide(range) ? wideBytes_ : elementBytes_);
+}
+
+uint64_t Execution::numMoved(const SegmentSlot& slot) const {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < prepared_.schedule.steps.size(); ++i) {
+    const Step& step = prepared_.schedule.steps[i];
+    if (!isTransfer(step) || slot.numWaiting[i] > 0) continue;
+    const StepTransfer& transfer = slot.transfers[i];
+    sum += transfer.isPending ? engine_.messenger().numBytesMoved(transfer) : bytesOf(slot, step.range);
+  }
+  return sum;
 }
 
 std::string Execution::describe() const {

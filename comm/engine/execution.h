@@ -78,6 +78,13 @@ class Execution final : private Worker {
   std::string progress() const;
   /// Returns the ranks of the group with which sends or receives are in flight, in ascending order.
   std::vector<int> awaitedRanks() const;
+  /// The bytes that this rank sends and receives in the run.
+  struct Traffic {
+    uint64_t numBytes = 0;
+    uint64_t numMoved = 0;
+  };
+  /// Counts the run's bytes. The call takes time in proportion to its segments and steps.
+  Traffic traffic() const;
 
  private:
   /// The send or receive of one step.
@@ -119,6 +126,10 @@ class Execution final : private Worker {
   void advance(uint32_t slot, uint32_t step);
   void transferFinished(StepTransfer& transfer, const Status& status);
   std::string describe() const;
+  /// Returns the size of a chunk range in a slot that is laid out.
+  uint64_t bytesOf(const SegmentSlot& slot, const ChunkRange& range) const;
+  /// Returns how many bytes of an open slot have moved.
+  uint64_t numMoved(const SegmentSlot& slot) const;
   void work(uint64_t token) override;
 
   std::span<const Chunk> chunksOf(const SegmentSlot& slot, const ChunkRange& range) const;

@@ -31,6 +31,9 @@ class Endpoint {
   void cancel(Transfer& transfer);
   void dropCommunicator(uint32_t communicator);
   bool probe(const MessageId& id) const { return receives_.probe(id); }
+  uint64_t numBytesMoved(const Transfer& transfer) const {
+    return sends_.numBytesMoved(transfer) + receives_.numBytesMoved(transfer);
+  }
   bool hasUnsent() const { return !failure_ && sends_.isWaiting(); }
   /// Whether frames wait to be handed to the transport.
   bool isSending() const { return !failure_ && (sends_.isWaiting() || sends_.hasZeroCopies()); }
@@ -47,6 +50,9 @@ class Endpoint {
   /// Probes the peer if it is silent while a transfer waits for it. Marks the peer lost after a silence of `timeout`.
   /// Returns true if a transfer waits for the peer.
   bool checkLiveness(Clock::time_point now, Clock::duration timeout);
+
+  /// Returns LivenessMonitor::silence().
+  Clock::duration silence() const { return liveness_.silence(); }
 
   /// Drops all transfers without notifying their owners, so that callers' bytes are neither read nor written any more.
   /// The messenger's destructor calls this function.

@@ -213,6 +213,11 @@ const Transfer* ReceiveQueue::awaited() const {
   return nullptr;
 }
 
+uint64_t ReceiveQueue::numBytesMoved(const Transfer& transfer) const {
+  const auto found = incoming_.find(transfer.id);
+  return found == incoming_.end() || found->second.transfer != &transfer ? 0 : found->second.numReceived;
+}
+
 void ReceiveQueue::fail(const Status& status) {
   const std::string context = "receiving from " + context_.peerName() + " failed after ";
   std::erase_if(incoming_, [&](const auto& entry) {

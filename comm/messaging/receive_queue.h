@@ -69,6 +69,9 @@ class ReceiveQueue {
   /// Returns one of the started receives that are not in the background, or null if there is none.
   const Transfer* awaited() const;
 
+  /// Returns how many bytes of the receive have arrived; 0: it is not in this queue.
+  uint64_t numBytesMoved(const Transfer& transfer) const;
+
   /// Fails all receives with `status`, because the peer is lost. Drops all messages except unexpected messages that
   /// have arrived completely.
   void fail(const Status& status);

@@ -209,6 +209,12 @@ const Transfer* SendQueue::awaited() const {
   return found == messages_.end() ? nullptr : found->transfer;
 }
 
+uint64_t SendQueue::numBytesMoved(const Transfer& transfer) const {
+  const auto found = std::find_if(messages_.begin(), messages_.end(),
+                                  [&](const Outgoing& message) { return message.transfer == &transfer; });
+  return found == messages_.end() ? 0 : found->numSent;
+}
+
 void SendQueue::fail(const Status& status) {
   const std::string context = "sending to " + context_.peerName() + " failed after ";
   for (const Outgoing& message : messages_) {

@@ -64,6 +64,9 @@ class SendQueue {
   /// Returns one of the unfinished sends that are not in the background, or null if there is none.
   const Transfer* awaited() const;
 
+  /// Returns how many bytes of the send were handed to the transport; 0: it is not in this queue.
+  uint64_t numBytesMoved(const Transfer& transfer) const;
+
   /// Fails all unfinished sends with `status`, because the peer is lost, and drops all frames.
   void fail(const Status& status);
   /// Drops all unfinished sends without notifying their owners, so that callers' bytes are not read any more. Eager

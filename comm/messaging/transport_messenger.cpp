@@ -113,6 +113,16 @@ bool TransportMessenger::probe(int peer, const MessageId& id) const {
   return endpoint != nullptr && endpoint->probe(id);
 }
 
+uint64_t TransportMessenger::numBytesMoved(const Transfer& transfer) const {
+  const auto& endpoint = endpoints_[static_cast<size_t>(transfer.peer)];
+  return endpoint == nullptr ? 0 : endpoint->numBytesMoved(transfer);
+}
+
+Clock::duration TransportMessenger::silence(int peer) const {
+  const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
+  return endpoint == nullptr ? Clock::duration::zero() : endpoint->silence();
+}
+
 bool TransportMessenger::hasUnsent() const {
   return !transport_->isFlushed() || isAny([](const Endpoint& each) { return each.hasUnsent(); });
 }

@@ -51,6 +51,7 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   void cancel(Transfer& transfer, const Status& reason) override;
   void dropCommunicator(uint32_t communicator) override;
   bool probe(int peer, const MessageId& id) const override;
+  uint64_t numBytesMoved(const Transfer& transfer) const override;
   bool progress(Clock::time_point until) override;
   bool hasUnsent() const override;
   // NetworkMessenger knows the rails and the host.
@@ -58,6 +59,8 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   double roundTripSeconds(int) const override { return 0; }
   uint32_t host() const override { return 0; }
   void wake() override { poller_.wake(); }
+  /// Returns for how long the peer has been silent while transfers waited for it.
+  Clock::duration silence(int peer) const;
 
  private:
   std::span<std::byte> place(int peer, const FrameHeader& header) override { return connectedTo(peer).place(header); }

@@ -34,6 +34,7 @@
 #include "comm/collective/communicator.h"
 #include "comm/named/coordinator/coordinator.h"
 #include "comm/named/message_stream.h"
+#include "comm/named/named_group_state.h"
 #include "comm/named/pending_table.h"
 #include "comm/named/request_codec.h"
 #include "comm/named/response_runner.h"
@@ -113,6 +114,10 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   bool isCoordinator() const { return coordinator_.has_value(); }
 
   Clock::time_point tick(Clock::time_point now) override;
+  GroupState state() const override {
+    return stateOf({options_.group.name, options_.group.members, failure_ ? failure_->message() : "", unready_,
+                    pending_.operations(), waitingSince_, isCoordinator() ? &*coordinator_ : nullptr});
+  }
   /// Sends this rank's requests to the coordinator, or sends responses at the coordinator. One call handles all
   /// requests of one round of the driver.
   void work(uint64_t token) override;

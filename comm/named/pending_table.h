@@ -22,6 +22,8 @@ class PendingTable {
   explicit PendingTable(StartQueue& names) : names_(names) {}
 
   bool isEmpty() const { return pending_.empty(); }
+  /// Returns the operations that wait for a response, in no order.
+  const std::vector<NamedHandle>& operations() const { return pending_; }
   /// Adds an operation whose request is being sent to the coordinator. Returns the id to send instead of the request,
   /// or 0 if the request must be sent in full.
   uint32_t add(const NamedHandle& operation);

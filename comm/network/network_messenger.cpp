@@ -134,6 +134,10 @@ const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {
   return shm_ == nullptr ? nullptr : &shm_->counters();
 }
 
+bool NetworkMessenger::sharesMemoryWith(int peer) const {
+  return shm_ != nullptr && !shm_->describeRoute(peer).empty();
+}
+
 std::string NetworkMessenger::describe() const {
   std::string text = formatText("{} over {}{}", mode_, rails_.size(), rails_.size() == 1 ? " rail: " : " rails: ");
   for (size_t i = 0; i < rails_.size(); ++i) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
   void dropCommunicator(uint32_t communicator) override { messenger_->dropCommunicator(communicator); }
   bool probe(int peer, const MessageId& id) const override { return messenger_->probe(peer, id); }
+  uint64_t numBytesMoved(const Transfer& transfer) const override { return messenger_->numBytesMoved(transfer); }
   bool progress(Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
   /// Delays the control frames of the following receive() calls until the end of the next progress(), so that they
@@ -68,6 +70,16 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   uint64_t numRefused() const;
   /// Returns the counters of shared memory; nullptr if it is not used.
   const shm::ShmCounters* sharedMemoryCounters() const;
+  /// Returns the state of the rails to a peer; nullopt if this rank has nothing to do with the peer over the network.
+  std::optional<RouteState> routeTo(int peer) const { return multirail_->routeTo(peer); }
+  /// Whether frames to the peer go through shared memory.
+  bool sharesMemoryWith(int peer) const;
+  /// Returns for how long the peer has been silent while transfers waited for it.
+  Clock::duration silence(int peer) const { return messenger_->silence(peer); }
+  /// Whether the interface of this rail has its link.
+  bool isLinkUp(int rail) const { return multirail_->isLinkUp(rail); }
+  /// Returns the recent peak rate of a rail in bytes per second; 0: not known.
+  double bytesPerSecondOf(int rail) const { return rails_[static_cast<size_t>(rail)]->info().bytesPerSecond; }
   /// Describes the messenger for the log: "authenticated over 2 rails: 10.0.0.5 (eth0), 10.1.0.5 (eth1); shared memory
   /// on this host".
   std::string describe() const;

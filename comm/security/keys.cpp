@@ -52,6 +52,22 @@ void fillRandom(std::span<std::byte> out) {
   AG_CHECK(RAND_bytes(rawOut(out), static_cast<int>(out.size())) == 1, "OpenSSL has no random bytes");
 }
 
+std::string digitsOf(ByteView bytes) {
+  std::string digits;
+  for (const std::byte byte : bytes) {
+    for (const unsigned half : {std::to_integer<unsigned>(byte) >> 4, std::to_integer<unsigned>(byte) & 15}) {
+      digits += "0123456789abcdef"[half];
+    }
+  }
+  return digits;
+}
+
+std::string randomDigits(size_t numBytes) {
+  std::vector<std::byte> bytes(numBytes);
+  fillRandom(bytes);
+  return digitsOf(bytes);
+}
+
 void KeyPair::FreeKey::operator()(void* key) const { EVP_PKEY_free(pkey(key)); }
 
 KeyPair::KeyPair(void* key) : key_(key) {

@@ -30,6 +30,10 @@ void deriveKey(ByteView secret, ByteView salt, ByteView info, std::span<std::byt
 bool equalsInConstantTime(ByteView left, ByteView right);
 
 void fillRandom(std::span<std::byte> out);
+/// Returns the bytes as hexadecimal digits.
+std::string digitsOf(ByteView bytes);
+/// Returns this many random bytes as hexadecimal digits.
+std::string randomDigits(size_t numBytes);
 
 /// An X25519 key pair. Each Directory generates one, which lives as long as the directory and is never stored.
 class KeyPair {

@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the name of the interface with this address, or an empty text if none has it or the kernel's list cannot be
-/// read.
+}  // namespace
+
 std::string interfaceOf(const IpAddress& address) {
   const StatusOr<std::vector<Interface>> all = listInterfaces();
   if (!all.hasValue()) return {};
@@ -20,8 +20,6 @@ std::string interfaceOf(const IpAddress& address) {
       std::find_if(all->begin(), all->end(), [&](const Interface& interface) { return interface.address == address; });
   return found == all->end() ? std::string() : found->name;
 }
-
-}  // namespace
 
 std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder) {
   const MultirailCounters& counters = messenger.counters();

@@ -10,6 +10,10 @@
 
 namespace agspeed::comm {
 
+/// Returns the name of the interface with this address, or an empty text if none has it or the kernel's list cannot be
+/// read.
+std::string interfaceOf(const IpAddress& address);
+
 /// Returns the counters of the messenger and the totals of the recorder. Requires: no other thread drives the messenger
 /// during the call.
 std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder);

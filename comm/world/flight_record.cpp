@@ -63,6 +63,21 @@ std::map<std::string, OperationTotals> FlightRecorder::totals() {
   return {totals_.begin(), totals_.end()};
 }
 
+std::optional<FinishedOperation> FlightRecorder::lastFinished() {
+  std::optional<FinishedOperation> last;
+  for (const auto& ring : rings()) {
+    const std::lock_guard lock(ring->mutex_);
+    ring->settleAll();
+    const uint64_t first = ring->numAdded_ - std::min<uint64_t>(ring->numAdded_, kEntries);
+    for (uint64_t number = first; number < ring->numAdded_; ++number) {
+      const FlightRing::Entry& entry = ring->entries_[number % kEntries];
+      const bool isLater = entry.operation == nullptr && (!last || entry.ended > last->ended);
+      if (isLater) last = {ring->name_, entry.facts.name, entry.facts.sequence, entry.ended};
+    }
+  }
+  return last;
+}
+
 std::string FlightRecorder::toJson(const std::string& reason) {
   Json document = {{"kind", "agspeed.flight_record"},
                    {"version", 1},

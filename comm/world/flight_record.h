@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,6 +45,14 @@ struct OperationTotals {
   double seconds = 0;     ///< sum of the times from start to end of the operations that have ended
 };
 
+/// The operation that ended last.
+struct FinishedOperation {
+  std::string group;
+  std::string_view name;  ///< see FlightFacts
+  uint64_t sequence = 0;
+  Clock::time_point ended;
+};
+
 class FlightRing;
 
 class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
@@ -57,6 +66,8 @@ class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
   std::shared_ptr<FlightRing> addGroup(std::string name, std::vector<int> ranks);
   /// Returns the sums by the name of the operation.
   std::map<std::string, OperationTotals> totals();
+  /// Returns the operation that ended last; nullopt if none has ended.
+  std::optional<FinishedOperation> lastFinished();
   /// Returns the record of all rings as JSON. `reason` says why the record is made.
   std::string toJson(const std::string& reason);
   /// Writes toJson() to a file in AGSPEED_FLIGHT_RECORD_DIR, if that is set. If writing fails, logs the reason.

@@ -13,6 +13,8 @@
 
 #include "comm/world/agreement.h"
 #include "comm/world/counters.h"
+#include "comm/world/inspection.h"
+#include "comm/world/inspection_point.h"
 #include "runtime/base/log.h"
 
 namespace agspeed::comm {
@@ -27,6 +29,23 @@ Status rankZeroIsMissing(const NewGroup& group) {
       group.rank, group.name, std::chrono::duration<double>(group.timeout).count());
 }
 
+/// Agrees on the epoch of a new world. While the rank waits for the others, an inspection point tells so.
+StatusOr<uint32_t> join(Store& store, int rank, int size, std::chrono::milliseconds timeout) {
+  const auto began = Clock::now();
+  const WorldIdentity identity{rank, size, ""};
+  const auto point = InspectionPoint::open(identity, [=] { return joiningJson(identity, began); });
+  return agreeOnEpoch(store, rank, size, began + timeout);
+}
+
+/// Agrees with the other ranks on digits that no other world has, by which people tell jobs apart.
+StatusOr<std::string> agreeOnJob(Store& store) {
+  const std::string own = randomDigits(4);
+  AG_ASSIGN_OR_RETURN(std::string job, store.setOnce("job", own));
+  const bool isValid = job.size() == own.size() && job.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!isValid) return dataLoss("the store's job is '{}', not {} hexadecimal digits", job, own.size());
+  return job;
+}
+
 /// Returns a number that changes in a forked process. Every operation asks for it, and getpid() is a system call.
 uint64_t processMark() {
   static std::atomic<uint64_t> numForks = 0;
@@ -39,16 +58,19 @@ uint64_t processMark() {
 StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<Store>& jobStore, int rank, int size,
                                                std::chrono::milliseconds timeout) {
   AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(rank, size));
-  AG_ASSIGN_OR_RETURN(options.epoch, agreeOnEpoch(*jobStore, rank, size, std::chrono::steady_clock::now() + timeout));
+  AG_ASSIGN_OR_RETURN(options.epoch, join(*jobStore, rank, size, timeout));
   std::string prefix = formatText("agspeed/{}/{}/", size, options.epoch);
   auto own = std::make_unique<PrefixStore>(jobStore, prefix);
+  AG_ASSIGN_OR_RETURN(std::string job, agreeOnJob(*own));
   AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
-  return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger)), &World::end);
+  return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger), std::move(job)),
+                                &World::end);
 }
 
 void World::end(World* world) {
   if (world->isForked()) return;
-  if (!world->engine_.isOwnThread()) {
+  const bool isInspecting = world->inspectionPoint_ != nullptr && world->inspectionPoint_->isOwnThread();
+  if (!isInspecting && !world->engine_.isOwnThread()) {
     delete world;
   } else {
     try {
@@ -76,13 +98,23 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
   defaultWorld = world;
 }
 
-World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger)
+World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger,
+             std::string job)
     : processMark_(processMark()),
       recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
       prefix_(std::move(prefix)),
       store_(std::move(store)),
       messenger_(std::move(messenger)),
-      engine_(*messenger_) {}
+      engine_(*messenger_),
+      inspectionPoint_(openInspectionPoint(std::move(job))) {}
+
+World::~World() = default;
+
+std::unique_ptr<InspectionPoint> World::openInspectionPoint(std::string job) {
+  const WorldIdentity identity{rank(), size(), std::move(job)};
+  return InspectionPoint::open(identity,
+                               [this, identity] { return inspectionJson(identity, engine_, *messenger_, *recorder_); });
+}
 
 bool World::isForked() const { return processMark() != processMark_; }
 

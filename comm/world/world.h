@@ -21,6 +21,8 @@
 
 namespace agspeed::comm {
 
+class InspectionPoint;
+
 /// One rank's view of a group that is being made.
 struct NewGroup {
   std::string name;  ///< the group's name in errors
@@ -68,7 +70,9 @@ class World {
   /// Deletes the world. It uses a separate thread if a callback destroys the last group, because the engine's
   /// destructor waits for callbacks.
   static void end(World* world);
-  World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger);
+  ~World();
+  World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger, std::string job);
+  std::unique_ptr<InspectionPoint> openInspectionPoint(std::string job);
 
   const uint64_t processMark_;  ///< tells the process that made the world from a forked one
   const std::shared_ptr<FlightRecorder> recorder_;
@@ -76,6 +80,8 @@ class World {
   const std::unique_ptr<Store> store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Engine engine_;
+  /// Null if the system had no room for one. The last member, because its thread uses the others.
+  const std::unique_ptr<InspectionPoint> inspectionPoint_;
 };
 
 }  // namespace agspeed::comm

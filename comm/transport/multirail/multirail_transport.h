@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "comm/transport/multirail/ack_tracker.h"
 #include "comm/transport/multirail/rail_scheduler.h"
 #include "comm/transport/multirail/reachability.h"
+#include "comm/transport/multirail/route_state.h"
 #include "comm/transport/multirail/send_window.h"
 #include "comm/transport/rail.h"
 
@@ -56,6 +58,13 @@ class MultirailTransport final : public Transport {
   ~MultirailTransport() override;
 
   const MultirailCounters& counters() const { return counters_; }
+  /// Returns the state of the rails to a peer; nullopt if this rank has nothing to do with the peer.
+  std::optional<RouteState> routeTo(int peer) const {
+    const Peer* found = findPeer(peer);
+    if (found == nullptr) return std::nullopt;
+    return routeState(rails_.size(), found->reachability, found->window);
+  }
+  bool isLinkUp(int rail) const { return isLinkUp_[static_cast<size_t>(rail)]; }
   /// Handles that a rail of this rank has lost or regained its link. Sends a link-state frame to all peers over rails
   /// that can send. Without this frame, a peer would notice the lost link only by a stall.
   void linkChanged(int rail, bool isUp);

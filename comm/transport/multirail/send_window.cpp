@@ -87,6 +87,12 @@ void SendWindow::resend(InFlightFrame& frame, int rail, Clock::time_point now) {
   frame.sentAt = now;
 }
 
+void SendWindow::addBytesInFlight(std::vector<uint64_t>& numBytes) const {
+  for (const InFlightFrame& sent : frames_) {
+    if (sent.rail != kNoRail) numBytes[static_cast<size_t>(sent.rail)] += sent.frame.header.length;
+  }
+}
+
 void SendWindow::cancel(uint64_t token, ByteView payload) {
   for (InFlightFrame& sent : frames_) {
     OutgoingFrame& frame = sent.frame;

@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory_resource>
 #include <optional>
+#include <vector>
 
 #include "comm/transport/rail.h"
 
@@ -55,6 +56,9 @@ class SendWindow {
   InFlightFrame* nextToResend();
   /// Records that a frame that nextToResend() has returned is about to be retransmitted on the rail.
   void resend(InFlightFrame& frame, int rail, Clock::time_point now);
+
+  /// Adds the payload lengths of the frames in flight to `numBytes`, by rail. Frames to retransmit have no rail.
+  void addBytesInFlight(std::vector<uint64_t>& numBytes) const;
 
   /// Removes the payloads of the frames with this token that overlap `payload`. The frames themselves must still
   /// arrive, because later frames cannot be acknowledged without them.

@@ -41,13 +41,7 @@ std::string lastError() { return describeError(errno); }
 std::string localName(const KeyPair::PublicKey& key) {
   std::array<std::byte, 16> digest;
   deriveKey(key, {}, bytesOf("agspeed local name"), digest);
-  std::string name = "agspeed-";
-  for (const std::byte byte : digest) {
-    for (const unsigned half : {std::to_integer<unsigned>(byte) >> 4, std::to_integer<unsigned>(byte) & 15}) {
-      name += "0123456789abcdef"[half];
-    }
-  }
-  return name;
+  return "agspeed-" + digitsOf(digest);
 }
 
 StatusOr<FileDescriptor> listenAt(const std::string& name) {
@@ -73,12 +67,16 @@ FileDescriptor acceptAt(const FileDescriptor& listener) {
   return FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
 }
 
-std::optional<Process> trustedProcessAt(const FileDescriptor& socket) {
+std::optional<Process> processAt(const FileDescriptor& socket) {
   ucred credentials = {};
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
-  if (credentials.uid != geteuid()) return std::nullopt;
   return Process{credentials.pid, credentials.uid};
+}
+
+std::optional<Process> trustedProcessAt(const FileDescriptor& socket) {
+  const std::optional<Process> process = processAt(socket);
+  return process.has_value() && process->user == geteuid() ? process : std::nullopt;
 }
 
 FileDescriptor watchProcess(const Process& process) {

@@ -34,6 +34,8 @@ struct Process {
   pid_t pid = 0;
   uid_t user = 0;
 };
+/// Returns the process at the other end, or nullopt if the kernel does not name it.
+std::optional<Process> processAt(const FileDescriptor& socket);
 /// Returns the process at the other end, or nullopt if it is not known to belong to this process's user.
 std::optional<Process> trustedProcessAt(const FileDescriptor& socket);
 /// Opens a descriptor that becomes readable when the process has ended. The descriptor is not open if the kernel cannot

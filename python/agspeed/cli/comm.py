@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed comm bench`: times collectives between ranks, started by torchrun or by itself on this host."""
+"""`agspeed comm bench`: times collectives between ranks, started by torchrun or by itself on this host. `agspeed comm
+inspect` is in `comm_inspect.py`."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agspeed import config
+from agspeed.cli import comm_inspect
 from agspeed.errors import AgspeedError, UserError
 from agspeed.launch.ranks import INHERITED, Ranks
 from agspeed.reporting import environment
@@ -45,7 +47,7 @@ _MAX_RANKS = 256
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("comm", help="measure communication between ranks")
+    parser = commands.add_parser("comm", help="measure communication between ranks, or look into a hang")
     actions = parser.add_subparsers(required=True, metavar="ACTION")
     bench = actions.add_parser(
         "bench",
@@ -73,6 +75,7 @@ def add(commands: Any) -> None:
     bench.add_argument("--html", type=Path, metavar="FILE", help="also write a page with a plot")
     bench.add_argument("--started-by", help=argparse.SUPPRESS)  # the command of the process that started this rank
     bench.set_defaults(run=_run)
+    comm_inspect.add(actions)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/named/named_group_state.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "runtime/base/format.h"
+
+namespace agspeed::comm {
+namespace {
+
+OperationState stateOf(const NamedOperation& operation, const NamedProgress& progress) {
+  const Request& request = operation.request();
+  OperationState state;
+  state.call = std::string(toString(request.kind));
+  for (size_t i = 0; i < request.shapes.size(); ++i) {
+    state.call += (i == 0 ? "(" : ", ") + toString(request.shapes[i]);
+  }
+  if (!request.shapes.empty()) state.call += formatText(" x {})", toString(request.dtype));
+  state.name = request.name;
+  state.since = progress.waitingSince;
+  if (progress.coordinator == nullptr) state.awaited = {progress.members[0]};
+  return state;
+}
+
+/// Adds what the coordinator knows of the ranks that have not requested an operation.
+void addMissing(const NamedProgress& progress, GroupState& state) {
+  for (const Coordinator::Stalled& stalled : progress.coordinator->stalled(Clock::now())) {
+    std::vector<int> missing;
+    for (const int rank : stalled.missing) missing.push_back(progress.members[static_cast<size_t>(rank)]);
+    const bool isOwnMissing = !stalled.missing.empty() && stalled.missing.front() == 0;  // the coordinator has rank 0
+    if (isOwnMissing && state.notStarted.size() < GroupState::kMaxOperations) {
+      OperationState& other = state.notStarted.emplace_back();
+      other.name = stalled.name;
+      other.since = stalled.since;
+      other.awaited = std::move(missing);
+    }
+    if (isOwnMissing) continue;
+    const auto own = std::find_if(state.operations.begin(), state.operations.end(),
+                                  [&](const OperationState& operation) { return operation.name == stalled.name; });
+    if (own == state.operations.end()) continue;  // it is not among the operations that the state lists
+    own->since = stalled.since;
+    own->awaited = std::move(missing);
+  }
+}
+
+}  // namespace
+
+GroupState stateOf(const NamedProgress& progress) {
+  GroupState state;
+  state.name = progress.name;
+  state.isNamed = true;
+  state.members.assign(progress.members.begin(), progress.members.end());
+  state.failure = progress.failure;
+  state.numOperations = progress.pending.size() + progress.unready.size();
+  const auto add = [&](std::span<const NamedHandle> operations) {
+    for (const NamedHandle& operation : operations) {
+      if (state.operations.size() == GroupState::kMaxOperations) return;
+      state.operations.push_back(stateOf(*operation, progress));
+    }
+  };
+  add(progress.unready);
+  for (OperationState& unready : state.operations) unready.blockedBy = "its inputs are not ready";
+  add(progress.pending);
+  if (progress.coordinator != nullptr) addMissing(progress, state);
+  return state;
+}
+
+}  // namespace agspeed::comm

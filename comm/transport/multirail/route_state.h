@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Describes the rails to one peer as plain values, for people who look into a hang. Pure.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/transport/multirail/reachability.h"
+#include "comm/transport/multirail/send_window.h"
+
+namespace agspeed::comm {
+
+/// The rails to one peer, for people who look into a hang.
+struct RouteState {
+  struct Rail {
+    bool isUp = false;
+    uint64_t numBytesInFlight = 0;  ///< sent and not acknowledged
+  };
+  std::vector<Rail> rails;
+  size_t numToResend = 0;                     ///< frames that wait for a rail because theirs was lost
+  std::chrono::milliseconds unreachedFor{0};  ///< how long no rail has led to the peer
+  std::string lastFailure;                    ///< of a rail, as the end of a sentence; empty: none has failed
+  bool isLost = false;
+};
+
+RouteState routeState(size_t numRails, const Reachability& reachability, const SendWindow& window);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Describes what one rank has in flight, as the JSON document that `agspeed comm inspect` reads and compares with those
+// of other ranks (python/agspeed/inspection). Everything in it comes from what the parts keep anyway.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/engine/engine.h"
+#include "comm/network/network_messenger.h"
+#include "comm/world/flight_record.h"
+
+namespace agspeed::comm {
+
+/// A rank, and the world that it belongs to.
+struct WorldIdentity {
+  int rank = 0;
+  int size = 1;
+  std::string job;  ///< a text that all ranks of the world have, and no other world; empty: not agreed yet
+};
+
+/// Returns the frames of the main thread, the innermost first: "train.py:12 in step". Empty: they cannot be read now.
+using StackReader = std::function<std::vector<std::string>()>;
+/// Sets how documents of this process describe its main thread. A frontend with an interpreter calls it once.
+void setStackReader(StackReader reader);
+
+/// Describes a rank that has waited since `since` for the others to join.
+std::string joiningJson(const WorldIdentity& identity, Clock::time_point since);
+/// Describes a rank that has a world. If the driver is busy for too long, the document says only this. Requires: the
+/// caller is not the driver.
+std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const NetworkMessenger& messenger,
+                           FlightRecorder& recorder);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// InspectionPoint: a local socket at which people can ask a rank what it waits for, while the job runs.
+//
+// The socket is an abstract one (comm/transport/shm/local_socket.h), so it needs no folder and leaves no file behind.
+// Programs find all points in /proc/net/unix by their names, which also say whose they are if a process does not
+// answer:
+//
+//   agspeed-inspect-JOB-RANK-SIZE-RANDOM    JOB is empty until the ranks have agreed on it
+//
+// The random digits keep other users from taking a name first. A connection is the whole request: the point sends one
+// document and closes the connection. It reads nothing, and it refuses processes of other users, except root.
+//
+// Threading: one thread of its own, which sleeps until a process connects. Ownership: the destructor ends the thread and
+// waits for the answer that it may be making.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/io/file_descriptor.h"
+#include "comm/world/inspection.h"
+
+namespace agspeed::comm {
+
+class InspectionPoint {
+ public:
+  /// Opens the point of a rank. `describe` returns the document, and is called on the point's thread. Returns null, and
+  /// logs why, if the system has no room for a socket or a thread: then the rank works without a point.
+  static std::unique_ptr<InspectionPoint> open(const WorldIdentity& identity, std::function<std::string()> describe);
+  ~InspectionPoint();
+  InspectionPoint(const InspectionPoint&) = delete;
+
+  /// Returns whether the calling thread is the point's own, on which the destructor must not run.
+  bool isOwnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+ private:
+  InspectionPoint(FileDescriptor listener, FileDescriptor stop, std::function<std::string()> describe);
+
+  void serve();
+  void answer(const FileDescriptor& connection);
+
+  const FileDescriptor listener_;
+  const FileDescriptor stop_;  ///< readable once the thread must end
+  const std::function<std::string()> describe_;
+  std::thread thread_;
+};
+
+}  // namespace agspeed::comm
