@@ -73,7 +73,7 @@ class Messenger {
   virtual bool probe(int peer, const MessageId& id) const = 0;
 
   /// Returns how many bytes of an unfinished transfer have arrived, or were handed to the network.
-  virtual uint64_t numBytesMoved(const Transfer& /*transfer*/) const { return 0; }
+  virtual uint64_t numBytesMoved(const Transfer& transfer) const = 0;
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` has passed. If `until` is in the past, it
   /// moves bytes without waiting. Returns true if a transfer has completed.

@@ -10,8 +10,8 @@
 // The random digits keep other users from taking a name first. A connection is the whole request: the point sends one
 // document and closes the connection. It reads nothing, and it refuses processes of other users, except root.
 //
-// Threading: one thread of its own, which sleeps until a process connects. Ownership: the destructor ends the thread and
-// waits for the answer that it may be making.
+// Threading: one thread of its own, which sleeps until a process connects. Ownership: the destructor ends the thread
+// and waits for the answer that it may be making.
 #pragma once
 
 #include <functional>

@@ -18,6 +18,7 @@ class FakeMessenger : public Messenger {
   void cancel(Transfer& transfer, const Status& reason) override { transfer.finished(reason); }
   void dropCommunicator(uint32_t) override {}
   bool probe(int, const MessageId&) const override { return false; }
+  uint64_t numBytesMoved(const Transfer&) const override { return 0; }
   bool progress(Clock::time_point) override { return false; }
   bool hasUnsent() const override { return false; }
   double bytesPerSecond() const override { return 0; }
