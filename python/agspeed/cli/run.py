@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -94,7 +94,7 @@ def _require_entry_point() -> None:
         )
 
 
-def _replace_this_process(command: Sequence[str], variables: Mapping[str, str]) -> NoReturn:
+def _replace_this_process(command: list[str], variables: Mapping[str, str]) -> NoReturn:
     """Runs the command in place of this process, so that the terminal, signals and the status are the command's.
 
     Raises: UserError if the command cannot be started.

@@ -126,7 +126,8 @@ class ModelSearch:
 def _entry_of(module: nn.Module) -> UserCall | None:
     """Returns what calls of any module go to during a search."""
     if torch.compiler.is_compiling() or _place.is_inside or modules.is_traced() or _runs_another_method(module):
-        return modules.entry(module)
+        own: UserCall | None = modules.entry(module)
+        return own
     return functools.partial(_call_outermost, module)
 
 

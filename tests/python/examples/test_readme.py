@@ -34,6 +34,7 @@ PARSED = {
     "agspeed doctor --peer node1,node2,node3": "wants three hosts of those names",
     "agspeed run -H node0:2,node1:2 python train.py": "wants hosts of those names; launch/test_sshd.py makes two",
     "agspeed run -np 4 --min-np 2 python train.py": "wants the reader's script; elastic/test_elastic.py has one",
+    "agspeed run --optimize python train.py": "wants the wheel; launch/test_optimize_flag.py runs a script",
     "agspeed run -np 4 --as-horovod python train.py": "wants the reader's script; horovod/test_scripts.py has one",
 }
 """Command -> why only its arguments are parsed."""
