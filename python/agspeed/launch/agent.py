@@ -22,7 +22,6 @@ from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import frames, job_key, member_agent
-from agspeed.launch.check import facts
 from agspeed.launch.launcher_link import LauncherLink
 from agspeed.launch.pipes import Pipes
 from agspeed.launch.ranks import Ranks
@@ -62,6 +61,8 @@ def _run(link: LauncherLink) -> None:
     job = link.wait_for("job")
     link.limit_silence(job["silence_s"])
     if job["kind"] == "check":
+        from agspeed.launch.check import facts  # not above: its imports would make each start slower
+
         link.send("ready", _description(""))
         facts.answer(link)
     folder = _prepare(job)

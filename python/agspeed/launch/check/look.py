@@ -6,7 +6,6 @@ Threading: the caller's thread.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -167,5 +166,5 @@ class _Look(Connection):
             return
         half_s = (time.time() - self._asked_at) / 2
         ahead_s = facts.clock - self._asked_at - half_s
-        self.seen = Seen(self.host.name, facts, math.copysign(max(0.0, abs(ahead_s) - half_s), ahead_s))
+        self.seen = Seen(self.host.name, facts, max(0.0, ahead_s - half_s) + min(0.0, ahead_s + half_s))
         self.end()
