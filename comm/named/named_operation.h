@@ -61,12 +61,12 @@ class NamedOperation final : public Operation {
   // The rest is for the group of the operation, between start and end.
 
   /// State of the PendingTable.
-  struct Pending {
+  struct PendingState {
     size_t place = 0;            ///< index among pending operations
     uint64_t agreedVersion = 0;  ///< OwnName::version when the ranks last agreed on this request; 0: never
     bool isSaidById = false;     ///< this rank has sent an id instead of the request
   };
-  Pending& pending() { return pending_; }
+  PendingState& pendingState() { return pendingState_; }
 
   const NamedCall& call() const { return call_; }
   /// Null before the first start.
@@ -90,7 +90,7 @@ class NamedOperation final : public Operation {
  private:
   NamedCall call_;
   OwnNameHandle name_;
-  Pending pending_;
+  PendingState pendingState_;
   Dimensions receivedRows_;
   int lastJoined_ = -1;
   bool areKindsDifferent_ = false;

@@ -7,13 +7,13 @@ namespace agspeed::comm {
 
 uint32_t PendingTable::add(const NamedHandle& operation) {
   OwnName& name = *operation->name();
-  operation->pending().place = pending_.size();
+  operation->pendingState().place = pending_.size();
   pending_.push_back(operation);
   name.pending = operation.get();
-  operation->pending().isSaidById =
-      name.id != 0 && (operation->pending().agreedVersion == name.version || operation->request() == name.request);
-  if (!operation->pending().isSaidById) return 0;
-  operation->pending().agreedVersion = name.version;
+  operation->pendingState().isSaidById =
+      name.id != 0 && (operation->pendingState().agreedVersion == name.version || operation->request() == name.request);
+  if (!operation->pendingState().isSaidById) return 0;
+  operation->pendingState().agreedVersion = name.version;
   return name.id;
 }
 
@@ -34,11 +34,11 @@ NamedHandle PendingTable::take(const Response::Item& item) {
   if (item.isFull) numbered = {item.agreement, nullptr};
   if (numbered.name == nullptr) numbered.name = names_.find(numbered.agreement->request.name);
   NamedHandle own = release(numbered.name.get());
-  if (own == nullptr || own->pending().isSaidById) return own;
+  if (own == nullptr || own->pendingState().isSaidById) return own;
   OwnName& name = *numbered.name;
   name.id = item.id;
   name.request = own->request();
-  own->pending().agreedVersion = ++name.version;
+  own->pendingState().agreedVersion = ++name.version;
   return own;
 }
 
@@ -46,11 +46,11 @@ NamedHandle PendingTable::take(const std::string& name) { return release(names_.
 
 NamedHandle PendingTable::release(OwnName* name) {
   if (name == nullptr || name->pending == nullptr) return nullptr;
-  const size_t place = std::exchange(name->pending, nullptr)->pending().place;
+  const size_t place = std::exchange(name->pending, nullptr)->pendingState().place;
   NamedHandle taken = std::move(pending_[place]);
   if (place + 1 < pending_.size()) {
     pending_[place] = std::move(pending_.back());
-    pending_[place]->pending().place = place;
+    pending_[place]->pendingState().place = place;
   }
   pending_.pop_back();
   return taken;

@@ -54,7 +54,7 @@ class PendingTable {
   NamedHandle release(OwnName* name);
 
   StartQueue& names_;
-  std::vector<NamedHandle> pending_;  ///< NamedOperation::Pending::place is the index
+  std::vector<NamedHandle> pending_;  ///< NamedOperation::PendingState::place is the index
   std::vector<Numbered> numbered_;    ///< by id - 1
 };
 
