@@ -24,7 +24,7 @@ using compiler::Cluster;
 
 constexpr Capability kCapabilities[] = {{8, 0}, {9, 0}, {10, 0}};
 constexpr size_t kKernelsOfModule = 40;
-constexpr int64_t kRandomClusters = 80;
+constexpr int64_t kRandomClusters = 30;
 
 std::string nameOf(Capability capability) { return formatText("sm_{}{}", capability.major, capability.minor); }
 

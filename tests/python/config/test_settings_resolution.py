@@ -61,7 +61,8 @@ def test_keyword_that_was_not_given_leaves_the_choice_to_others(home, not_given)
 
 
 def test_table_and_settings_have_the_same_fields():
-    fields = [field.name for field in dataclasses.fields(config.Settings) if field.name not in ("origins", "warnings")]
+    others = ("origins", "replayed", "warnings")
+    fields = [field.name for field in dataclasses.fields(config.Settings) if field.name not in others]
     assert fields == [setting.name for setting in config.SETTINGS]
 
 
