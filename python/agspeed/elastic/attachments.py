@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-__all__ = ["Attachment", "attach", "attachments"]
+__all__ = ["Attachment", "attach", "attached", "put_attached"]
 
 
 class Attachment(Protocol):
@@ -23,14 +23,24 @@ class Attachment(Protocol):
         """Applies it, at all ranks and also at the sender, once the weights are equal."""
 
 
-_attachments: list[Attachment] = []
+_attachments: dict[str, Attachment] = {}
 
 
-def attach(attachment: Attachment) -> None:
-    """Adds an attachment of all modules. Call it once per process for each kind."""
-    _attachments.append(attachment)
+def attach(kind: str, attachment: Attachment) -> None:
+    """Adds an attachment of all modules. Processes of a job may add it at different times."""
+    _attachments[kind] = attachment
 
 
-def attachments() -> list[Attachment]:
-    """In the same order in all processes of a job, which run the same script."""
-    return list(_attachments)
+def attached(modules: dict[str, nn.Module]) -> dict[str, dict[str, Any]]:
+    """Returns what this process sends, by kind and by the name of the module."""
+    return {
+        kind: {name: attachment.of(module) for name, module in modules.items()}
+        for kind, attachment in _attachments.items()
+    }
+
+
+def put_attached(modules: dict[str, nn.Module], values: dict[str, dict[str, Any]]) -> None:
+    """Applies what another process, or this one, has sent. Kinds that this process does not have are left out."""
+    for kind, attachment in _attachments.items():
+        for name, value in values.get(kind, {}).items():
+            attachment.put(modules[name], value)

@@ -17,7 +17,7 @@ from torch import distributed
 
 from agspeed.devices.placement import is_sharded, module_tensors
 from agspeed.elastic import control
-from agspeed.elastic.attachments import attachments
+from agspeed.elastic.attachments import attached, put_attached
 from agspeed.elastic.goodput import Goodput
 from agspeed.errors import UserError
 from agspeed.transfer import objects, optimizer_state
@@ -94,12 +94,14 @@ class State:
         self._refuse_sharded()
         self._has_stepped = False
         is_source = distributed.get_rank() == source
+        modules = self._modules()
         tensors: list[torch.Tensor] = []
         skeleton = None
         if is_source:
             values = {name: _state_of(getattr(self, name)) for name in self._names}
             counters = [self.num_steps, self.goodput.num_lost, self.goodput.change_seconds]
             skeleton = _without_tensors({"values": values, "counters": counters}, tensors)
+            skeleton["attached"] = attached(modules)
         skeleton, kinds = _broadcast_object(
             (skeleton, [(each.dtype, tuple(each.shape), each.device.type) for each in tensors]), source
         )
@@ -114,20 +116,15 @@ class State:
                 self._put(name, found["values"][name])
             self.num_steps, num_lost, change_seconds = found["counters"]
             self.goodput.take_over(num_lost, change_seconds)
-        self._take_attachments_over(source)
+        put_attached(modules, skeleton["attached"])
 
-    def _take_attachments_over(self, source: int) -> None:
-        modules = [value for name in self._names if isinstance(value := getattr(self, name), torch.nn.Module)]
-        for attachment in attachments():
-            values = _broadcast_object([attachment.of(module) for module in modules], source)
-            for module, value in zip(modules, values, strict=True):
-                attachment.put(module, value)
+    def _modules(self) -> dict[str, torch.nn.Module]:
+        return {name: value for name in self._names if isinstance(value := getattr(self, name), torch.nn.Module)}
 
     def _refuse_sharded(self) -> None:
         """Raises: UserError if a model is sharded over ranks, because a lost process would take its part along."""
-        models = {name: getattr(self, name) for name in self._names}
-        for name, model in models.items():
-            if isinstance(model, torch.nn.Module) and any(map(is_sharded, module_tensors(model))):
+        for name, model in self._modules().items():
+            if any(map(is_sharded, module_tensors(model))):
                 raise UserError(
                     f"State({name}=...): the model is sharded over ranks (DTensor), by fully_shard or tensor "
                     "parallelism, and a process that is lost takes its part along; wrap the whole model in "

@@ -315,5 +315,5 @@ def is_torch_compiled(module: nn.Module) -> bool:
     return dynamo.is_compiled(module) or modules.entry(module) is not None
 
 
-attach(elastic_plans.Plans())
+attach("plan", elastic_plans.Plans())
 startup.loaded()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""elastic.State: what it refuses."""
+"""elastic.State: what it refuses, and what it sends beside the values."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from agspeed import elastic
+from agspeed.elastic import attachments
 from agspeed.errors import UserError
 
 
@@ -58,3 +59,37 @@ def test_a_sharded_model_is_refused(
 def test_a_whole_model_is_not_refused(mesh: DeviceMesh) -> None:
     elastic.run(lambda state: state.advance())(state := elastic.State(net=nn.Linear(4, 4)))
     assert state.num_steps == 1
+
+
+class Notes:
+    """An attachment that says whose module it has seen, and notes what it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[object] = []
+
+    def of(self, module: nn.Module) -> object:
+        return ["decided", type(module).__name__]
+
+    def put(self, module: nn.Module, value: object) -> None:
+        self.got.append((module, value))
+
+
+def test_what_is_attached_to_a_module_travels_with_its_state(mesh: DeviceMesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attachments, "_attachments", {})
+    notes = Notes()
+    attachments.attach("notes", notes)
+    state = elastic.State(net=nn.Linear(4, 4), epoch=3)
+    state.take_over(0)
+    assert notes.got == [(state.net, ["decided", "Linear"])]
+
+
+def test_a_process_leaves_out_what_it_does_not_know_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes may load the part that attaches something at different times."""
+    monkeypatch.setattr(attachments, "_attachments", {})
+    net = nn.Linear(4, 4)
+    attachments.put_attached({"net": net}, {"notes": {"net": 1}})
+    attachments.attach("notes", notes := Notes())
+    attachments.put_attached({"net": net}, {})
+    assert notes.got == []
+    attachments.put_attached({"net": net}, {"notes": {"net": 2}})
+    assert notes.got == [(net, 2)]

@@ -92,7 +92,7 @@ class Job:
                 env=self.environment | variables,
                 stdout=out if stdout is None else stdout,
                 stderr=err if stderr is None else stderr,
-                preexec_fn=preexec,
+                preexec_fn=preexec or _heed_hangups,
                 cwd=cwd,
             )
         return self.launcher
@@ -127,6 +127,11 @@ class Job:
         with suppress(OSError):
             return f"{_MARK}={self.folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return False
+
+
+def _heed_hangups() -> None:
+    """Under nohup, programs inherit that SIGHUP is ignored."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _with_fake_ssh(folder: Path) -> Path:
