@@ -49,7 +49,8 @@ TEST(NetworkMessenger, AllRailsCarryALargeMessage) {
   group[1].receive(receive);
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
-  for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 20);
+  // On a busy machine, shares differ widely.
+  for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 16);
 }
 
 TEST(NetworkMessenger, ALargeMessageWaitsForItsReceiverWithoutBlockingOthers) {

@@ -85,6 +85,12 @@ class Job:
         stream is given.
         """
         count = [] if num_ranks is None else ["-np", str(num_ranks)]
+
+        def prepare() -> None:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored under nohup
+            if preexec is not None:
+                preexec()
+
         launcher = [sys.executable, "-m", "agspeed", "run", *count, *map(str, options)]
         with (self.folder / "out").open("wb") as out, (self.folder / "err").open("wb") as err:
             self.launcher = subprocess.Popen(
@@ -92,7 +98,7 @@ class Job:
                 env=self.environment | variables,
                 stdout=out if stdout is None else stdout,
                 stderr=err if stderr is None else stderr,
-                preexec_fn=preexec or _heed_hangups,
+                preexec_fn=prepare,
                 cwd=cwd,
             )
         return self.launcher
@@ -127,11 +133,6 @@ class Job:
         with suppress(OSError):
             return f"{_MARK}={self.folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         return False
-
-
-def _heed_hangups() -> None:
-    """Under nohup, programs inherit that SIGHUP is ignored."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _with_fake_ssh(folder: Path) -> Path:
