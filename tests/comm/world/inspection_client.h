@@ -2,6 +2,7 @@
 // Reads inspection points of this process, as `agspeed comm inspect` does.
 #pragma once
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -38,10 +39,12 @@ inline std::string readDocument(const FileDescriptor& connection) {
   std::string document;
   std::vector<char> packet(65536);
   while (true) {
+    // A recv() of a socket that does not block may return 0 although a packet arrives just then before the end.
+    pollfd watched = {connection.get(), POLLIN, 0};
+    (void)poll(&watched, 1, -1);
     const ssize_t size = recv(connection.get(), packet.data(), packet.size(), 0);
     if (size > 0) document.append(packet.data(), static_cast<size_t>(size));
     if (size == 0 || (size < 0 && errno != EAGAIN)) return document;
-    if (size < 0) std::this_thread::yield();
   }
 }
 

@@ -103,6 +103,7 @@ def test_the_act_of_two_ranks_says_why_it_is_left_out(
     assert capsys.readouterr().out == "left out: no networks of its own can be made here (no namespaces)\n"
 
 
+@pytest.mark.thorough
 def test_the_act_of_a_lost_process_ends_with_equal_weights(capsys: pytest.CaptureFixture[str]) -> None:
     demo_elastic.show()
     shown = capsys.readouterr().out

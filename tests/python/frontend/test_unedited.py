@@ -59,7 +59,8 @@ def check_found(script: Script, request: pytest.FixtureRequest, *names: str) -> 
     assert all(session.regions for session in sessions)
     assert len(actual) == len(expected)
     for index, (mine, reference) in enumerate(zip(actual, expected, strict=True)):
-        assert torch.equal(mine, reference), f"value {index}, seed {_SEED}"
+        # Graphs may sum in another order than eager.
+        torch.testing.assert_close(mine, reference, rtol=1e-4, atol=1e-6, msg=f"value {index}, seed {_SEED}")
     assert nn.Module._compiled_call_impl is None, "the search has not ended"
     return sessions
 
@@ -85,7 +86,7 @@ def plain() -> list[nn.Module]:
 @pytest.mark.parametrize(
     "trainer",
     [
-        pytest.param(each, marks=pytest.mark.slow if each.__name__.startswith("transformers") else ())
+        pytest.param(each, marks=pytest.mark.thorough if each.__name__.startswith(("transformers", "advers")) else ())
         for each in trainers.TRAINERS
     ],
 )
