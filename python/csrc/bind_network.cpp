@@ -45,6 +45,11 @@ constexpr size_t kMaxFrames = 32;
 /// A reading thread waits for the interpreter's lock without a deadline, so there is at most one.
 std::atomic<bool> isReading = false;
 
+/// Returns a text of Python's. Names of files may have characters that UTF-8 does not have.
+std::string utf8Of(const pybind11::handle& text) {
+  return text.attr("encode")("utf-8", "backslashreplace").cast<std::string>();
+}
+
 std::vector<std::string> readMainStack() {
   const pybind11::gil_scoped_acquire gil;
   std::vector<std::string> lines;
@@ -54,11 +59,10 @@ std::vector<std::string> readMainStack() {
     pybind11::object frame = frames.contains(main) ? pybind11::object(frames[main]) : pybind11::none();
     for (; !frame.is_none() && lines.size() < kMaxFrames; frame = frame.attr("f_back")) {
       const pybind11::object code = frame.attr("f_code");
-      lines.push_back(formatText("{}:{} in {}", pybind11::str(code.attr("co_filename")).cast<std::string>(),
-                                 pybind11::str(frame.attr("f_lineno")).cast<std::string>(),
-                                 pybind11::str(code.attr("co_name")).cast<std::string>()));
+      lines.push_back(formatText("{}:{} in {}", utf8Of(code.attr("co_filename")),
+                                 utf8Of(pybind11::str(frame.attr("f_lineno"))), utf8Of(code.attr("co_name"))));
     }
-  } catch (const pybind11::error_already_set&) {
+  } catch (const std::exception&) {
     // The interpreter is ending; the lines so far are all that there is.
   }
   return lines;

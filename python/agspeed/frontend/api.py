@@ -242,7 +242,7 @@ def _optimize_module(module: nn.Module, settings: config.Settings, changed: list
         _stays_eager(inner, reason)
         logger.warning("%s: eager (%s)", type(inner).__name__, reason)
         return module
-    _open_session(target, settings, home.type)
+    _open_session(target, elastic_plans.PLANS.settings_for(inner, settings), home.type)
     return module
 
 
@@ -315,5 +315,5 @@ def is_torch_compiled(module: nn.Module) -> bool:
     return dynamo.is_compiled(module) or modules.entry(module) is not None
 
 
-attach("plan", elastic_plans.Plans())
+attach("plan", elastic_plans.PLANS)
 startup.loaded()

@@ -65,11 +65,13 @@ class ModelSearch:
         self._sought: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Sought] = weakref.WeakKeyDictionary()
         self._hooks: list[RemovableHandle] = []
         self._num_calls = 0
+        self._lock = threading.RLock()
         os.register_at_fork(after_in_child=self.end)
 
     def add(self, optimizer: torch.optim.Optimizer) -> None:
         """Begins to search for the model of an optimizer."""
-        self._sought[optimizer] = _Sought()
+        with self._lock:
+            self._sought[optimizer] = _Sought()
         self._num_calls = 0
         modules.set_reader_of_all(_entry_of)
         if not self._hooks:
@@ -94,7 +96,9 @@ class ModelSearch:
         """Whether a module holds all parameters of an optimizer. Ends the search for such optimizers."""
         held = {id(parameter) for parameter in module.parameters()}
         found = []
-        for optimizer, sought in list(self._sought.items()):
+        with self._lock:
+            searches = list(self._sought.items())
+        for optimizer, sought in searches:
             trained = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
             if trained and trained <= held:
                 found.append(optimizer)

@@ -70,7 +70,10 @@ class Discovery:
             output = None if self._run is None else self._run.output_of_end(ready, now)
             if output is None:
                 return
-            self.hosts, self.complaint = found_by_script(self._name, output, self._slots), ""
+            found = found_by_script(self._name, output, self._slots)
+            if self.hosts and not found:
+                raise UserError(f"{self._name} has printed no hosts; run it by hand, and correct it.")
+            self.hosts, self.complaint = found, ""
         except UserError as error:
             self.complaint = str(error)
         self.close()

@@ -103,12 +103,12 @@ class Members:
 
         Raises: AgspeedError if the job cannot go on, with the reason; UserError if the command cannot be started.
         """
-        now = time.monotonic()
         for each in self._roster.hosts:
-            self._note_host(each, ready, now)
+            self._note_host(each, ready)
         if self._is_ending:
             return
-        self._roster.note(ready, now)
+        now = time.monotonic()
+        self._roster.note(ready, now, may_pause=self._coordinator.epoch > 0)
         self._act(self._coordinator.tick(now), now)
         self._retire_members(now)
         self._start_members(now)
@@ -131,12 +131,13 @@ class Members:
 
     # --- hosts ---
 
-    def _note_host(self, host: MemberHost, ready: Collection[int], now: float) -> None:
+    def _note_host(self, host: MemberHost, ready: Collection[int]) -> None:
         lost: AgspeedError | None = None
         try:
-            host.note(ready, now)
+            host.note(ready, time.monotonic())
         except AgspeedError as error:
             lost = error
+        now = time.monotonic()  # the end of a connection takes its time
         for event in host.take_news():
             if isinstance(event, Said):
                 self._hear(event, now)

@@ -70,21 +70,29 @@ class Roster:
         found = {} if self._plan.discovery is None else self._plan.discovery.events()
         return found | {descriptor: event for each in self.hosts for descriptor, event in each.events().items()}
 
-    def note(self, ready: Collection[int], now: float) -> None:
+    def note(self, ready: Collection[int], now: float, *, may_pause: bool = False) -> None:
         """Takes what the script has found, and connects hosts.
 
-        Hosts that the job is to leave lose `is_wanted`; the caller lets their members leave.
-        Raises: AgspeedError if the first run of the script has failed.
+        Hosts that the job is to leave lose `is_wanted`; the caller lets their members leave. A host that comes back
+        meanwhile is used beside them.
+
+        may_pause: a connection that cannot be started is tried again after the host's pause, and raises nothing.
+        Raises: AgspeedError if the first run of the script has failed, or if a connection cannot be started.
         """
         if self._plan.discovery is not None:
             self._discover(self._plan.discovery, ready, now)
         self.hosts = [each for each in self.hosts if each.is_wanted or not each.is_over]
-        known = {each.host.name: each for each in self.hosts}
+        known = {each.host.name for each in self.hosts if each.is_wanted}
         for host in self._wanted:
             if host.name not in known:
                 self.hosts.append(self._new(host))
         for each in self.hosts:
-            each.connect(now)
+            try:
+                each.connect(now)
+            except (AgspeedError, OSError) as error:
+                if not may_pause:
+                    raise
+                self._output.write_note(f"{each.name}: {error} It is tried again in {each.pause(now):g} s.")
 
     def close(self) -> None:
         """Ends the script that finds hosts."""

@@ -214,8 +214,8 @@ class Coordinator:
         return [*self._ask(now), *self._next(now)]
 
     def tick(self, now: float) -> list[Action]:
-        """Call it at `deadline`."""
-        return self._next(now)
+        """Call it at `deadline`, after all that members have said until `now`."""
+        return self._expel_silent(now) + self._next(now)
 
     @property
     def deadline(self) -> float:
@@ -245,7 +245,7 @@ class Coordinator:
     def _next(self, now: float) -> list[Action]:
         if self.is_over:
             return []
-        actions = self._expel_silent(now) + self._release([each for each in self._members if each not in self.ranks])
+        actions = self._release([each for each in self._members if each not in self.ranks])
         newcomers = tuple(id for id, each in self._members.items() if id not in self.ranks and each.can_stay)
         if newcomers and self.ranks and self._asked_at is None and len(self.ranks) < self.limits.most:
             actions += self._ask(now)
@@ -255,7 +255,7 @@ class Coordinator:
 
     def _expel_silent(self, now: float) -> list[Action]:
         """Expels the members that have not answered in time, and asks the others again: they may be silent by now."""
-        if self._asked_at is None or now < self._asked_at + self.limits.silence_s:
+        if self.is_over or self._asked_at is None or now < self._asked_at + self.limits.silence_s:
             return []
         silent = [each for each in self._late() if not self._members[each].has_answered]
         for member in silent:

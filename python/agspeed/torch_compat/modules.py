@@ -72,15 +72,28 @@ def drop_entry(module: nn.Module) -> None:
     vars(module).pop("_compiled_call_impl", None)
 
 
+class _ReaderOfAll:
+    """Stands for the slot of all modules. It is no `property`, because TorchScript compiles those."""
+
+    def __init__(self, read: Callable[[nn.Module], Callable[..., Any] | None]) -> None:
+        self._read = read
+
+    def __get__(self, module: nn.Module | None, owner: type | None = None) -> Callable[..., Any] | None:
+        return None if module is None else self._read(module)
+
+    def __set__(self, module: nn.Module, call: Callable[..., Any]) -> None:
+        vars(module)[SLOT] = call
+
+    def __delete__(self, module: nn.Module) -> None:
+        drop_entry(module)
+
+
 def set_reader_of_all(read: Callable[[nn.Module], Callable[..., Any] | None]) -> None:
     """Makes every call of a module go to ``read(module)``, or to the module's own code if that is None. `entry` and the
     functions that fill or empty a module's own slot work as before."""
     from torch import nn
 
-    def fill(module: nn.Module, call: Callable[..., Any]) -> None:
-        vars(module)[SLOT] = call
-
-    nn.Module._compiled_call_impl = property(read, fill, drop_entry)  # type: ignore[assignment]
+    nn.Module._compiled_call_impl = _ReaderOfAll(read)  # type: ignore[assignment]
 
 
 def drop_reader_of_all() -> None:

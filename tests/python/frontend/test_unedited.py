@@ -466,3 +466,12 @@ def test_an_optimizer_that_is_dropped_leaves_no_search() -> None:
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     nn.Linear(2, 2)(torch.zeros(1, 2))
     assert nn.Module._compiled_call_impl is None
+
+
+def test_torchscript_works_during_the_search(switched_on: None) -> None:
+    model = trainers.classifier().eval()
+    torch.optim.SGD(nn.Linear(2, 2).parameters())  # its model is never called
+    inputs, _ = trainers.batch()
+    expected = model(inputs)
+    assert torch.equal(torch.jit.trace(model, inputs)(inputs), expected)
+    assert torch.equal(torch.jit.script(model)(inputs), expected)

@@ -118,6 +118,31 @@ def test_all_hosts_can_be_replaced_by_others(training: Training) -> None:
     assert training.ends("node0") == 2 * ["left"] and training.ends("node1") == 2 * ["done"]
 
 
+def test_an_empty_list_changes_nothing(training: Training) -> None:
+    training.print_hosts("node0:1", "node1:1")
+    training.start_found(2, "--min-np", "1")
+    training.wait_for("node0", "node1")
+    training.print_hosts()
+    training.wait_for_line("has printed no hosts; run it by hand, and correct it. The hosts stay as they are.")
+    assert training.hosts() == ["node0", "node1"]
+    assert training.stop() == 0, training.job.errors()
+
+
+def test_a_host_may_come_back_while_its_members_leave(training: Training) -> None:
+    """Its members wait with the state until another one has come, which can be on the same host."""
+    training.print_hosts("node0:1")
+    training.start_found(1, "--min-np", "1")
+    training.wait_for("node0")
+    (first,) = training.pids("node0")
+    training.print_hosts("unreachable:1")
+    training.wait_for_line("host node0 is not in the list any more")
+    training.print_hosts("node0:1")
+    wait_until(lambda: len(training.pids("node0")) == 2, "a new member", SLOW_S)
+    wait_until(lambda: not Path(f"/proc/{first}").exists(), "the first one has left", SLOW_S)
+    training.wait_for("node0")
+    assert training.stop() == 0, training.job.errors()
+
+
 def test_fewer_slots_of_a_host_let_its_last_members_leave(training: Training) -> None:
     training.print_hosts("node0:2", "node1:1")
     training.start_found(3, "--min-np", "1")

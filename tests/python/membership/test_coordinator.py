@@ -336,6 +336,19 @@ def test_all_orders_of_four_events_of_three_members(limits: Limits) -> None:
         job.check()
 
 
+def test_answers_that_the_launcher_reads_late_count() -> None:
+    """A launcher that stood still reads the answer of one member, and then that of another."""
+    coordinator = Coordinator(Limits(least=1, most=3, first=3, silence_s=2.0, wait_s=600.0))
+    for _ in range(3):
+        coordinator.join(0.0)
+    for member in range(3):
+        coordinator.ready(member, 0, Position(has_state=False, step=0), 0.0)
+    assert coordinator.epoch == 1
+    coordinator.gone(2, 10.0)
+    assert coordinator.answer(0, 13.0) == coordinator.answer(1, 13.0) == []
+    assert not any(isinstance(each, Expulsion) for each in coordinator.tick(13.0))
+
+
 def test_random_jobs_never_wait_for_ever() -> None:
     for seed in range(_NUM_RANDOM):
         chance = random.Random(seed)
