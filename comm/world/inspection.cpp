@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -153,7 +152,7 @@ std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const 
   // The action may run after this function has given up, so both own the answer.
   struct Answer {
     Json document;
-    std::promise<void> done;
+    std::atomic<bool> isDone = false;
   };
   const Json document = documentOf(identity, "busy");
   const auto answer = std::make_shared<Answer>();
@@ -161,11 +160,10 @@ std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const 
   answer->document["state"] = "joined";
   engine.enqueue([answer, &engine, &messenger] {
     describeOnDriver(answer->document, engine, messenger);
-    answer->done.set_value();
+    answer->isDone = true;
+    engine.wakeWaiting();
   });
-  // This thread does not drive, because it could be kept by another action for longer than the time limit.
-  engine.messenger().wake();
-  if (answer->done.get_future().wait_for(kDriverTimeout) != std::future_status::ready) return textOf(document);
+  if (!engine.wait(answer->isDone, Clock::now() + kDriverTimeout)) return textOf(document);
   if (const std::optional<FinishedOperation> last = recorder.lastFinished()) {
     answer->document["last_finished"] = Json::object({{"group", last->group},
                                                       {"call", last->name},

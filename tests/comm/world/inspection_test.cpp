@@ -133,42 +133,14 @@ TEST_F(Inspection, AGroupThatHasEndedSaysWhy) {
   EXPECT_EQ(inspect(0)["groups"][0]["failure"], "aborted: a test");
 }
 
-TEST_F(Inspection, NamesThatOneRankHasNotStarted) {
-  std::array<std::unique_ptr<NamedGroup>, 2> groups;
-  auto other = std::async(std::launch::async, [&] { groups[1] = createNamedGroup(*worlds_[1], {}).value(); });
-  groups[0] = createNamedGroup(*worlds_[0], {}).value();
-  other.get();
-  const auto isNamed = [](const Json& group) { return group["is_named"].get<bool>(); };
-  const auto namedOf = [&](int rank) {
-    for (const Json& group : inspect(rank)["groups"]) {
-      if (isNamed(group)) return group;
-    }
-    return Json();
-  };
-  const auto start = [&](size_t rank) {
-    NamedCall call;
-    call.request.kind = NamedKind::kBarrier;
-    call.request.name = "evaluation";
-    return groups[rank]->start(std::move(call)).value();
-  };
-  const NamedHandle late = start(1);
-  Json coordinator;
-  do {
-    coordinator = namedOf(0);
-  } while (coordinator["not_started"].empty());
-  EXPECT_EQ(coordinator["not_started"][0]["name"], "evaluation");
-  EXPECT_THAT(coordinator["not_started"][0]["waits_for"].get<std::vector<int>>(), ElementsAre(0));
-  const Json waiting = namedOf(1);
-  EXPECT_EQ(waiting["operations"][0]["name"], "evaluation");
-  EXPECT_THAT(waiting["operations"][0]["waits_for"].get<std::vector<int>>(), ElementsAre(0));
-  EXPECT_TRUE(start(0)->wait().isOk());
-  EXPECT_TRUE(late->wait().isOk());
-}
-
 TEST_F(Inspection, AnEngineThatDoesNotAnswerIsBusy) {
-  std::promise<void> isOver;
-  worlds_[0]->engine().enqueue([&] { isOver.get_future().wait(); });
+  std::promise<void> hasBegun, isOver;
+  worlds_[0]->engine().enqueue([&] {
+    hasBegun.set_value();
+    isOver.get_future().wait();
+  });
   std::thread driver([&] { worlds_[0]->engine().kick(); });
+  hasBegun.get_future().wait();  // else the thread of the inspection could run the action itself
   EXPECT_EQ(inspect(0)["state"], "busy");
   isOver.set_value();
   driver.join();
