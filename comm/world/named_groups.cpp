@@ -11,6 +11,9 @@ namespace agspeed::comm {
 StatusOr<std::unique_ptr<NamedGroup>> createNamedGroup(World& world, NamedOptions options) {
   const GroupOptions& group = options.group;
   const auto own = std::find(group.members.begin(), group.members.end(), world.rank());
+  if (own == group.members.end()) {
+    return invalidArgument("rank {} is no member of the group '{}' that it makes", world.rank(), group.name);
+  }
   const NewGroup made{.name = group.name,
                       .rank = static_cast<int>(own - group.members.begin()),
                       .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout)};

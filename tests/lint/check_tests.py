@@ -41,7 +41,7 @@ TESTED_BY = {
     "comm/named/coordinator/entry": "tests/comm/named/coordinator/coordinator_test.cpp",
     "comm/named/coordinator/fusion": "tests/comm/named/coordinator/coordinator_test.cpp",
     "comm/named/message_stream": "tests/comm/named/named_group_test.cpp",
-    "comm/named/named_group_state": "tests/python/inspection/test_hangs.py",
+    "comm/named/named_group_state": "tests/comm/world/inspection_test.cpp",
     "comm/named/pending_table": "tests/comm/named/named_group_test.cpp",
     "comm/named/request": "tests/comm/named/request_codec_test.cpp",
     "comm/named/response_runner": "tests/comm/named/named_group_test.cpp",

@@ -133,6 +133,45 @@ TEST_F(Inspection, AGroupThatHasEndedSaysWhy) {
   EXPECT_EQ(inspect(0)["groups"][0]["failure"], "aborted: a test");
 }
 
+TEST_F(Inspection, ANameThatTheCoordinatorsRankHasNotStarted) {
+  const auto make = [&](size_t rank) {
+    return createNamedGroup(*worlds_[rank], {.group = {.name = "names", .members = {0, 1}}}).value();
+  };
+  auto other = std::async(std::launch::async, make, 1);
+  const std::array<std::unique_ptr<NamedGroup>, 2> groups = {make(0), other.get()};
+  const auto namedOf = [&](int rank) {
+    const Json document = inspect(rank);
+    for (const Json& group : document["groups"]) {
+      if (group["name"] == "names" && group["is_named"]) return group;
+    }
+    return Json::object();
+  };
+  const auto start = [&](size_t rank) {
+    NamedCall call;
+    call.request.kind = NamedKind::kBarrier;
+    call.request.name = "evaluation";
+    return groups[rank]->start(std::move(call)).value();
+  };
+  const NamedHandle early = start(1);
+  Json coordinator;
+  do {
+    coordinator = namedOf(0);
+  } while (coordinator["not_started"].empty());
+  EXPECT_EQ(coordinator["not_started"][0]["name"], "evaluation");
+  EXPECT_THAT(coordinator["not_started"][0]["waits_for"].get<std::vector<int>>(), ElementsAre(0));
+  const Json waiting = namedOf(1);
+  EXPECT_EQ(waiting["operations"][0]["name"], "evaluation");
+  EXPECT_THAT(waiting["operations"][0]["waits_for"].get<std::vector<int>>(), ElementsAre(0));
+  EXPECT_TRUE(start(0)->wait().isOk());
+  EXPECT_TRUE(early->wait().isOk());
+}
+
+TEST_F(Inspection, AGroupOfOthersIsNotMade) {
+  const Status status = createNamedGroup(*worlds_[0], {.group = {.name = "names", .members = {1}}}).status();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "rank 0 is no member of the group 'names' that it makes");
+}
+
 TEST_F(Inspection, AnEngineThatDoesNotAnswerIsBusy) {
   std::promise<void> hasBegun, isOver;
   worlds_[0]->engine().enqueue([&] {
