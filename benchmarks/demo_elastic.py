@@ -19,7 +19,7 @@ def show() -> None:
         fault = job.kill_one()
         print(f"rank {fault.rank} was killed with SIGKILL during a step")
         if fault.noticed is not None:
-            print(f"{fault.noticed:>7.2f} s later the other {_PROCESSES - 1} had an error that names it")
+            print(f"{fault.noticed:>7.2f} s later the other {_PROCESSES - 1} had the error of a lost peer")
         print(f"{fault.resumed:>7.2f} s later they had made their next step together; {fault.lost} step(s) made again")
         print(f"{fault.complete:>7.2f} s later a new process had started and joined them with their weights")
         steps, digests = job.end()

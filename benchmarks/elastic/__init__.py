@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the elastic cases run: the training of a member, and the faults that it meets."""
+"""The training that the elastic cases run, and the faults that its processes meet."""

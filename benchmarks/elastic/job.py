@@ -56,7 +56,8 @@ class Job:
     def __enter__(self) -> "Job":
         script = ["-m", "benchmarks.elastic.training", str(self.path), str(self._pause), self._way]
         if self._way == "elastic":
-            start = [sys.executable, "-m", "agspeed", "run", "-np", str(self._size), "--min-np", "2", sys.executable]
+            start = [sys.executable, "-m", "agspeed", "run", "-np", str(self._size), "--min-np", "2"]
+            start += ["--blacklist-cooldown-range", "0.5", "0.5", sys.executable]  # faults follow each other closely
         else:
             start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._size)]
             start += ["--max-restarts", "1000", "--monitor-interval", "0.1", "--master-addr", "127.0.0.1"]

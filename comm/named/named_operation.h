@@ -81,7 +81,7 @@ class NamedOperation final : public Operation {
   void setReceivedRows(Dimensions rows) { receivedRows_ = std::move(rows); }
   void setLastJoined(int rank) { lastJoined_ = rank; }
   void setKindsDifferent(bool areDifferent) { areKindsDifferent_ = areDifferent; }
-  /// Makes the outputs with NamedCall::allocate. Errors: those of `allocate`.
+  /// Makes the outputs with NamedCall::allocate, and returns its error.
   Status allocateOutputs(const Dimensions& rows) {
     AG_ASSIGN_OR_RETURN(call_.outputs, call_.allocate(rows));
     return {};

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels with a module's weights although it is not in its state_dict(): other parts of agspeed register it.
+"""Data about a module that is sent beside its state_dict(). Other parts of agspeed register each kind of data.
 
 Threads: the training thread.
 """
@@ -17,7 +17,7 @@ class Attachment(Protocol):
     """Something that belongs to modules."""
 
     def of(self, module: nn.Module) -> Any:
-        """Returns what the process whose state the others take over sends: plain data, or None."""
+        """Returns this process's data for the others, which take over its state: plain values, or None."""
 
     def put(self, module: nn.Module, value: Any) -> None:
         """Applies it, at all ranks and also at the sender, once the weights are equal."""

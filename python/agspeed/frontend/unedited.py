@@ -47,7 +47,7 @@ _MOST_NAMES = 3
 
 
 class _Sought:
-    """What the search knows about one optimizer."""
+    """One optimizer, and the modules that may be its model."""
 
     def __init__(self) -> None:
         self.num_steps = 0

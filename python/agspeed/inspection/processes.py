@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from agspeed.reporting.secrets import masked
+
 __all__ = ["Process", "look_at"]
 
 _STATES = {
@@ -31,6 +33,7 @@ class Process:
     kernel_function: str
     """The function of the kernel in which it waits; empty: unknown."""
     command: str
+    """With secrets masked, because people copy what they see."""
 
     @property
     def is_stopped(self) -> bool:
@@ -53,10 +56,10 @@ def look_at(pid: int) -> Process | None:
     try:
         state = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         user = folder.stat().st_uid
-        command = (folder / "cmdline").read_bytes()[:4096].replace(b"\0", b" ").decode(errors="replace").strip()
+        words = (folder / "cmdline").read_bytes()[:4096].decode(errors="replace").split("\0")
     except (OSError, IndexError):
         return None
-    return Process(pid, user, state, _waits_in(folder), command)
+    return Process(pid, user, state, _waits_in(folder), " ".join(masked(words)).strip())
 
 
 def _waits_in(folder: Path) -> str:

@@ -62,9 +62,12 @@ class Connection:
         command = starter.command(host, [starter.python, *agent.words(_FOLDER, host.is_local)])
         self._process = _run(command, () if host.is_local else job_key.NAMES)
         assert self._process.stdin is not None and self._process.stdout is not None
-        source, sink = os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno())
-        self._process.stdout.close()
-        self._process.stdin.close()
+        with self._process.stdin as its_input, self._process.stdout as its_output:  # the process ends with its input
+            try:
+                source, sink = os.dup(its_output.fileno()), os.dup(its_input.fileno())
+            except OSError as error:
+                text = f"{name} cannot be connected: {error.strerror}; raise the limit of open files (ulimit -n)."
+                raise AgspeedError(text) from None
         self._link = frames.Link(source, sink, frames.MOST_AGENT_BYTES)
         self._errors = _Errors(self._process)
         self._link.send("job", {**job, "silence_s": starter.silence_s})
@@ -233,5 +236,9 @@ def _run(command: Sequence[str], without: Collection[str]) -> subprocess.Popen[b
             start_new_session=True,
             preexec_fn=lambda: end_with(launcher, signal.SIGTERM),
         )
-    except OSError as error:
+    except (FileNotFoundError, PermissionError) as error:
         raise UserError(f"cannot start {command[0]}: {error.strerror}; install it, or put it on PATH.") from None
+    except OSError as error:
+        raise AgspeedError(
+            f"cannot start {command[0]}: {error.strerror}; see what this host has too little of."
+        ) from None

@@ -41,6 +41,8 @@ class Ended:
 class Pause:
     """How long a host stays unused after a failure: twice as long each time, up to a limit. It always ends.
 
+    A host that has been used for longer than the limit begins with the shortest pause again.
+
     Attributes:
         until: when the pause ends (time.monotonic()).
     """
@@ -52,6 +54,8 @@ class Pause:
 
     def begin(self, now: float) -> float:
         """Begins one. Returns: how long it is."""
+        if now > self.until + self.longest_s:
+            self._last_s = 0.0
         self._last_s = min(max(self.shortest_s, 2 * self._last_s), self.longest_s)
         self.until = now + self._last_s
         return self._last_s

@@ -89,7 +89,7 @@ class Roster:
         for each in self.hosts:
             try:
                 each.connect(now)
-            except (AgspeedError, OSError) as error:
+            except AgspeedError as error:
                 if not may_pause:
                     raise
                 self._output.write_note(f"{each.name}: {error} It is tried again in {each.pause(now):g} s.")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What ranks say about operations in flight. The worlds of both ranks are in this process, each made by a thread.
+// Ranks describe their operations in flight. The worlds of both ranks are in this process, each made by a thread.
 #include "comm/world/inspection.h"
 
 #include <gmock/gmock.h>

@@ -26,7 +26,7 @@ _COMPUTE_S = 0.02
 
 
 class Striker:
-    """Strikes the processes of a job at random. `struck`: those that were meant to end."""
+    """Strikes the processes of a job at random. `struck`: the processes that it has killed or stopped."""
 
     def __init__(self, job: Job, generator: random.Random) -> None:
         self._job, self._random = job, generator

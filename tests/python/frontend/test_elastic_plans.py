@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of an optimized module when its process takes over the state of another one."""
+"""An optimized module follows the plan of the process whose state its own process takes over."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agspeed.cli.main import main
-from agspeed.inspection import points
+from agspeed.inspection import points, processes
 from tests.python.inspection.fake_points import document, group, operation, point, sends
 
 _NOBODY = 65534
@@ -57,6 +57,7 @@ def test_a_long_answer_comes_in_packets() -> None:
         (document(state="asleep"), "its state is 'asleep'"),
         (document(rank=5), "no number from 0 to 1"),
         (document(groups=[group(operations=[operation(1, seconds=-1)])]), "no positive number"),
+        (document(groups=[group(operations=[operation(1, seconds=10**400)])]), "is not a number that JSON can hold"),
         (document(groups=[group(operations=[operation(1, bytes=True)])]), "no number from 0"),
         (document(stack=["x" * 5000]), "is no text"),
         (document(peers=[{"rank": 1}]), "not complete: 'silent_s'"),
@@ -169,6 +170,16 @@ def test_a_process_without_agspeed_is_refused(capsys: pytest.CaptureFixture[str]
         finally:
             process.kill()
     assert f"process {process.pid} has no process group of agspeed" in capsys.readouterr().err
+
+
+def test_secrets_of_a_command_line_are_not_shown() -> None:
+    words = [sys.executable, "-c", "import time; time.sleep(600)", "--token", "abc123secret", "--lr=0.1"]
+    with subprocess.Popen(words) as process:
+        try:
+            found = processes.look_at(process.pid)
+        finally:
+            process.kill()
+    assert found is not None and found.command.endswith("--token *** --lr=0.1")
 
 
 def test_a_launcher_shows_the_job_of_its_ranks(capsys: pytest.CaptureFixture[str]) -> None:

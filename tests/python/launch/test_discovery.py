@@ -7,14 +7,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from agspeed.errors import UserError
 from agspeed.launch.discovery import Discovery
 from agspeed.launch.hosts import Host
 from agspeed.launch.member_host import Pause
+from agspeed.launch.output import Output
+from agspeed.launch.roster import HostPlan, Roster
+from agspeed.launch.starters import Local
 from tests.python.launch.jobs import TIMEOUT_S, Job, wait_until
 
 MEMBER = Path(__file__).with_name("light_member.py")
@@ -268,6 +272,30 @@ def test_lines_without_a_number_get_the_slots_per_host(tmp_path: Path) -> None:
     discovery.close()
 
 
+class NoProgram(Local):
+    def command(self, host: Host, words: Sequence[str]) -> list[str]:
+        return ["no-such-program"]
+
+
+def test_a_connection_that_cannot_be_started_again_is_another_pause(capfd: pytest.CaptureFixture[str]) -> None:
+    plan = HostPlan([Host("node0", 1)], None, lambda host: NoProgram(), lambda host: {}, 60.0, (1.0, 60.0))
+    with Output(1, None, False) as output:
+        roster = Roster(plan, output)
+        with pytest.raises(UserError, match="cannot start no-such-program: No such file or directory; install it"):
+            roster.note((), 0.0)
+        for now in (0.0, 0.5, 1.0):
+            roster.note((), now, may_pause=True)
+    said = capfd.readouterr().err
+    assert [each.is_over for each in roster.hosts] == [True]
+    assert said.count("node0: cannot start no-such-program") == 2, said
+    assert "It is tried again in 1 s." in said and "It is tried again in 2 s." in said
+
+
 def test_pauses_double_up_to_the_longest_one_and_always_end() -> None:
     pause = Pause(1.0, 5.0)
     assert [pause.begin(10) for _ in range(50)] == [1.0, 2.0, 4.0, *47 * [5.0]] and pause.until == 15
+
+
+def test_a_host_that_was_used_for_long_begins_with_a_short_pause_again() -> None:
+    pause = Pause(1.0, 5.0)
+    assert [pause.begin(now) for now in (0.0, 1.0, 8.0, 17.1)] == [1.0, 2.0, 4.0, 1.0]
