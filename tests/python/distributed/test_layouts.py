@@ -27,6 +27,7 @@ from agspeed.distributed.layouts import (
 )
 from tests.python.distributed import layout_cases
 from tests.python.distributed.ranks import Ranks
+from tests.python.support.pairs import pairs
 
 needs_extension = pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
 
@@ -52,8 +53,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
 
 
 @needs_extension
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("wrapper", _WRAPPERS, ids=lambda wrapper: "-".join(wrapper) or "plain")
+@pytest.mark.parametrize(("wrapper", "dtype"), pairs(_WRAPPERS, ["float32", "bfloat16"]))
 def test_another_layout_changes_no_bit(ranks: Ranks, tmp_path: Path, dtype: str, wrapper: dict[str, Any]) -> None:
     results = ranks.run(layout_cases.changed, tmp_path, dtype=dtype, **wrapper)
     for without, with_changes in results:

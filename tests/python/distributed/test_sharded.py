@@ -79,7 +79,7 @@ def test_units_run_compiled_and_weights_are_those_of_eager(
             "called twice, checkpoints",
             "pairs",
         ],
-        4,
+        2,
     ),
 )
 def test_weights_are_those_of_eager_whatever_units_are_like(two_ranks: Ranks, tmp_path: Path, kind: str) -> None:

@@ -106,7 +106,7 @@ def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: 
             together_cases.one_rank_has_more_groups,
             together_cases.copied_while_tuning,
         ],
-        2,
+        1,
     ),
     ids=lambda case: case.__name__,
 )

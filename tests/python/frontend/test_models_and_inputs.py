@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from tests.python.frontend.differential import as_loss, compare, state
+from tests.python.support.pairs import every
 from tests.python.support.small_models import STEPS, Forward, Linear, Wrap, data, loop
 
 Script = Callable[[Wrap], list[Any]]
@@ -369,7 +370,7 @@ COMPILED: list[Script] = [
 ]
 
 
-@pytest.mark.parametrize("script", COMPILED, ids=lambda script: script.__name__)
+@pytest.mark.parametrize("script", every(2, COMPILED), ids=lambda script: script.__name__)
 def test_trains_as_eager_with_a_compiled_candidate(script: Script) -> None:
     tolerance = 1e-6 if script is recurrent_layers else 0.0  # gradients of reused weights are added in another order
     outcome = compare(script, tolerance=tolerance)

@@ -19,6 +19,7 @@ from agspeed.frontend.live_sessions import live_sessions
 from agspeed.frontend.session import Session
 from agspeed.frontend.unedited import SEARCH
 from tests.python.frontend.shadow import trainers
+from tests.python.support.pairs import thorough
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -86,7 +87,7 @@ def plain() -> list[nn.Module]:
 @pytest.mark.parametrize(
     "trainer",
     [
-        pytest.param(each, marks=pytest.mark.thorough if each.__name__.startswith(("transformers", "advers")) else ())
+        each if each.__name__ in ("accelerate_accumulation", "lightning_clipping", "mean_teacher") else thorough(each)
         for each in trainers.TRAINERS
     ],
 )

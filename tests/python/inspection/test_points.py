@@ -176,7 +176,9 @@ def test_secrets_of_a_command_line_are_not_shown() -> None:
     words = [sys.executable, "-c", "import time; time.sleep(600)", "--token", "abc123secret", "--lr=0.1"]
     with subprocess.Popen(words) as process:
         try:
-            found = processes.look_at(process.pid)
+            end = time.monotonic() + 60
+            while not (found := processes.look_at(process.pid)) or not found.command:  # it is starting its program
+                assert time.monotonic() < end
         finally:
             process.kill()
     assert found is not None and found.command.endswith("--token *** --lr=0.1")

@@ -18,6 +18,7 @@ import pytest
 
 from agspeed.launch import keeper
 from tests.python.launch.jobs import RANK, TIMEOUT_S, WAITS, Job, wait_until
+from tests.python.support.pairs import every
 
 WRITES = RANK + "while True: print('x' * 1000)"
 NUM_RANKS = 3
@@ -118,7 +119,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(case, id=name, marks=[pytest.mark.slow] if is_slow else [])
 
 
-@pytest.mark.parametrize("case", list(cases()))
+@pytest.mark.parametrize("case", every(2, list(cases())))
 def test_nothing_is_left_and_the_first_that_failed_is_named(job: Job, case: Case) -> None:
     launcher = begin(job, KIND=case.kind)
     others = [pid for pid, each in keeper.processes().items() if each.parent in job.pids("rank")]
