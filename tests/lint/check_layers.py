@@ -167,7 +167,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("bounded_json", "errors", "files", "native_files", "parent_death", "private_folder", "version", "when_loaded"),
     ("config", "log"),
     ("torch_compat",),
-    ("_native", "membership", "nccl", "netbed", "netprobe", "reporting"),
+    ("_native", "cluster", "membership", "nccl", "netbed", "netprobe", "reporting"),
     ("launch",),
     ("inspection",),
     ("devices", "graph_spec", "native"),
@@ -186,6 +186,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
 # These units read JSON and settings only: no torch, no native code, and no other units than the ones listed.
 PURE_PYTHON = {
     "bounded_json": (),
+    "cluster": ("errors",),
     "errors": (),
     "config": ("errors",),
     "files": (),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from agspeed.cli import bench, cache, comm, config, console, doctor, nccl, netbed, report, run, version
+from agspeed.cluster import command as cluster
 from agspeed.errors import AgspeedError, UserError
 from agspeed.reporting import format as fmt
 
@@ -25,7 +26,7 @@ _EXIT_CODES = """exit codes:
   2    wrong arguments, settings or files; nothing was changed
   130  interrupted"""
 
-_COMMANDS = (doctor, report, cache, config, bench, run, comm, nccl, netbed)
+_COMMANDS = (doctor, report, cache, config, bench, run, cluster, comm, nccl, netbed)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

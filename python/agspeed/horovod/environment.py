@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agspeed.errors import UserError
+from agspeed.horovod import kubeflow
 from agspeed.horovod.slurm import first_host, is_step, step_placement
 
 __all__ = ["DYNAMIC", "Options", "Placement", "options", "placement", "rendezvous_address", "without_effect"]
@@ -22,7 +23,9 @@ _RANKS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
 )
+_TORCHRUN, _OF_TORCHRUN = ("RANK", "WORLD_SIZE"), "TORCHELASTIC_RUN_ID"
 _JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 _MIB = 1 << 20
@@ -83,48 +86,96 @@ class Placement:
 
 
 def placement(environ: Mapping[str, str] = os.environ) -> Placement:
-    """Reads HOROVOD_*, torchrun's, Open MPI's, PMI's or Slurm's variables. Without any, this process is the only rank.
+    """Reads HOROVOD_*, torchrun's, Open MPI's, PMI's, MVAPICH2's, Slurm's or Kubeflow's variables. Without any, this
+    process is the only rank.
 
-    Raises: RuntimeError if only one of a rank and its size is set. UserError for a value that is not a valid number.
+    Raises: RuntimeError if only one of a rank and its size is set. UserError for a value that is not a valid number,
+    and for variables that contradict each other.
     """
-    for rank_name, size_name, local_rank_name, local_size_name in _RANKS:
+    for names in _RANKS:
+        rank_name, size_name, _, local_size_name = names
         if (rank_name in environ) != (size_name in environ):
             there, lacking = (rank_name, size_name) if rank_name in environ else (size_name, rank_name)
             raise RuntimeError(f"{there} is set and {lacking} is not: a launcher sets both; set it or unset {there}.")
         if rank_name not in environ:
             continue
-        rank, size = _number(environ, rank_name), _number(environ, size_name)
-        if not 0 <= rank < size:
-            raise UserError(
-                f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1."
-            )
+        rank, size = _rank_of(environ, rank_name, size_name)
         # srun's own PMI, and scripts that copy srun's variables, leave the local ones out.
         if local_size_name not in environ and is_step(environ):
             step = Placement(*step_placement(environ))
             if (step.rank, step.size) == (rank, size):
                 return step
-        local_size = _number(environ, local_size_name) if local_size_name in environ else size
-        local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
-        cross_size = (
-            _number(environ, "HOROVOD_CROSS_SIZE") if "HOROVOD_CROSS_SIZE" in environ else -(-size // local_size)
-        )
-        cross_rank = _number(environ, "HOROVOD_CROSS_RANK") if "HOROVOD_CROSS_RANK" in environ else rank // local_size
-        return Placement(rank, size, local_rank, local_size, cross_rank, cross_size)
+        if (rank_name, size_name) == _TORCHRUN and _OF_TORCHRUN not in environ:
+            _check_others(environ, rank, size)
+            if kubeflow.is_pod(environ):
+                kubeflow.check_is_rank(environ)
+                return Placement(rank, size, 0, 1, rank, size)
+        return _with_local_ranks(environ, rank, size, names)
     if is_step(environ):
         return Placement(*step_placement(environ))
+    if kubeflow.is_pod(environ):
+        rank, size = kubeflow.pod_placement(environ)
+        return Placement(rank, size, 0, 1, rank, size)
+    if "PMIX_RANK" in environ:
+        raise UserError(
+            f"PMIX_RANK={environ['PMIX_RANK']} is set, and no variable says how many ranks there are: set RANK and "
+            "WORLD_SIZE, or unset PMIX_RANK."
+        )
     return Placement(0, 1, 0, 1, 0, 1)
+
+
+def _rank_of(environ: Mapping[str, str], rank_name: str, size_name: str) -> tuple[int, int]:
+    rank, size = _number(environ, rank_name), _number(environ, size_name)
+    if not 0 <= rank < size:
+        raise UserError(f"{rank_name}={rank} and {size_name}={size}: a rank is a number from 0 to the size minus 1.")
+    return rank, size
+
+
+def _with_local_ranks(environ: Mapping[str, str], rank: int, size: int, names: tuple[str, str, str, str]) -> Placement:
+    """Adds the place on the host. Without variables for it, all ranks are on one host."""
+    _, size_name, local_rank_name, local_size_name = names
+    local_size = _number(environ, local_size_name) if local_size_name in environ else size
+    if not 1 <= local_size <= size:
+        raise UserError(f"{local_size_name}={local_size} and {size_name}={size}: a host has 1 to all of the ranks.")
+    local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
+    if local_rank >= local_size:
+        raise UserError(
+            f"{local_rank_name}={local_rank} and {local_size_name}={local_size}: a local rank is less than the local "
+            "size."
+        )
+    cross_size = _number(environ, "HOROVOD_CROSS_SIZE") if "HOROVOD_CROSS_SIZE" in environ else -(-size // local_size)
+    cross_rank = _number(environ, "HOROVOD_CROSS_RANK") if "HOROVOD_CROSS_RANK" in environ else rank // local_size
+    return Placement(rank, size, local_rank, local_size, cross_rank, cross_size)
+
+
+def _check_others(environ: Mapping[str, str], rank: int, size: int) -> None:
+    """Raises: UserError if RANK is another one than the rank of an MPI job of the same size.
+
+    A job of another size may have started this one.
+    """
+    for rank_name, size_name, *_ in _RANKS:
+        if not rank_name.startswith(("OMPI_", "PMI_", "MV2_")) or not {rank_name, size_name} <= environ.keys():
+            continue
+        other = _rank_of(environ, rank_name, size_name)
+        if other[1] == size and other[0] != rank:
+            raise UserError(
+                f"RANK={rank} and {rank_name}={other[0]}, both of {size}, contradict each other: unset RANK and "
+                "WORLD_SIZE, so that each rank of mpirun has its own number."
+            )
 
 
 def rendezvous_address(where: Placement, environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Returns the address and port at which the ranks find each other.
 
-    The launcher's MASTER_ADDR and MASTER_PORT come first. Without them, the port is a hash of the job's number under
-    mpirun or srun. The address is then loopback for a job on one host, else MASTER_ADDR or srun's first host.
+    The launcher's MASTER_ADDR and MASTER_PORT come first, then Kubeflow's PET_MASTER_ADDR and PET_MASTER_PORT. Without
+    them, the port is a hash of the job's number under mpirun or srun. The address is then loopback for a job on one
+    host, else MASTER_ADDR or srun's first host.
 
     Raises: UserError if there is no address or no number.
     """
-    if "MASTER_ADDR" in environ and "MASTER_PORT" in environ:
-        return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
+    for address, port in (("MASTER_ADDR", "MASTER_PORT"), kubeflow.ADDRESS):
+        if address in environ and port in environ:
+            return environ[address], _number(environ, port)
     job = [f"{name}={environ[name]}" for name in _JOBS if name in environ]
     host = "127.0.0.1" if where.local_size == where.size else environ.get("MASTER_ADDR", "")
     if not host and is_step(environ):

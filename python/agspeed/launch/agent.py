@@ -133,8 +133,15 @@ def _prepare(job: Mapping[str, Any]) -> str:
 
 
 def _description(folder: str) -> dict[str, Any]:
-    """Describes this host for the launcher. The addresses are both ends of ssh's connection."""
+    """Describes this host for the launcher. The addresses are both ends of ssh's connection.
+
+    A pod that is reached without ssh finds its own address by its name, which Kubernetes writes into its /etc/hosts.
+    """
     words = os.environ.get("SSH_CONNECTION", "").split()
+    own = ""
+    if not words and "KUBERNETES_SERVICE_HOST" in os.environ:
+        with contextlib.suppress(OSError):
+            own = socket.gethostbyname(socket.gethostname())
     with socket.socket() as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
@@ -143,7 +150,7 @@ def _description(folder: str) -> dict[str, Any]:
         "folder": folder,
         "port": port,  # free at the moment; rank 0 will listen there
         "launcher_address": words[0] if len(words) == 4 else "",
-        "address": words[2] if len(words) == 4 else "",
+        "address": words[2] if len(words) == 4 else own,
     }
 
 

@@ -130,16 +130,16 @@ class Agents:
 
     def _start(self) -> None:
         """Starts the ranks if all agents are ready."""
-        waiting = [each.share for each in self._agents if each.description is None]
+        waiting = [each for each in self._agents if each.description is None]
         if not waiting:
             self._has_started = True
             self._start_ranks([each.description for each in self._agents if each.description is not None])
             return
-        remote = [share for share in waiting if not share.host.is_local]
+        remote = [each for each in waiting if not each.host.is_local]
         if remote and time.monotonic() >= self._start_deadline:
             raise AgspeedError(
-                f"{remote[0]} was not ready after {self._plan.start_timeout_s:g} s; check that the host is up and that "
-                f"`ssh {remote[0].host.name} true` is quick, or raise --start-timeout."
+                f"{remote[0].share} was not ready after {self._plan.start_timeout_s:g} s; check that the host is up "
+                f"and that `{remote[0].attempt}` is quick, or raise --start-timeout."
             )
 
     def _start_ranks(self, described: Sequence[Description]) -> None:

@@ -18,7 +18,7 @@ from agspeed.launch import hosts
 from agspeed.launch.check.look import CheckRequest
 from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.job import Request
-from agspeed.launch.starters import Ssh
+from agspeed.launch.starters import PodExec, Ssh
 from agspeed.membership.coordinator import Limits
 
 __all__ = ["add_to", "check_of", "command_alone", "ignored", "request_of"]
@@ -228,7 +228,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
         output_folder=arguments.output_filename,
         has_time=arguments.has_time,
         hosts=named,
-        ssh=_ssh(arguments),
+        remote=_remote(arguments),
         master_address=arguments.master_addr,
         start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
         limits=_limits(arguments, num_ranks, num_slots),
@@ -247,7 +247,7 @@ def check_of(arguments: argparse.Namespace) -> CheckRequest:
         hosts=named if named or script is not None else hosts.local(1),
         discovery_script=script,
         slots_per_host=arguments.slots_per_host,
-        ssh=_ssh(arguments),
+        remote=_remote(arguments),
         start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
         interfaces=_interfaces(arguments),
     )
@@ -288,14 +288,15 @@ def _script(arguments: argparse.Namespace) -> Path | None:
     return script
 
 
-def _ssh(arguments: argparse.Namespace) -> Ssh:
+def _remote(arguments: argparse.Namespace) -> Ssh | PodExec:
+    """Returns how other hosts are reached."""
     port, key = arguments.ssh_port, arguments.ssh_identity_file
     if port is not None and not 0 < port < _MOST_PORTS:
         raise UserError(f"--ssh-port {port}: write the port of sshd, 1 to {_MOST_PORTS - 1}.")
     if key is not None and not key.is_file():
         raise UserError(f"--ssh-identity-file {key}: there is no such file; name a private key.")
-    ssh = Ssh(port=port, identity_file=key)
-    return ssh if arguments.remote_python is None else replace(ssh, python=arguments.remote_python)
+    starter = PodExec.of_this_pod() or Ssh(port=port, identity_file=key)
+    return starter if arguments.remote_python is None else replace(starter, python=arguments.remote_python)
 
 
 def _limits(arguments: argparse.Namespace, num_ranks: int, num_slots: int) -> Limits | None:

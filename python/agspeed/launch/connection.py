@@ -44,6 +44,7 @@ class Connection:
         loss: what the loss of the host means, for a sentence.
         name: the host, for the begin of a sentence.
         description: what the host has said of itself, once it is ready.
+        attempt: a command with which the user can try the way to the host.
         is_over: whether the agent has ended.
         is_lost: whether the connection was lost while the job ended, before the host confirmed its ranks' end.
     """
@@ -53,6 +54,7 @@ class Connection:
     def __init__(self, host: Host, name: str, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
         self.host, self.name = host, name
         self.description: Description | None = None
+        self.attempt = starter.attempt(host)
         self.is_over = self.is_lost = False
         self._starter, self._output = starter, output
         self._has_started = self._is_ending = self._has_confirmed = False

@@ -30,7 +30,7 @@ from agspeed.launch.output import Output
 from agspeed.launch.placement import place
 from agspeed.launch.ranks import ending
 from agspeed.launch.roster import HostPlan
-from agspeed.launch.starters import Local, Ssh
+from agspeed.launch.starters import Local, PodExec, Ssh
 from agspeed.membership.coordinator import Limits
 
 __all__ = ["Request", "run"]
@@ -75,7 +75,8 @@ class Request:
     has_time: bool = False
     hosts: Sequence[hosts.Host] = ()
     """Where the ranks run; none for this host."""
-    ssh: Ssh = field(default_factory=Ssh)
+    remote: Ssh | PodExec = field(default_factory=Ssh)
+    """How other hosts are reached."""
     master_address: str | None = None
     """An address of the first host; None for the one that ssh has used."""
     start_timeout_s: float = 30.0
@@ -156,8 +157,8 @@ def _members(request: Request, limits: Limits, output: Output) -> Members:
     return Members(ElasticPlan(plan, variables, limits, request.most_resets), output)
 
 
-def _starter(request: Request, host: hosts.Host) -> Local | Ssh:
-    return Local() if host.is_local else request.ssh
+def _starter(request: Request, host: hosts.Host) -> Local | PodExec | Ssh:
+    return Local() if host.is_local else request.remote
 
 
 def _job_of(request: Request, key: str | None) -> Callable[[hosts.Host], Mapping[str, Any]]:

@@ -135,7 +135,7 @@ class MemberHost:
         elif now >= self._ready_by:
             raise AgspeedError(
                 f"{self.name} was not ready after {self._start_s:g} s; check that it is up and that "
-                f"`ssh {self.host.name} true` is quick, or raise --start-timeout."
+                f"`{self._connection.attempt}` is quick, or raise --start-timeout."
             )
         if self._connection.is_over:
             self._close()

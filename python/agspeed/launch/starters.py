@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an agent is started on a host: as a child process here, or by ssh elsewhere.
+"""How an agent is started on a host: as a child process here, by ssh elsewhere, or in a pod by `kubectl exec`.
 
 A starter gives the command whose stdin and stdout are the agent's. It also explains why such a command has failed. A
 new way to reach hosts is a new class here. Pure.
@@ -7,22 +7,25 @@ new way to reach hosts is a new class here. Pure.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 
 from agspeed.launch.hosts import Host
 from agspeed.launch.ranks import ending
 
-__all__ = ["Local", "Ssh", "Starter"]
+__all__ = ["Local", "PodExec", "Ssh", "Starter"]
 
 _KEEP_ALIVE_S, _MOST_LOST = 5, 3
 _CONNECT_S = 20
 _SSH_FAILED = 255
 _NOT_FOUND = 127
+_AGENT_OF_OPEN_MPI = "OMPI_MCA_plm_rsh_agent"
+_KUBEXEC, _KUBECTL = "/etc/mpi/kubexec.sh", "/opt/kube/kubectl"
 
 
 class Starter(Protocol):
@@ -44,6 +47,9 @@ class Starter(Protocol):
     def reason(self, host: Host, status: int, errors: Sequence[str]) -> str:
         """Says why the command ended, and what to do. errors: the last lines of its stderr."""
 
+    def attempt(self, host: Host) -> str:
+        """Returns a command with which the user can try the way to the host."""
+
 
 @dataclass(frozen=True)
 class Local:
@@ -58,6 +64,9 @@ class Local:
     def reason(self, host: Host, status: int, errors: Sequence[str]) -> str:
         said = f" ({errors[-1]})" if errors else ""
         return f"the process that runs its ranks ended {ending(status)}{said}; start the job again"
+
+    def attempt(self, host: Host) -> str:
+        return "true"
 
 
 @dataclass(frozen=True)
@@ -81,6 +90,9 @@ class Ssh:
         said = errors[-1].rstrip(".") if errors else f"{silent} without a message"
         return f"ssh: {said.removeprefix('ssh: ')}; {self._remedy(host, status, errors)}"
 
+    def attempt(self, host: Host) -> str:
+        return shlex.join(["ssh", *self._words_of_user(), host.name, "true"])
+
     def _options(self) -> list[str]:
         options = {
             "BatchMode": "yes",
@@ -99,7 +111,7 @@ class Ssh:
 
     def _remedy(self, host: Host, status: int, errors: Sequence[str]) -> str:
         text = "\n".join(errors)
-        attempt = shlex.join(["ssh", *self._words_of_user(), host.name, "true"])
+        attempt = self.attempt(host)
         remedies = {
             "IDENTIFICATION HAS CHANGED": (
                 "the host has another key than before: if you know why, remove the old one with ssh-keygen -R and "
@@ -124,3 +136,46 @@ class Ssh:
     def _words_of_user(self) -> list[str]:
         words = ["-p", str(self.port)] if self.port is not None else []
         return words + (["-i", str(self.identity_file)] if self.identity_file is not None else [])
+
+
+@dataclass(frozen=True)
+class PodExec:
+    """Runs programs in pods, as the launcher of an MPIJob of Kubeflow's v1 does. The host is the name of a pod.
+
+    The operator's kubexec.sh passes no stdin on, so its kubectl is called directly.
+    """
+
+    kubectl: str = "kubectl"
+    python: str = sys.executable
+    silence_s: float | None = 30.0
+
+    @classmethod
+    def of_this_pod(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
+        """Returns the starter if this is such a launcher, as the operator's variable for Open MPI says; else None."""
+        if environ.get(_AGENT_OF_OPEN_MPI) != _KUBEXEC:
+            return None
+        return cls(_KUBECTL) if os.access(_KUBECTL, os.X_OK) else cls()
+
+    def command(self, host: Host, words: Sequence[str]) -> list[str]:
+        return [self.kubectl, "exec", "-i", host.name, "--", *words]
+
+    def reason(self, host: Host, status: int, errors: Sequence[str]) -> str:
+        silent = f"kubectl ended {ending(status)} without a message"
+        said = errors[-1].rstrip(".") if errors else silent
+        return f"{said}; {self._remedy(host, errors)}"
+
+    def attempt(self, host: Host) -> str:
+        return shlex.join([self.kubectl, "exec", host.name, "--", "true"])
+
+    def _remedy(self, host: Host, errors: Sequence[str]) -> str:
+        text = "\n".join(errors)
+        remedies = {
+            "orbidden": "the launcher needs the right to create pods/exec for this pod: look at its service account's "
+            "role",
+            "NotFound": "the pod is gone; look at it with kubectl get pods",
+            "container not found": "the pod does not run yet, or does not run any more",
+            "No module named": f"{self.python} of its image has no agspeed or an older one: use the launcher's image",
+            "no such file": f"its image has no {self.python}: use the launcher's image, or --remote-python",
+        }
+        found = [remedy for part, remedy in remedies.items() if part in text]
+        return found[0] if found else f"try the connection alone: {self.attempt(host)}"

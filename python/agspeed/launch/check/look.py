@@ -20,7 +20,7 @@ from agspeed.launch.connection import Connection
 from agspeed.launch.discovery import Discovery
 from agspeed.launch.hosts import Host
 from agspeed.launch.output import Output
-from agspeed.launch.starters import Local, Ssh, Starter
+from agspeed.launch.starters import Local, PodExec, Ssh, Starter
 from agspeed.version import __version__
 
 __all__ = ["CheckRequest", "run"]
@@ -37,7 +37,7 @@ class CheckRequest:
     hosts: Sequence[Host]
     discovery_script: Path | None
     slots_per_host: int | None
-    ssh: Ssh
+    remote: Ssh | PodExec
     start_timeout_s: float
     interfaces: Sequence[str]
 
@@ -82,7 +82,7 @@ def _look_at(hosts: Sequence[Host], request: CheckRequest, output: Output) -> li
     looks: list[_Look] = []
     try:
         for host in hosts:
-            looks.append(_Look(host, Local() if host.is_local else request.ssh, output))
+            looks.append(_Look(host, Local() if host.is_local else request.remote, output))
         while not all(each.is_over for each in looks):
             events = {descriptor: event for each in looks for descriptor, event in each.events().items()}
             ready = output.wait(events, min([until, *(each.deadline for each in looks)]) - time.monotonic())
@@ -147,8 +147,8 @@ class _Look(Connection):
 
     def give_up(self, seconds: float) -> None:
         self.problem = self.problem or (
-            f"{self.name} has not answered after {seconds:g} s; check that it is up and that `ssh {self.host.name} "
-            "true` is quick, or raise --start-timeout."
+            f"{self.name} has not answered after {seconds:g} s; check that it is up and that "
+            f"`{self.attempt}` is quick, or raise --start-timeout."
         )
         self.kill()
 
