@@ -10,24 +10,27 @@ ONE_TORCH := $(if $(filter 1,$(words $(TORCH))),$(filter-out $(NEWEST_TORCH),$(T
 BUILD := build/$(if $(ONE_TORCH),torch$(ONE_TORCH),dev)
 python_with = .venv$(addprefix -torch,$(filter-out $(NEWEST_TORCH),$(1)))/bin/python
 PY := $(call python_with,$(ONE_TORCH))
+RAY_VENV := $(PY:.venv%/bin/python=.venv-ray%)
 JOBS ?= $(shell nproc)
 export PYTHONPATH := $(CURDIR)/python
 export AGSPEED_BUILD_DIR := $(CURDIR)/$(BUILD)
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup setup-slurm setup-ssh build build-product demo test test-fast test-smoke format lint docs pictures results \
-        sdist wheel wheel-check release gpu-archive clean
+.PHONY: help setup setup-slurm setup-ssh setup-ray build build-product demo test test-fast test-smoke test-ray format lint docs \
+        pictures results sdist wheel wheel-check release gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
 	@echo "make setup-slurm  Slurm's daemons, for tests under a real srun"
 	@echo "make setup-ssh  sshd, for tests under a real ssh"
+	@echo "make setup-ray  Ray, in .venv-ray, for make test-ray"
 	@echo "make build      the compiler, the runtime, the _native extension and the C++ tests"
 	@echo "make build-product  the same without the tests"
 	@echo "make demo       five acts in some minutes: gain, second start, two ranks, a killed process, the report"
 	@echo "make test       every C++, lit and Python test; with TORCH=2.11 under that torch"
 	@echo "make test-fast  the tests that finish within a minute"
 	@echo "make test-smoke the main paths, for TORCH=2.12 and the like"
+	@echo "make test-ray   the tests under a real Ray"
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"
 	@echo "make format     formats C++ and Python in place"
 	@echo "make docs       build/docs: the documentation site; broken links fail"
@@ -49,6 +52,16 @@ setup-slurm: setup
 setup-ssh: setup
 	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-ssh.txt
 
+setup-ray: $(RAY_VENV)/.agspeed-requirements
+
+# Ray has an environment of its own, because only its tests need it. It sees the packages of the usual one.
+$(RAY_VENV)/.agspeed-requirements: .ci/requirements-ray.txt | setup
+	@$(PY) -m venv $(RAY_VENV)
+	@$(PY) -c 'import sys, sysconfig; print(sysconfig.get_path("purelib"), file=open(sys.argv[1], "w"))' \
+	  "$$($(RAY_VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/usual.pth"
+	@$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@cp $< $@
+
 build: setup
 	@cmake --build $(BUILD) --parallel $(JOBS)
 
@@ -68,6 +81,9 @@ test-fast: build
 # The main paths under one torch, without the C++ tests: what must work on every release.
 test-smoke: build-product
 	@$(PY) .ci/run_tests.py --smoke
+
+test-ray: build-product setup-ray
+	@$(RAY_VENV)/bin/python -m pytest -q tests/python/horovod/ray
 
 lint: setup
 	@$(PY) -m pytest -q tests/lint

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from agspeed.errors import UserError
 
-__all__ = ["install_alias"]
+__all__ = ["install_alias", "is_installed"]
 
 _NAME = "horovod"
 _HOMES = {
@@ -23,8 +23,8 @@ _HOMES = {
     "horovod.common.exceptions": "agspeed.horovod.exceptions",
     "horovod.common.process_sets": "agspeed.horovod.torch.process_sets",
 }
-_SAME = "horovod.torch"
-"""This module and its submodules have the same names in this package."""
+_SAME = ("horovod.ray", "horovod.torch")
+"""These modules and their submodules have the same names in this package."""
 
 
 class _Alias(Loader):
@@ -50,22 +50,28 @@ class _Finder(MetaPathFinder):
         if fullname.split(".")[0] != _NAME:
             return None
         home = _HOMES.get(fullname)
-        if home is None and (fullname == _SAME or fullname.startswith(f"{_SAME}.")):
+        if home is None and ".".join(fullname.split(".")[:2]) in _SAME:
             home = f"agspeed.{fullname}"
         if home is None:
             raise ModuleNotFoundError(
-                f"agspeed.horovod has no {fullname}: it stands for horovod.torch only; install Horovod for the rest.",
+                f"agspeed.horovod has no {fullname}: it stands for horovod.torch and horovod.ray only; install Horovod "
+                "for the rest.",
                 name=fullname,
             )
         return spec_from_loader(fullname, _Alias(home), is_package=True)
 
 
+def is_installed() -> bool:
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
 def install_alias() -> None:
-    """Makes `import horovod` and `import horovod.torch` find agspeed.horovod from now on. A second call does nothing.
+    """Makes `import horovod`, `horovod.torch` and `horovod.ray` find agspeed.horovod from now on. Repeated calls change
+    nothing.
 
     Raises: UserError if Horovod itself has been imported already.
     """
-    if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+    if is_installed():
         return
     if _NAME in sys.modules:
         raise UserError(

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray cluster of one node, on this host and for one test module."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+WHY_NONE = (
+    None
+    if importlib.util.find_spec("ray")
+    else "Ray is not in this environment: `make test-ray` installs it in another one"
+)
+START_S = 300  # a busy machine starts Ray's processes slowly
+_MEMORY_BYTES = 80 << 20
+_VARIABLES = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),  # Ray would write one into the user's home folder
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": str(START_S),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": str(START_S),
+}
+
+
+@contextlib.contextmanager
+def cluster(variables: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Runs a cluster of two CPUs for the length of the block. Its processes inherit `variables`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (_VARIABLES | dict(variables or {})).items():
+            patch.setenv(name, value)
+        import ray  # reads the variables
+
+        try:
+            ray.init(
+                num_cpus=2,
+                num_gpus=2,
+                include_dashboard=False,
+                object_store_memory=_MEMORY_BYTES,
+                log_to_driver=bool(os.environ.get("AG_TEST_RAY_OUTPUT")),
+            )
+            yield
+        finally:
+            ray.shutdown()
