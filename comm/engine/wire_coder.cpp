@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/engine/wire_coder.h"
+
+#include "comm/compress/lossless.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// For a shorter message, a code saves less than the work of handling it costs.
+constexpr size_t kMinBytes = 16 * 1024;
+/// The saved time has to exceed the time of the processor by this factor, because the training needs the processor,
+/// too.
+constexpr double kMargin = 2;
+/// The ratio of values that are coded well. Where even these would save no time, nothing is tried.
+constexpr double kGoodRatio = 3;
+/// The part of a new measurement in an average, and the part by which an average returns to the usual cost each time
+/// that it keeps a message from being coded.
+constexpr double kWeight = 0.1, kReturn = 0.01;
+
+void average(double& cost, Clock::time_point began, size_t numBytes) {
+  const double seconds = std::chrono::duration<double>(Clock::now() - began).count();
+  cost += kWeight * (seconds / static_cast<double>(numBytes) - cost);
+}
+
+}  // namespace
+
+bool WireCoder::isCodable(DType dtype, size_t numBytes) { return numBytes >= kMinBytes && hasLosslessCode(dtype); }
+
+bool WireCoder::paysAt(double ratio) const {
+  if (coding_ == WireCoding::kOn) return ratio > 1;
+  const double rate = messenger_.bytesPerSecond();
+  return rate > 0 && (1 - 1 / ratio) / rate > kMargin * (encodeCost_ + decodeCost_);
+}
+
+bool WireCoder::isWanted(int peer) const {
+  return coding_ != WireCoding::kOff && messenger_.isRemote(peer) && paysAt(kGoodRatio);
+}
+
+size_t WireCoder::encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype) {
+  const size_t numElements = values.size() / sizeInBytes(dtype);
+  if (!paysAt(estimateLosslessRatio(values.data(), numElements, dtype))) {
+    encodeCost_ += kReturn * (kUsualEncodeCost - encodeCost_);
+    decodeCost_ += kReturn * (kUsualDecodeCost - decodeCost_);
+    return 0;
+  }
+  const auto began = Clock::now();
+  const size_t size = encodeLossless(target.first(values.size() - 1), values.data(), numElements, dtype);
+  average(encodeCost_, began, values.size());
+  if (size == 0) return 0;
+  counters_.numValueBytes += values.size();
+  counters_.numCodeBytes += size;
+  return size;
+}
+
+Status WireCoder::decode(std::span<std::byte> values, std::span<const std::byte> code, DType dtype) {
+  const auto began = Clock::now();
+  Status status = decodeLossless(values.data(), values.size() / sizeInBytes(dtype), dtype, code);
+  average(decodeCost_, began, values.size());
+  return status;
+}
+
+}  // namespace agspeed::comm
