@@ -370,7 +370,7 @@ size_t encodeAs(uint8_t* target, size_t room, const uint8_t* source, size_t numE
   }
   const size_t rest = numElements * sizeof(typename T::Value);
   if (rest > room - size) return 0;
-  std::memcpy(target + size, source, rest);
+  if (rest > 0) std::memcpy(target + size, source, rest);
   return size + rest;
 }
 
@@ -383,7 +383,7 @@ bool decodeAs(uint8_t* target, size_t numElements, const uint8_t* code, size_t n
   }
   const size_t rest = numElements * sizeof(typename T::Value);
   if (static_cast<size_t>(end - code) != rest) return false;
-  std::memcpy(target, code, rest);
+  if (rest > 0) std::memcpy(target, code, rest);
   return true;
 }
 
