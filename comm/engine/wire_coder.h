@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/engine/driver_load.h"
 #include "comm/messaging/messenger.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
@@ -19,9 +20,11 @@
 namespace agspeed::comm {
 
 enum class WireCoding : uint8_t {
-  kOff,   ///< no message is coded
-  kAuto,  ///< a message is coded if that saves more time on the network than it takes on the processor
-  kOn,    ///< each message is coded that becomes shorter
+  kOff,  ///< no message is coded
+  /// A message is coded if that saves more time on the network than it takes on the processor, and if the processor is
+  /// not what the network waits for.
+  kAuto,
+  kOn,  ///< each message is coded that becomes shorter
 };
 
 class WireCoder {
@@ -32,7 +35,7 @@ class WireCoder {
   static bool isCodable(DType dtype, size_t numBytes);
 
   /// Whether to call encode() for messages to `peer`.
-  bool isWanted(int peer) const;
+  bool isWanted(int peer);
   /// Encodes the values into `target`. Returns the length of the code, which is shorter than the values; 0: send the
   /// values, because the code would not save time. Requires: isCodable(); `target` is as long as `values`.
   size_t encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype);
@@ -50,8 +53,9 @@ class WireCoder {
 
   const Messenger& messenger_;
   const WireCoding coding_;
+  DriverLoad load_;
   Counters counters_;
-  // Seconds per byte of values: recent measurements, or a guess before the first one.
+  // Processor seconds per byte of values: recent measurements, or a guess before the first one.
   double encodeCost_ = kUsualEncodeCost;
   double decodeCost_ = kUsualDecodeCost;
 
