@@ -19,6 +19,7 @@ def render(cells: Sequence[Cell]) -> str:
     sections = [
         networks(cells),
         _all_reduce(cells),
+        _coded(cells),
         _steps(cells),
         _joins(cells),
         _layouts(cells),
@@ -63,6 +64,31 @@ def _all_reduce(cells: Sequence[Cell]) -> str:
     ]
     table = markdown.table(columns, rows)
     return f"{table}\n\n{_LEGEND}" if table else ""
+
+
+def _coded(cells: Sequence[Cell]) -> str:
+    found = [(cell, size) for cell in cells for size in cell.get("coded", [])]
+    rows = [
+        [
+            cell["case"],
+            f"{sizes.show(size['bytes'])} {size['values']}, {size['dtype']}",
+            f"{size['sides'][OURS]['ms']['value']:.3g}",
+            *(
+                (f"{code['values_per_code']:.3f}" if code["values_per_code"] else "not coded", _speed(code["ratio"]))
+                if size["status"] == "ok"
+                else (f"**void**: {size['reason']}", "")
+            ),
+        ]
+        for cell, size in found
+        for code in [size["sides"]["agspeed-coded"]]
+    ]
+    columns = ["case", "all-reduce of", "ms without codes", "bytes of values / bytes of codes", "speed by codes"]
+    return markdown.table(columns, rows)
+
+
+def _speed(ratio: Cell) -> str:
+    """Turns a ratio of times around."""
+    return f"{1 / ratio['value']:.3f} ({1 / ratio['high']:.3f} to {1 / ratio['low']:.3f})"
 
 
 def _against(row: Cell | None) -> str:

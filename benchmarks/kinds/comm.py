@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collectives of torch.distributed in a network of namespaces: agspeed beside Gloo's best settings, paired.
 
-A case names its network, its sides and one part: "all_reduce", "step", "join", "layout", "real" or "rail_change"
-(modules of benchmarks/comm). The `threads` of a cell are the cores that all ranks and the kernel's network stack share.
+A case names its network, its sides and one part, a module of benchmarks/comm (see PARTS). The `threads` of a cell are
+the cores that all ranks and the kernel's network stack share.
 """
 
 import ctypes
@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.comm import sizes
 from benchmarks.measure.machine import Watch
 
-PARTS = ("all_reduce", "join", "layout", "rail_change", "real", "step")
+PARTS = ("all_reduce", "coded", "join", "layout", "rail_change", "real", "step")
 _STREAM_SECONDS = 1.5
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -57,7 +57,7 @@ def measure_part(spec: dict[str, Any], folder: str) -> dict[str, Any]:
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
     """A cell is void if all its sizes are."""
     [cell] = results
-    sizes = cell.get("sizes", [])
+    sizes = cell.get("sizes", []) + cell.get("coded", [])
     if sizes and all(size["status"] == "void" for size in sizes):
         return cell | {"status": "void", "reason": sizes[0]["reason"]}
     return cell | {"status": "ok"}

@@ -27,7 +27,8 @@ Clock::rep now() { return Clock::now().time_since_epoch().count(); }
 
 }  // namespace
 
-Engine::Engine(Messenger& messenger) : messenger_(messenger), lastUse_(now()) {
+Engine::Engine(Messenger& messenger, WireCoding coding)
+    : messenger_(messenger), coder_(messenger, coding), lastUse_(now()) {
   try {
     callbackThreads_.emplace_back([this] { runCallbacks(); });
     backgroundThread_ = std::thread([this] { driveInBackground(); });

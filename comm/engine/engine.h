@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "comm/engine/group_state.h"
+#include "comm/engine/wire_coder.h"
 #include "comm/messaging/messenger.h"
 
 namespace agspeed::comm {
@@ -51,7 +52,7 @@ class Worker {
 class Engine {
  public:
   /// Starts the background thread and a callback thread. `messenger` outlives the engine, and only the driver uses it.
-  explicit Engine(Messenger& messenger);
+  explicit Engine(Messenger& messenger, WireCoding coding = WireCoding::kOff);
   /// Waits until all queued callbacks have run, and ends the threads. Requires: no clients are left.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -82,6 +83,7 @@ class Engine {
 
   /// Returns the messenger. Any thread may call its rank() and size(), which never change.
   Messenger& messenger() { return messenger_; }
+  WireCoder& coder() { return coder_; }
   void addClient(EngineClient& client) { clients_.push_back(&client); }
   void removeClient(EngineClient& client) { std::erase(clients_, &client); }
   const std::vector<EngineClient*>& clients() const { return clients_; }
@@ -127,6 +129,7 @@ class Engine {
   void runCallbacks();
 
   Messenger& messenger_;
+  WireCoder coder_;  ///< only the driver uses it
 
   // Only the driver uses these members.
   std::vector<EngineClient*> clients_;

@@ -25,9 +25,24 @@ size_t alignUp(size_t value) { return (value + kCacheLine - 1) / kCacheLine * kC
 }  // namespace
 
 PreparedSchedule::PreparedSchedule(Schedule from) : schedule(std::move(from)), dependents(schedule.steps.size()) {
+  std::vector<uint32_t> messages;  // the first send of each message
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
-    numDependencies.push_back(static_cast<uint32_t>(schedule.steps[i].dependencies.size()));
-    for (const uint32_t dependency : schedule.steps[i].dependencies) dependents[dependency].push_back(i);
+    const Step& step = schedule.steps[i];
+    numDependencies.push_back(static_cast<uint32_t>(step.dependencies.size()));
+    for (const uint32_t dependency : step.dependencies) dependents[dependency].push_back(i);
+    firstOfMessage.push_back(i);
+    if (step.kind != StepKind::kSend) continue;
+    // A step that writes to the range depends on the sends before it, and the sends after it depend on that step. So
+    // sends with equal dependencies read the same values.
+    const auto same = std::find_if(messages.begin(), messages.end(), [&](uint32_t other) {
+      const Step& before = schedule.steps[other];
+      return before.range == step.range && before.dependencies == step.dependencies;
+    });
+    if (same != messages.end()) {
+      firstOfMessage.back() = *same;
+    } else {
+      messages.push_back(i);
+    }
   }
 }
 
@@ -48,6 +63,7 @@ void Execution::start(const ExecutionRequest& request) {
     slot.output.resize(schedule.numChunks);
     slot.scratchOffsets.resize(schedule.scratch.size());
     slot.transfers = std::vector<StepTransfer>(schedule.steps.size());
+    slot.codes.resize(schedule.steps.size());
   }
   done_.resize(slots_.size() * schedule.steps.size());
   operands_.reserve(static_cast<size_t>(schedule.numRanks));
@@ -66,6 +82,7 @@ void Execution::openSlot(uint32_t index, uint32_t segment) {
   slot.numWaiting = prepared_.numDependencies;
   layout_.locate(segment, slot.input, slot.output);
   layOutScratch(slot);
+  for (Code& code : slot.codes) code.numBytes.reset();
   for (uint32_t step = 0; step < prepared_.schedule.steps.size(); ++step) {
     if (prepared_.numDependencies[step] == 0) launch(index, step);
   }
@@ -126,13 +143,49 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
   transfer.slot = index;
   transfer.step = stepIndex;
   transfer.rank = step.peer;
-  transfer.isPending = true;
   transfer.peer = request_.members[static_cast<size_t>(step.peer)];
   transfer.id = {request_.communicator, slot.segment * prepared_.schedule.tagLimit() + step.tag, request_.sequence};
   transfer.bytes = {bytes.data, sizeOf(bytes)};
-  if (step.kind == StepKind::kReceive) return engine_.messenger().receive(transfer);
+  transfer.room = WireCoder::isCodable(typeOf(step.range), transfer.bytes.size()) ? transfer.bytes.size() : 0;
+  if (step.kind == StepKind::kReceive) {
+    transfer.state = StepTransfer::State::kMoving;
+    return engine_.messenger().receive(transfer);
+  }
   transfer.numFollowing = uint64_t{layout_.numSegments() - nextSegment_} * transfer.bytes.size();
+  if (transfer.room == 0 || !engine_.coder().isWanted(transfer.peer)) return send(transfer);
+  transfer.state = StepTransfer::State::kCoding;
+  engine_.addWork(*this, uint64_t{index} << 32 | stepIndex, request_.priority);
+}
+
+void Execution::send(StepTransfer& transfer) {
+  transfer.state = StepTransfer::State::kMoving;
   engine_.messenger().send(transfer);
+}
+
+void Execution::encode(SegmentSlot& slot, StepTransfer& transfer) {
+  Code& code = slot.codes[prepared_.firstOfMessage[transfer.step]];
+  if (!code.numBytes) {
+    if (code.memory.size() < transfer.bytes.size()) code.memory.resize(transfer.bytes.size());
+    const auto target = std::span(code.memory).first(transfer.bytes.size());
+    code.numBytes =
+        engine_.coder().encode(target, transfer.bytes, typeOf(prepared_.schedule.steps[transfer.step].range));
+  }
+  if (*code.numBytes > 0) transfer.bytes = std::span(code.memory).first(*code.numBytes);
+}
+
+void Execution::decode(StepTransfer& transfer) {
+  received_.assign(transfer.bytes.begin(), transfer.bytes.begin() + static_cast<ptrdiff_t>(transfer.numReceived));
+  const DType dtype = typeOf(prepared_.schedule.steps[transfer.step].range);
+  const Status status = engine_.coder().decode(transfer.bytes, received_, dtype);
+  if (status.isOk()) return complete(transfer.slot, transfer.step);
+  if (failure_) return;
+  failure_ = status.withContext(formatText("a message of rank {} for {} cannot be used", transfer.rank, describe()));
+  failedRank_ = transfer.rank;
+  listener_.executionFailed(*this, failedRank_, *failure_);
+}
+
+DType Execution::typeOf(const ChunkRange& range) const {
+  return prepared_.schedule.isWide(range) ? accumulatorOf(request_.call->dtype) : request_.call->dtype;
 }
 
 void Execution::compute(const SegmentSlot& slot, const Step& step) {
@@ -154,15 +207,30 @@ void Execution::compute(const SegmentSlot& slot, const Step& step) {
 
 void Execution::work(uint64_t token) {
   if (token == kFailureToken) return listener_.executionFailed(*this, failedRank_, *failure_);
-  const auto slot = static_cast<uint32_t>(token >> 32), step = static_cast<uint32_t>(token);
-  compute(slots_[slot], prepared_.schedule.steps[step]);
-  complete(slot, step);
+  const auto index = static_cast<uint32_t>(token >> 32), stepIndex = static_cast<uint32_t>(token);
+  SegmentSlot& slot = slots_[index];
+  const Step& step = prepared_.schedule.steps[stepIndex];
+  StepTransfer& transfer = slot.transfers[stepIndex];
+  if (step.kind == StepKind::kSend) {
+    encode(slot, transfer);
+    return send(transfer);
+  }
+  transfer.state = StepTransfer::State::kIdle;
+  if (step.kind == StepKind::kReceive) return decode(transfer);
+  compute(slot, step);
+  complete(index, stepIndex);
 }
 
 void Execution::transferFinished(StepTransfer& transfer, const Status& status) {
-  if (!transfer.isPending) return;  // the transfer is being cancelled
-  transfer.isPending = false;
-  if (status.isOk()) return complete(transfer.slot, transfer.step);
+  if (transfer.state != StepTransfer::State::kMoving) return;  // the transfer is being cancelled
+  transfer.state = StepTransfer::State::kIdle;
+  if (status.isOk()) {
+    const bool isReceive = prepared_.schedule.steps[transfer.step].kind == StepKind::kReceive;
+    const bool isCode = isReceive && transfer.room > 0 && transfer.numReceived < transfer.bytes.size();
+    if (!isCode) return complete(transfer.slot, transfer.step);
+    transfer.state = StepTransfer::State::kCoding;
+    return engine_.addWork(*this, uint64_t{transfer.slot} << 32 | transfer.step, request_.priority);
+  }
   // Call the listener later. It cancels transfers, which the messenger does not allow within finished().
   if (failure_) return;
   engine_.addWork(*this, kFailureToken, kAtOnce);
@@ -204,7 +272,8 @@ void Execution::cancel(const Status& reason) {
   engine_.removeWork(*this);
   for (SegmentSlot& slot : slots_) {
     for (StepTransfer& transfer : slot.transfers) {
-      if (std::exchange(transfer.isPending, false)) engine_.messenger().cancel(transfer, reason);
+      const auto before = std::exchange(transfer.state, StepTransfer::State::kIdle);
+      if (before == StepTransfer::State::kMoving) engine_.messenger().cancel(transfer, reason);
     }
   }
   firstDone_ = numDone_ = 0;
@@ -214,7 +283,7 @@ std::vector<int> Execution::awaitedRanks() const {
   std::set<int> ranks;
   for (const SegmentSlot& slot : slots_) {
     for (const StepTransfer& transfer : slot.transfers) {
-      if (transfer.isPending) ranks.insert(transfer.rank);
+      if (transfer.state == StepTransfer::State::kMoving) ranks.insert(transfer.rank);
     }
   }
   return {ranks.begin(), ranks.end()};
@@ -251,7 +320,11 @@ uint64_t Execution::numMoved(const SegmentSlot& slot) const {
     const Step& step = prepared_.schedule.steps[i];
     if (!isTransfer(step) || slot.numWaiting[i] > 0) continue;
     const StepTransfer& transfer = slot.transfers[i];
-    sum += transfer.isPending ? engine_.messenger().numBytesMoved(transfer) : bytesOf(slot, step.range);
+    switch (transfer.state) {
+      case StepTransfer::State::kIdle: sum += bytesOf(slot, step.range); break;
+      case StepTransfer::State::kCoding: break;
+      case StepTransfer::State::kMoving: sum += engine_.messenger().numBytesMoved(transfer); break;
+    }
   }
   return sum;
 }

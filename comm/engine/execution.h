@@ -2,9 +2,10 @@
 // Execution: executes one rank's schedule over a messenger.
 //
 // Up to `window` segments of the schedule (chunk_layout.h) are in flight at a time, each in a slot with its own scratch
-// memory. A step starts when the steps it depends on have finished. Sends and receives run concurrently. Reductions run
-// one after another, each between two polls of the network, so they overlap with transfers. An execution belongs to one
-// schedule and is reused. A run allocates memory only if it needs more slots or scratch memory than all runs before.
+// memory. Messages to other hosts may leave as a lossless code (wire_coder.h). A step starts when the steps it depends
+// on have finished. Sends and receives run concurrently. Reductions run one after another, each between two polls of
+// the network, so they overlap with transfers. An execution belongs to one schedule and is reused. A run allocates
+// memory only if it needs more slots or scratch memory than all runs before.
 //
 // Threading: all functions run on the engine's driver. Ownership: the creator owns an execution, and must not destroy
 // it while it runs.
@@ -33,6 +34,7 @@ struct PreparedSchedule {
   Schedule schedule;
   std::vector<std::vector<uint32_t>> dependents;  ///< by step: the steps that depend on it
   std::vector<uint32_t> numDependencies;          ///< by step
+  std::vector<uint32_t> firstOfMessage;           ///< by step: the first step that sends the same message, or itself
 };
 
 /// The parameters of one run. All objects that they refer to outlive the run.
@@ -96,7 +98,18 @@ class Execution final : private Worker {
     uint32_t slot = 0;
     uint32_t step = 0;
     int rank = -1;  ///< the rank of the peer in the group
-    bool isPending = false;
+    enum class State : uint8_t {
+      kIdle,
+      kCoding,  ///< waits for work() to encode its message, or to decode it
+      kMoving,  ///< is at the messenger
+    };
+    State state = State::kIdle;
+  };
+
+  /// The code of a message, which the next segments overwrite.
+  struct Code {
+    std::vector<std::byte> memory;
+    std::optional<size_t> numBytes;  ///< 0: the values are sent as they are; nullopt: not tried in this segment
   };
 
   /// The state of one segment in flight.
@@ -109,6 +122,8 @@ class Execution final : private Worker {
     std::unique_ptr<std::byte[]> scratch;
     size_t scratchBytes = 0;
     std::vector<StepTransfer> transfers;  ///< one per step, used only by sends and receives
+    /// By step: the code of its message; used only by steps that are PreparedSchedule::firstOfMessage of one.
+    std::vector<Code> codes;
   };
   /// The memory of a chunk range.
   struct View {
@@ -120,6 +135,10 @@ class Execution final : private Worker {
   void openSlot(uint32_t slot, uint32_t segment);
   void layOutScratch(SegmentSlot& slot);
   void launch(uint32_t slot, uint32_t step);
+  void send(StepTransfer& transfer);
+  /// Replaces the bytes of a send by their code, if that is shorter and pays.
+  void encode(SegmentSlot& slot, StepTransfer& transfer);
+  void decode(StepTransfer& transfer);
   void compute(const SegmentSlot& slot, const Step& step);
   void complete(uint32_t slot, uint32_t step);
   void drain();
@@ -134,6 +153,7 @@ class Execution final : private Worker {
 
   std::span<const Chunk> chunksOf(const SegmentSlot& slot, const ChunkRange& range) const;
   View view(const SegmentSlot& slot, const ChunkRange& range) const;
+  DType typeOf(const ChunkRange& range) const;
   size_t sizeOf(const View& view) const { return view.numElements * (view.isWide ? wideBytes_ : elementBytes_); }
 
   const PreparedSchedule& prepared_;
@@ -148,6 +168,7 @@ class Execution final : private Worker {
   std::vector<std::pair<uint32_t, uint32_t>> done_;
   size_t firstDone_ = 0, numDone_ = 0;
   std::vector<Operand> operands_;
+  std::vector<std::byte> received_;  ///< the code that decode() reads
   uint32_t nextSegment_ = 0;
   uint32_t numOpenSlots_ = 0;
   bool isDraining_ = false;

@@ -120,6 +120,7 @@ class LoopbackMessenger final : public Messenger {
   uint64_t numBytesMoved(const Transfer&) const override { return 0; }  // a transfer moves at once
   bool hasUnsent() const override { return false; }
 
+  bool isRemote(int) const override { return group_.options_.isRemote; }
   double bytesPerSecond() const override {
     const auto& rates = group_.options_.bytesPerSecond;
     return rates.empty() ? 0 : rates[static_cast<size_t>(rank_)];
@@ -200,7 +201,7 @@ class LoopbackMessenger final : public Messenger {
   void deliver(const Message& message, Transfer& receive) {
     Status status;
     const size_t sent = message.bytes().size(), room = receive.bytes.size();
-    if (sent == room || (receive.mayBeShorter && sent < room)) {
+    if (sent == room || (receive.acceptsShorter() && sent < room)) {
       if (sent > 0) std::memcpy(receive.bytes.data(), message.bytes().data(), sent);
       receive.numReceived = sent;
     } else {

@@ -25,6 +25,7 @@ struct LoopbackOptions {
   uint64_t shuffleSeed = 0;
   /// Messenger::bytesPerSecond() of each rank; empty: not known.
   std::vector<double> bytesPerSecond = {};
+  bool isRemote = false;  ///< Messenger::isRemote() of all ranks
   /// Messenger::roundTripSeconds() of all ranks.
   double roundTripSeconds = 0;
   /// Messenger::host() of each rank; empty: not known.

@@ -31,15 +31,21 @@ class Transfer {
   /// Marks a transfer that is not urgent. While only background transfers are in flight with a peer, the peer's
   /// liveness is not checked. A background receive does not connect to the peer.
   bool isBackground = false;
-  /// On a receive: the receive also accepts a shorter message. On a send: the matching receive may have this flag. The
+  /// On a receive: the receive also accepts a shorter message, and the sender does not know its length. On a send: the
+  /// matching receive may have this flag. The
   /// caller must start sends with this flag in the order of their sequences, for each communicator and step.
   bool mayBeShorter = false;
+  /// For a message that may be shorter than its receive, if both ends know the length of the receive: that length. On a
+  /// send, `bytes` is the message. On a receive, it is the length of `bytes`. 0: the message has the receive's length.
+  uint64_t room = 0;
   uint64_t numReceived = 0;  ///< for a finished receive: number of bytes of its message
 
   /// Notifies the owner that the transfer has completed. Called exactly once. If the status is ok, a receive has its
   /// bytes, and a send's bytes may be changed or freed. If not, the message may or may not have arrived, and the status
   /// names peer, operation and progress.
   virtual void finished(const Status& status) = 0;
+  /// Whether a receive accepts a message that is shorter than `bytes`.
+  bool acceptsShorter() const { return mayBeShorter || room > 0; }
   /// Describes the operation that the transfer belongs to, for the log: "all_reduce(1024 x f32, sum), operation 7".
   virtual std::string describe() const { return "a message"; }
 
@@ -59,7 +65,7 @@ class Messenger {
   /// Starts a send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
   virtual void send(Transfer& transfer) = 0;
   /// Starts a receive. If the message's length differs from that of `bytes`, the receive fails as invalid argument. A
-  /// shorter message is accepted if the transfer allows it (mayBeShorter).
+  /// shorter message is accepted if the transfer allows it (mayBeShorter, room).
   virtual void receive(Transfer& transfer) = 0;
   /// Cancels an unfinished transfer: calls finished(reason) before it returns. Afterwards neither the transfer nor its
   /// bytes are accessed. If the message of a cancelled receive arrives later, it is discarded.
@@ -84,6 +90,8 @@ class Messenger {
   /// Returns the recent peak rate at which this rank sends over the network to all other ranks together; 0: not known.
   /// The rate is measured while the rank has bytes in flight to several other ranks.
   virtual double bytesPerSecond() const = 0;
+  /// Returns whether messages to `peer` go over a network, and not through shared memory.
+  virtual bool isRemote(int peer) const = 0;
   /// Returns the shortest round trip to the peer over the network so far; 0: not known.
   virtual double roundTripSeconds(int peer) const = 0;
   /// Returns a number that is equal for all ranks of this rank's host; 0: not known. Ranks of one host exchange

@@ -18,10 +18,10 @@ void ReceiveQueue::start(Transfer& transfer) {
 bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
   message.transfer = &transfer;
   message.total = transfer.bytes.size();
-  message.isUpTo = transfer.mayBeShorter;
+  message.isUpTo = transfer.acceptsShorter();
   const auto rts = rtsReceived_.find(transfer.id);
   if (rts == rtsReceived_.end()) {
-    const bool mayNeedCts = message.isUpTo ? message.total >= kZeroCopyBytes : !mayBeEager(message.total);
+    const bool mayNeedCts = transfer.mayBeShorter ? message.total >= kZeroCopyBytes : !mayBeEager(message.total);
     if (mayNeedCts) sendCts(transfer.id, message);
     return true;
   }
@@ -35,7 +35,7 @@ bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
 
 bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
   const uint64_t room = transfer.bytes.size();
-  if (message.total == room || (transfer.mayBeShorter && message.total < room)) {
+  if (message.total == room || (transfer.acceptsShorter() && message.total < room)) {
     message.transfer = &transfer;
     if (message.isWhole()) finish(message, FrameKind::kEager);
     return !message.isWhole();
@@ -101,7 +101,7 @@ std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
 }
 
 bool ReceiveQueue::holdUnexpected(const FrameHeader& header) {
-  if (header.kind != FrameKind::kEager || !mayBeEager(header.total)) return false;
+  if (header.kind != FrameKind::kEager || header.total > kMaxEagerZeroCopyBytes) return false;
   if (context_.dropped.contains(header.id.communicator)) discarded_.try_emplace(header.id);
   if (discarded_.contains(header.id)) return false;
   const bool isWithinWindow = credits_.holdUnexpected(header.total);

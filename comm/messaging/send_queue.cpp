@@ -62,14 +62,16 @@ SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
 
 void SendQueue::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
+  // Both ends decide by the length of the receive whether the message may be eager.
+  const bool isEager = mayBeEager(std::max(total, transfer.room));
   if (transfer.mayBeShorter) started_[seriesOf(transfer.id)] = transfer.id.sequence + 1;
-  if (total < kZeroCopyBytes && credits_.acquire(total)) {
+  if (isEager && total < kZeroCopyBytes && credits_.acquire(total)) {
     if (transfer.mayBeShorter) ctsReceived_.erase(transfer.id);
     startEagerCopy(transfer);
     return context_.completions.add(transfer, {});
   }
   const auto cts = ctsReceived_.find(transfer.id);
-  const bool isEagerZeroCopy = total >= kZeroCopyBytes && mayBeEager(total);
+  const bool isEagerZeroCopy = isEager && total >= kZeroCopyBytes;
   if (cts == ctsReceived_.end() && isEagerZeroCopy && credits_.acquire(total)) {
     zeroCopies_.push_back(&add(transfer.id, transfer.bytes));
     zeroCopies_.back()->kind = FrameKind::kEager;

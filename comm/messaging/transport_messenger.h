@@ -56,6 +56,7 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   bool hasUnsent() const override;
   // NetworkMessenger knows the rails and the host.
   double bytesPerSecond() const override { return 0; }
+  bool isRemote(int) const override { return true; }
   double roundTripSeconds(int) const override { return 0; }
   uint32_t host() const override { return 0; }
   void wake() override { poller_.wake(); }

@@ -48,6 +48,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   /// leave together.
   void beginTurn() { multirail_->beginTurn(); }
   double bytesPerSecond() const override;
+  bool isRemote(int peer) const override { return !sharesMemoryWith(peer); }
   double roundTripSeconds(int peer) const override;
   uint32_t host() const override;
   void wake() override { poller_.wake(); }

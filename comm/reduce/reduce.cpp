@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "comm/reduce/reduce.h"
+#include "runtime/base/instruction_set.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace agspeed::comm::HWY_NAMESPACE {
@@ -325,24 +326,13 @@ namespace agspeed::comm {
 
 namespace {
 
-/// Returns the variant for the best instruction set of this processor. A variant is null if its instruction set was not
-/// compiled.
-template <typename Function>
-Function* choose([[maybe_unused]] Function* avx3, [[maybe_unused]] Function* avx2, Function* baseline) {
-#if HWY_ARCH_X86
-  if (avx3 != nullptr && __builtin_cpu_supports("x86-64-v4")) return avx3;
-  if (avx2 != nullptr && __builtin_cpu_supports("x86-64-v3")) return avx2;
-#endif
-  return baseline;
-}
-
 using ReduceAll = decltype(HWY_STATIC_DISPATCH(reduceAll));
 using MultiplyAll = decltype(HWY_STATIC_DISPATCH(multiplyAll));
 
 ReduceAll* const bestReduceAll =
-    choose<ReduceAll>(HWY_CHOOSE_AVX3(reduceAll), HWY_CHOOSE_AVX2(reduceAll), &HWY_STATIC_DISPATCH(reduceAll));
-MultiplyAll* const bestMultiplyAll =
-    choose<MultiplyAll>(HWY_CHOOSE_AVX3(multiplyAll), HWY_CHOOSE_AVX2(multiplyAll), &HWY_STATIC_DISPATCH(multiplyAll));
+    bestVariant<ReduceAll>(HWY_CHOOSE_AVX3(reduceAll), HWY_CHOOSE_AVX2(reduceAll), &HWY_STATIC_DISPATCH(reduceAll));
+MultiplyAll* const bestMultiplyAll = bestVariant<MultiplyAll>(
+    HWY_CHOOSE_AVX3(multiplyAll), HWY_CHOOSE_AVX2(multiplyAll), &HWY_STATIC_DISPATCH(multiplyAll));
 
 /// Returns the operation on the bytes 0 and 1 that computes `op` on bools.
 ReduceOp ofBools(ReduceOp op) {

@@ -7,6 +7,6 @@
 
 namespace agspeed::comm {
 
-constexpr uint16_t kProtocolVersion = 5;
+constexpr uint16_t kProtocolVersion = 6;
 
 }  // namespace agspeed::comm

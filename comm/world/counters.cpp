@@ -21,7 +21,8 @@ std::string interfaceOf(const IpAddress& address) {
   return found == all->end() ? std::string() : found->name;
 }
 
-std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder) {
+std::string countersJson(const NetworkMessenger& messenger, const WireCoder::Counters& coded,
+                         FlightRecorder& recorder) {
   const MultirailCounters& counters = messenger.counters();
   const shm::ShmCounters* local = messenger.sharedMemoryCounters();
   Json document = {{"rank", messenger.rank()},
@@ -31,6 +32,8 @@ std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& reco
                    {"acknowledgements_sent", counters.numAcks},
                    {"connections_refused", messenger.numRefused()},
                    {"shared_memory_bytes_sent", local == nullptr ? 0 : local->numBytes},
+                   {"bytes_before_coding", coded.numValueBytes},
+                   {"bytes_after_coding", coded.numCodeBytes},
                    {"rails", Json::array()},
                    {"operations", Json::array()}};
   for (size_t i = 0; i < counters.rails.size(); ++i) {

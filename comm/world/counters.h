@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "comm/engine/wire_coder.h"
 #include "comm/network/network_messenger.h"
 #include "comm/world/flight_record.h"
 
@@ -14,8 +15,8 @@ namespace agspeed::comm {
 /// read.
 std::string interfaceOf(const IpAddress& address);
 
-/// Returns the counters of the messenger and the totals of the recorder. Requires: no other thread drives the messenger
-/// during the call.
-std::string countersJson(const NetworkMessenger& messenger, FlightRecorder& recorder);
+/// Returns the counters of the messenger and of coded messages, and the totals of the recorder. Requires: no other
+/// thread drives the messenger during the call.
+std::string countersJson(const NetworkMessenger& messenger, const WireCoder::Counters& coded, FlightRecorder& recorder);
 
 }  // namespace agspeed::comm

@@ -16,6 +16,7 @@
 #include "comm/world/inspection.h"
 #include "comm/world/inspection_point.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings.h"
 
 namespace agspeed::comm {
 namespace {
@@ -27,6 +28,12 @@ Status rankZeroIsMissing(const NewGroup& group) {
   return resourceExhausted(
       "rank {} of group '{}' timed out: rank 0 of it did not make the group within {:g} s; all its ranks have to",
       group.rank, group.name, std::chrono::duration<double>(group.timeout).count());
+}
+
+WireCoding codingFromSettings() {
+  const std::string& coding = settings().wireCoding;
+  if (coding == "on") return WireCoding::kOn;
+  return coding == "off" ? WireCoding::kOff : WireCoding::kAuto;
 }
 
 /// Agrees on the epoch of a new world. While the rank waits for the others, an inspection point tells so.
@@ -105,7 +112,7 @@ World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<N
       prefix_(std::move(prefix)),
       store_(std::move(store)),
       messenger_(std::move(messenger)),
-      engine_(*messenger_),
+      engine_(*messenger_, codingFromSettings()),
       inspectionPoint_(openInspectionPoint(std::move(job))) {}
 
 World::~World() = default;
@@ -120,7 +127,7 @@ bool World::isForked() const { return processMark() != processMark_; }
 
 std::string World::countersJson() {
   std::string text;
-  engine_.runOnDriver([&] { text = comm::countersJson(*messenger_, *recorder_); });
+  engine_.runOnDriver([&] { text = comm::countersJson(*messenger_, engine_.coder().counters(), *recorder_); });
   return text;
 }
 

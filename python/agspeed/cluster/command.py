@@ -16,10 +16,10 @@ __all__ = ["add"]
 _EPILOG = """\
 examples:
   agspeed cluster render container > Containerfile
-  agspeed cluster render mpijob --name train --image registry.example.com/team/train:1.0 --replicas 2 --slots 4 \\
+  agspeed cluster render mpijob --name train --image team/train:1.0 --replicas 2 --slots 4 \\
       --min-replicas 1 --max-replicas 3 --memory 32Gi python train.py > job.yaml
   agspeed cluster render trainjob --file job.toml | kubectl apply -f -
-  agspeed cluster render compose --name train --image registry.example.com/team/train:1.0 \\
+  agspeed cluster render compose --name train --image team/train:1.0 \\
       --hosts node0,node1,node2,node3 python train.py > compose.yaml
 
 Nothing is started, and no cluster is asked. Pods are unprivileged, and use no paths of their host. Manifests hold no

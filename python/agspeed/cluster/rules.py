@@ -71,7 +71,7 @@ def queue(field: str, value: Any) -> str:
 
 def image(field: str, value: Any) -> str:
     """The reference of an image."""
-    example = "the name of an image, as in registry.example.com/team/train:1.0"
+    example = "the name of an image, as in team/train:1.0"
     found = _matching(field, value, _IMAGE, example, longest=512)
     if "@" not in found and (":" not in found.rsplit("/", 1)[-1] or found.endswith(":latest")):
         raise _wrong(

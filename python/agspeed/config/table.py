@@ -307,6 +307,20 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ),
     ),
     Setting(
+        name="wire_coding",
+        kind="choice",
+        default="auto",
+        reader="c++",
+        env="AGSPEED_WIRE_CODING",
+        doc=(
+            "Whether collectives send floats of f32, f16 and bf16 to other hosts in fewer bytes. The received "
+            "bits are the same. auto codes a message if that saves more time on the network than it takes on the "
+            "processor; on codes each message that becomes shorter; off codes none. Ranks may have different "
+            "values."
+        ),
+        choices=("auto", "on", "off"),
+    ),
+    Setting(
         name="peer_timeout_ms",
         kind="integer",
         default=10000,
@@ -363,6 +377,7 @@ class Values:
     flows_per_interface: int
     nccl_devices: str | None
     shared_memory: bool
+    wire_coding: str
     peer_timeout_ms: int
     flight_record_dir: Path | None
 # fmt: on

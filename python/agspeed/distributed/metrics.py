@@ -63,6 +63,8 @@ _PROCESS = {
     "duplicate_frames_total": ("frames_duplicate", "Frames that had arrived already."),
     "acknowledgement_frames_total": ("acknowledgements_sent", "Frames that carried nothing but an acknowledgement."),
     "shared_memory_sent_bytes_total": ("shared_memory_bytes_sent", "Payload bytes sent through shared memory."),
+    "coded_values_bytes_total": ("bytes_before_coding", "Bytes of floats that were sent in fewer bytes."),
+    "coded_sent_bytes_total": ("bytes_after_coding", "Bytes that were sent for these floats."),
     "refused_connections_total": ("connections_refused", "Connections of strangers."),
 }
 

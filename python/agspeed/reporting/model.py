@@ -43,7 +43,7 @@ KILL_SWITCH = (
 _MAX_BYTES = 256 << 20
 _COLUMNS = ("step", "at_s", "ms", "max_ms", "wait_ms")
 _ADDED: dict[str, dict[str, Any]] = {
-    "communication": {"shared_memory_bytes_sent": 0},
+    "communication": {"shared_memory_bytes_sent": 0, "bytes_before_coding": 0, "bytes_after_coding": 0},
     "cost": {"saved_s": 0.0, "left_s": None, "next_run": "same"},
     "decision": {"resumed_pairs": 0},
 }

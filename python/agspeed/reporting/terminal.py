@@ -175,6 +175,9 @@ def _rails(communication: Json) -> Table:
     ]
     if sent := communication["shared_memory_bytes_sent"]:
         rows.append(["shared memory", fmt.size(sent), *[fmt.MISSING] * 4])
+    if before := communication["bytes_before_coding"]:
+        saved = before - communication["bytes_after_coding"]
+        rows.append(["saved by lossless coding", fmt.size(saved), *[fmt.MISSING] * 4])
     return _listing("Rails", ("Rail", "Sent", "Share", "Received", "Failovers", "Stalls"), rows)
 
 

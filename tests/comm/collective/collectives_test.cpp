@@ -27,6 +27,7 @@ struct Case {
   size_t segmentBytes;
   bool isInPlace;
   LoopbackOptions loopback;
+  WireCoding coding = WireCoding::kOff;
 
   std::string text() const {
     std::string text = std::string(toString(algorithm->collective)) + "/" + std::string(algorithm->name) + ", ranks " +
@@ -160,10 +161,18 @@ void applyHostStats(Communicator& group) {
   ASSERT_TRUE(status.isOk()) << status.toString();
 }
 
-void runCase(const Case& test) {
+/// Returns the bytes of all messages that were coded.
+uint64_t numCoded(const Ranks& ranks) {
+  uint64_t sum = 0;
+  for (const auto& engine : ranks.engines) sum += engine->coder().counters().numValueBytes;
+  return sum;
+}
+
+/// `coded`: is set to the bytes of all messages that were coded.
+void runCase(const Case& test, uint64_t* coded = nullptr) {
   GroupOptions options;
   options.plan = planWith(test.algorithm->collective, std::string(test.algorithm->name), test.segmentBytes);
-  Ranks ranks(test.numRanks, options, test.loopback);
+  Ranks ranks(test.numRanks, options, test.loopback, test.coding);
   std::vector<std::string> problems(static_cast<size_t>(test.numRanks));
   ranks.run([&](int rank, Communicator& group) {
     if (test.algorithm->name == "hierarchical") applyHostStats(group);
@@ -193,6 +202,7 @@ void runCase(const Case& test) {
   for (int rank = 0; rank < test.numRanks; ++rank) {
     ASSERT_EQ(problems[static_cast<size_t>(rank)], "") << "rank " << rank << ": " << test.text();
   }
+  if (coded != nullptr) *coded = numCoded(ranks);
 }
 
 class EveryAlgorithm : public testing::TestWithParam<Algorithm> {
@@ -227,6 +237,29 @@ TEST_P(EveryAlgorithm, GivesWhatAPlainLoopGives) {
   for (int i = 0; i < 12; ++i) {
     runCase(randomCase(random, 1 + static_cast<int>(random() % 9)));
     if (HasFatalFailure()) return;
+  }
+}
+
+TEST_P(EveryAlgorithm, GivesTheSameBitsIfMessagesAreCoded) {
+  if (GetParam().collective == Collective::kBarrier) GTEST_SKIP() << "a barrier sends no floats";
+  if (GetParam().order == Order::kAnyOrder) GTEST_SKIP() << "its sums of floats differ from the plain loop's";
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int numRanks : {2, 5}) {
+      Case test = randomCase(random, numRanks);
+      test.dtype = dtype;
+      test.op = ReduceOp::kSum;
+      test.counts.assign(static_cast<size_t>(numRanks), 60000 + random() % 1000);
+      test.segmentBytes = 65536;
+      test.loopback.isRemote = true;
+      test.coding = WireCoding::kOn;
+      uint64_t coded = 0;
+      runCase(test, &coded);
+      if (HasFatalFailure()) return;
+      EXPECT_GT(coded, 0u) << test.text();
+    }
   }
 }
 

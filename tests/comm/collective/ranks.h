@@ -17,11 +17,12 @@ namespace agspeed::comm {
 
 class Ranks {
  public:
-  explicit Ranks(int size, GroupOptions options = {}, LoopbackOptions loopback = {})
+  explicit Ranks(int size, GroupOptions options = {}, LoopbackOptions loopback = {},
+                 WireCoding coding = WireCoding::kOff)
       : network(size, loopback), size_(size) {
     options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::seconds(60));
     for (int rank = 0; rank < size; ++rank) {
-      engines.push_back(std::make_unique<Engine>(network.messenger(rank)));
+      engines.push_back(std::make_unique<Engine>(network.messenger(rank), coding));
       groups.push_back(Communicator::create(*engines.back(), options).value());
     }
   }

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/format.h"
+
 namespace agspeed::comm {
 namespace {
 
@@ -176,6 +178,32 @@ TEST_P(MessengerConformance, AReceiveThatSaysSoTakesAShorterMessage) {
       EXPECT_EQ(receive.numReceived, sent) << "for " << room;
       receive.storage.resize(sent);
       EXPECT_EQ(receive.storage, send.storage) << sent << " for " << room;
+    }
+  }
+}
+
+TEST_P(MessengerConformance, AMessageMayBeShorterThanARoomThatBothEndsKnow) {
+  for (const bool isSentFirst : {false, true}) {
+    SCOPED_TRACE(isSentFirst ? "sent first" : "received first");
+    auto group = GetParam().make(2);
+    uint64_t sequence = 0;
+    for (const size_t room : {20000, 70000, 100000, 131072, 300000}) {
+      for (const size_t sent : {room, room - 1, room * 3 / 4, room / 2, size_t{10}}) {
+        SCOPED_TRACE(formatText("{} bytes for {}", sent, room));
+        Parcel send(1, {1, 2, ++sequence}, sent), receive(0, {1, 2, sequence}, room);
+        send.room = receive.room = room;
+        fill(send, 0, 1);
+        if (isSentFirst) group->messenger(0).send(send);
+        for (int i = 0; i < 40; ++i) group->messenger(i % 2).progress({});
+        group->messenger(1).receive(receive);
+        for (int i = 0; i < 40; ++i) group->messenger(i % 2).progress({});
+        if (!isSentFirst) group->messenger(0).send(send);
+        ASSERT_TRUE(drive(*group, 2, [&] { return receive.numFinished > 0 && send.numFinished > 0; }));
+        ASSERT_TRUE(receive.status.isOk()) << receive.status.toString();
+        ASSERT_EQ(receive.numReceived, sent);
+        receive.storage.resize(sent);
+        EXPECT_EQ(receive.storage, send.storage);
+      }
     }
   }
 }

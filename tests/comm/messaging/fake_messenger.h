@@ -14,7 +14,10 @@ class FakeMessenger : public Messenger {
   int rank() const override { return 0; }
   int size() const override { return size_; }
   void send(Transfer& transfer) override { transfer.finished({}); }
-  void receive(Transfer& transfer) override { transfer.finished({}); }
+  void receive(Transfer& transfer) override {
+    transfer.numReceived = transfer.bytes.size();
+    transfer.finished({});
+  }
   void cancel(Transfer& transfer, const Status& reason) override { transfer.finished(reason); }
   void dropCommunicator(uint32_t) override {}
   bool probe(int, const MessageId&) const override { return false; }
@@ -22,6 +25,7 @@ class FakeMessenger : public Messenger {
   bool progress(Clock::time_point) override { return false; }
   bool hasUnsent() const override { return false; }
   double bytesPerSecond() const override { return 0; }
+  bool isRemote(int) const override { return false; }
   double roundTripSeconds(int) const override { return 0; }
   uint32_t host() const override { return 0; }
   void wake() override {}

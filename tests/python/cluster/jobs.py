@@ -12,7 +12,7 @@ from agspeed.cli import main
 
 __all__ = ["ALL_FLAGS", "BASE", "COMPOSE_BASE", "ELASTIC", "objects", "refused", "render"]
 
-BASE = ["--name", "train", "--image", "registry.example.com/team/train:1.0"]
+BASE = ["--name", "train", "--image", "team/train:1.0"]
 COMPOSE_BASE = [*BASE, "--hosts", "node0,node1,node2,node3"]
 ELASTIC = ["--replicas", "2", "--min-replicas", "1", "--max-replicas", "3"]
 ALL_FLAGS = [

@@ -30,7 +30,7 @@ ERRORS = [
     ("image", '"Team/train:1.0"', "mpijob"),
     ("image", '"team/train"', "mpijob"),
     ("image", '"team/train:latest"', "jobset"),
-    ("image", '"https://registry.example.com/train:1.0"', "mpijob"),
+    ("image", '"https://example.com/train:1.0"', "mpijob"),
     ("image", '"team/train@sha256:12"', "mpijob"),
     ("command", '"python train.py"', "mpijob"),
     ("command", "[]", "jobset"),

@@ -193,7 +193,7 @@ def test_prometheus_text_is_well_formed() -> None:
     rail |= dict.fromkeys(("frames_sent", "bytes_sent", "bytes_received", "failovers", "stalls"), 3)
     document = {"rank": 2, "rails": [rail], "operations": []}
     keys = ("frames_resent", "frames_duplicate", "acknowledgements_sent")
-    keys += ("connections_refused", "shared_memory_bytes_sent")
+    keys += ("connections_refused", "shared_memory_bytes_sent", "bytes_before_coding", "bytes_after_coding")
     text = metrics.to_prometheus(document | dict.fromkeys(keys, 1))
     lines = text.splitlines()
     assert text.endswith("\n")

@@ -38,6 +38,8 @@ def communication() -> dict[str, Any]:
         "acknowledgements_sent": 1200,
         "connections_refused": 0,
         "shared_memory_bytes_sent": 2 << 30,
+        "bytes_before_coding": 3 << 30,
+        "bytes_after_coding": 2 << 30,
         "rails": rails,
         "operations": [
             {"operation": "all_reduce", "started": 3000, "ended": 2999, "failed": 0, "bytes": 4 << 30, "seconds": 59.98}

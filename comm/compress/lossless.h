@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lossless code for floating-point numbers: the same bits in fewer bytes.
+//
+// The exponents of a tensor's values are close to each other, so they need fewer bits than the type gives them. The
+// code stores them per block of 256 values, relative to the block's largest exponent, with the number of bits that
+// makes the block shortest. Signs and mantissas are stored as they are; parts of them that are zero in a whole block
+// are left out. lossless_format.md defines every byte, with an example.
+//
+// Measured on gradients: f32 becomes 1.17 times smaller, bf16 1.41 times, and f32 gradients that were computed in bf16
+// 2.8 times. Random bits do not become smaller.
+//
+// All functions are pure and thread-safe, and allocate nothing. Any alignment is allowed. They use the widest vectors
+// of the processor; all processors write the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+/// Returns whether the code exists for a type: f32, f16 and bf16.
+bool hasLosslessCode(DType dtype);
+
+/// Returns a number of bytes that encodeLossless() never exceeds.
+size_t maxLosslessBytes(size_t numElements, DType dtype);
+
+/// Encodes `numElements` values. `target` must not overlap `source`. Returns the number of bytes written, or 0 if they
+/// would be more than target.size(); the content of `target` is undefined then. Requires: hasLosslessCode(dtype).
+size_t encodeLossless(std::span<std::byte> target, const std::byte* source, size_t numElements, DType dtype);
+
+/// Decodes `numElements` values. `target` must not overlap `code`. Fails as data loss if `code` is not the code of that
+/// many values; the content of `target` is undefined then, and no byte outside of it is written. Requires:
+/// hasLosslessCode(dtype).
+Status decodeLossless(std::byte* target, size_t numElements, DType dtype, std::span<const std::byte> code);
+
+/// Estimates from some blocks how much smaller the code is: bytes of the values over bytes of the code. Takes about a
+/// microsecond. Returns: at least 0.99. Requires: hasLosslessCode(dtype).
+double estimateLosslessRatio(const std::byte* source, size_t numElements, DType dtype);
+
+}  // namespace agspeed::comm

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/engine/wire_coder.h"
+
+#include <time.h>
+
+#include "comm/compress/lossless.h"
+
+namespace agspeed::comm {
+namespace {
+
+/// For a shorter message, a code saves less than the work of handling it costs.
+constexpr size_t kMinBytes = 16 * 1024;
+/// The saved time has to exceed the time of the processor by this factor. It is below 1, because messages are coded
+/// while others are on their way.
+constexpr double kMargin = 0.6;
+/// If the driver is busy for a larger share of its time, the network waits for the processor.
+constexpr double kMostBusy = 0.97;
+/// The ratio of values that are coded well. Where even these would save no time, nothing is tried.
+constexpr double kGoodRatio = 3;
+/// The part of a new measurement in an average, and the part by which an average returns to the usual cost each time
+/// that it keeps a message from being coded.
+constexpr double kWeight = 0.1, kReturn = 0.01;
+
+/// Returns the processor time of this thread. Unlike the time of a clock, it does not grow while others use the
+/// processor.
+double threadSeconds() {
+  timespec now = {};
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+void average(double& cost, double began, size_t numBytes) {
+  cost += kWeight * ((threadSeconds() - began) / static_cast<double>(numBytes) - cost);
+}
+
+}  // namespace
+
+bool WireCoder::isCodable(DType dtype, size_t numBytes) { return numBytes >= kMinBytes && hasLosslessCode(dtype); }
+
+bool WireCoder::paysAt(double ratio) const {
+  if (coding_ == WireCoding::kOn) return ratio > 1;
+  const double rate = messenger_.bytesPerSecond();
+  return rate > 0 && (1 - 1 / ratio) / rate > kMargin * (encodeCost_ + decodeCost_);
+}
+
+bool WireCoder::isWanted(int peer) {
+  if (coding_ == WireCoding::kOff || !messenger_.isRemote(peer) || !paysAt(kGoodRatio)) return false;
+  return coding_ == WireCoding::kOn || load_.busyShare(Clock::now()) <= kMostBusy;
+}
+
+size_t WireCoder::encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype) {
+  const size_t numElements = values.size() / sizeInBytes(dtype);
+  if (!paysAt(estimateLosslessRatio(values.data(), numElements, dtype))) {
+    encodeCost_ += kReturn * (kUsualEncodeCost - encodeCost_);
+    decodeCost_ += kReturn * (kUsualDecodeCost - decodeCost_);
+    return 0;
+  }
+  const double began = threadSeconds();
+  const size_t size = encodeLossless(target.first(values.size() - 1), values.data(), numElements, dtype);
+  average(encodeCost_, began, values.size());
+  if (size == 0) return 0;
+  counters_.numValueBytes += values.size();
+  counters_.numCodeBytes += size;
+  return size;
+}
+
+Status WireCoder::decode(std::span<std::byte> values, std::span<const std::byte> code, DType dtype) {
+  const double began = threadSeconds();
+  Status status = decodeLossless(values.data(), values.size() / sizeInBytes(dtype), dtype, code);
+  average(decodeCost_, began, values.size());
+  return status;
+}
+
+}  // namespace agspeed::comm

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// WireCoder: decides which messages of collectives leave this host as a lossless code (comm/compress/lossless.h), and
+// encodes and decodes them.
+//
+// The sender alone decides. A receiver tells a code from the values by its length, because a code is always shorter. So
+// ranks need not agree on anything: each one codes where its own links are slow compared with its processor.
+//
+// Threading: all functions run on the engine's driver, but counters() may be called while no thread drives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "comm/engine/driver_load.h"
+#include "comm/messaging/messenger.h"
+#include "runtime/base/dtype.h"
+#include "runtime/base/status.h"
+
+namespace agspeed::comm {
+
+enum class WireCoding : uint8_t {
+  kOff,  ///< no message is coded
+  /// A message is coded if that saves more time on the network than it takes on the processor, and if the processor is
+  /// not what the network waits for.
+  kAuto,
+  kOn,  ///< each message is coded that becomes shorter
+};
+
+class WireCoder {
+ public:
+  WireCoder(const Messenger& messenger, WireCoding coding) : messenger_(messenger), coding_(coding) {}
+
+  /// Whether messages of this type and length may be coded. Both ends of a message get the same answer.
+  static bool isCodable(DType dtype, size_t numBytes);
+
+  /// Whether to call encode() for messages to `peer`.
+  bool isWanted(int peer);
+  /// Encodes the values into `target`. Returns the length of the code, which is shorter than the values; 0: send the
+  /// values, because the code would not save time. Requires: isCodable(); `target` is as long as `values`.
+  size_t encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype);
+  /// Decodes a received message. Fails as data loss if it is not a code.
+  Status decode(std::span<std::byte> values, std::span<const std::byte> code, DType dtype);
+
+  struct Counters {
+    uint64_t numValueBytes = 0;  ///< the length of the values that were coded
+    uint64_t numCodeBytes = 0;   ///< the length of their codes
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  bool paysAt(double ratio) const;
+
+  const Messenger& messenger_;
+  const WireCoding coding_;
+  DriverLoad load_;
+  Counters counters_;
+  // Processor seconds per byte of values: recent measurements, or a guess before the first one.
+  double encodeCost_ = kUsualEncodeCost;
+  double decodeCost_ = kUsualDecodeCost;
+
+  static constexpr double kUsualEncodeCost = 1 / 2.5e9, kUsualDecodeCost = 1 / 4e9;
+};
+
+}  // namespace agspeed::comm
