@@ -60,7 +60,7 @@ def create(path: str | os.PathLike[str]) -> TextIO:
 def append(path: str | os.PathLike[str]) -> TextIO:
     """Opens a file of this user for text behind its content. If there is none, it is created as `create` does.
 
-    The caller closes it. Raises: as `write`; PermissionError for another user's file.
+    The caller closes it. Raises: as `write`; PermissionError for another user's file, or for one with several names.
     """
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -69,10 +69,10 @@ def append(path: str | os.PathLike[str]) -> TextIO:
             return create(path)
         raise
     found = os.fstat(descriptor)
-    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
         return os.fdopen(descriptor, "w", encoding="utf-8")
     os.close(descriptor)
-    raise PermissionError(errno.EPERM, "it is no regular file of this user's", os.fspath(path))
+    raise PermissionError(errno.EPERM, "it is no regular file of this user's alone", os.fspath(path))
 
 
 def make_folder(folder: Path) -> None:

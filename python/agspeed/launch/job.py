@@ -85,7 +85,7 @@ class Request:
     limits: Limits | None = None
     """How many members an elastic job may have; None for a job of a fixed size."""
     identity: Identity | None = None
-    """The name of an elastic job; None for a job of a fixed size."""
+    """The name of an elastic job, which must have one; None for a job of a fixed size."""
     most_resets: int | None = None
     """How often the members of an elastic job may change; None for any number."""
     discovery_script: Path | None = None
@@ -128,8 +128,9 @@ def run(request: Request) -> int:
 
 def _agents(request: Request, output: Output) -> Agents | Members:
     """Returns what runs the job: a fixed number of ranks, or members."""
-    if request.limits is None or request.identity is None:
+    if request.limits is None:
         return _ranks(request, output)
+    assert request.identity is not None, "an elastic job has a name"
     return _members(request, request.limits, request.identity, output)
 
 

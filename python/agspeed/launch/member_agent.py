@@ -191,8 +191,7 @@ class _Host:
 
     def _heed(self, offer: Offer, callers: Callers, described: Mapping[str, Any]) -> None:
         """Takes a new launcher. Raises: ClosedError if it wants no members of an earlier one."""
-        if offer.job["mode"] == "replace":
-            offer.link.close_sink()
+        if offer.job["mode"] == "replace":  # the caller waits for the end of this process
             raise frames.ClosedError
         self._link.attach(offer.link)
         self._link.limit_silence(offer.job["silence_s"])

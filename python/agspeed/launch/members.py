@@ -163,11 +163,11 @@ class Members:
         for member in takeover.silent():
             self._expel(member, f"it has not answered for {self._plan.limits.silence_s:g} s")
         self._coordinator, actions = takeover.coordinator(now)
+        for member, status in takeover.ends:
+            self._note_end(member, status, now)
         self._act(actions, now)
         for member, kind, value in takeover.later:
             self._take(member, [(kind, value)], now)
-        for member, status in takeover.ends:
-            self._note_end(member, status, now)
         return True
 
     # --- hosts ---

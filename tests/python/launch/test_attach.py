@@ -62,10 +62,14 @@ def begin(training: Training, num_ranks: int, *options: str | Path) -> None:
 
 
 def test_members_go_on_and_one_that_is_lost_later_is_replaced(training: Training) -> None:
-    options = ("--min-np", "1", "-H", "localhost:3")
+    logs = training.job.folder / "logs"
+    options = ("--min-np", "1", "-H", "localhost:3", "--output-filename", logs)
+    (training.notes / "prints").touch()
     begin(training, 3, *options)
     training.wait_for("localhost", "localhost", "localhost")
     pids = training.pids("localhost")
+    wait_until(lambda: b"9\n" in (logs / "rank.0" / "stdout").read_bytes(), "output is in files")
+    (training.notes / "prints").unlink()
     kill_launcher(training)
     make_steps(training, pids)
     launcher = training.job.start(3, "pass", "--attach", "a.job", *options)
@@ -73,6 +77,7 @@ def test_members_go_on_and_one_that_is_lost_later_is_replaced(training: Training
     assert training.job.errors().startswith("agspeed: job a.job runs another command: ")
     attached(training, 3, *options, said="with 3 ranks\n")
     make_steps(training, pids)
+    assert b"9\n" in (logs / "rank.0" / "stdout").read_bytes(), "files are kept"
     assert set(training.pids("localhost")) == set(pids) and "epoch" not in training.job.errors()
     os.kill(pids[0], signal.SIGKILL)
     training.wait_for_line("epoch 3: 3 members train")
@@ -180,9 +185,10 @@ def test_a_launcher_may_be_lost_while_members_come_and_go(training: Training) ->
     kill_launcher(training)
     attached(training, 3, *found, said="with 4 ranks\n")
     training.wait_for("node0", "node0", "node0", "node1")
-    os.kill(pids[0], signal.SIGKILL)
+    os.kill(pids[0], signal.SIGSTOP)
     kill_launcher(training)
-    attached(training, 3, *found, said="with 3 ranks")
+    attached(training, 3, *found, said="with 4 ranks")
+    training.wait_for_line("is ended: it has not answered for 2 s; the others go on")
     wait_until(lambda: len(training.pids("node0")) == 4, "another member", SLOW_S)
     wait_until(lambda: sorted(training.hosts()) == ["node0", "node0", "node0", "node1"], "it joins", SLOW_S)
     assert training.stop() == 0, training.job.errors()

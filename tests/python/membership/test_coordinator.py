@@ -371,6 +371,20 @@ def test_a_member_that_leaves_hands_its_state_over_first() -> None:
     assert job.ready(0, 2, Position(True, 5), 3) == [Release(0), Epoch(3, (1,), source=0, has_lost=False)]
 
 
+def test_a_handover_that_fails_is_tried_again() -> None:
+    job = Coordinator(Limits(least=1, most=1, first=1))
+    job.join(0)
+    job.ready(0, 0, _NEW, 0)
+    job.synced(0, 1, 0)
+    job.join(1)
+    job.leave(0, 1)
+    job.ready(0, 1, Position(True, 5), 1)
+    assert job.ready(1, 0, _NEW, 2) == [Epoch(2, (0, 1), source=0, has_lost=False)]
+    assert job.lost(1, 2, 3) == [Change((0, 1), is_broken=True)]
+    assert job.ready(1, 2, _NEW, 3) == []
+    assert job.ready(0, 2, Position(True, 5), 3) == [Epoch(3, (0, 1), source=0, has_lost=False)]
+
+
 def test_members_that_retire_keep_the_state_until_a_new_member_has_it() -> None:
     job = Coordinator(Limits(least=1, most=2, first=2, wait_s=60))
     for member in range(2):
