@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-__all__ = ["create", "make_folder", "replacing", "write"]
+__all__ = ["append", "create", "make_folder", "replacing", "write"]
 
 
 def write(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -55,6 +55,24 @@ def create(path: str | os.PathLike[str]) -> TextIO:
         os.unlink(temporary)
         raise
     return os.fdopen(descriptor, "w", encoding="utf-8")
+
+
+def append(path: str | os.PathLike[str]) -> TextIO:
+    """Opens a file of this user for text behind its content. If there is none, it is created as `create` does.
+
+    The caller closes it. Raises: as `write`; PermissionError for another user's file, or for one with several names.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return create(path)
+        raise
+    found = os.fstat(descriptor)
+    if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
+        return os.fdopen(descriptor, "w", encoding="utf-8")
+    os.close(descriptor)
+    raise PermissionError(errno.EPERM, "it is no regular file of this user's alone", os.fspath(path))
 
 
 def make_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 
-__all__ = ["end_with"]
+__all__ = ["end_with", "outlive_parent"]
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)  # loaded beforehand, because a forked child of several threads must not load anything
@@ -26,3 +26,8 @@ def end_with(parent: int, number: int = signal.SIGKILL) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent and not os.path.exists(f"/proc/{parent}"):
         os._exit(1)
+
+
+def outlive_parent() -> None:
+    """Undoes `end_with` for this process."""
+    _libc.prctl(_PR_SET_PDEATHSIG, 0)

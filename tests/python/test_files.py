@@ -40,6 +40,20 @@ def test_a_link_in_its_place_is_not_followed(plant, own: Path, tmp_path: Path) -
         assert (tmp_path / name).read_text() == "new" and not (tmp_path / name).is_symlink()
 
 
+def test_a_file_of_this_user_gets_longer_and_a_link_is_not_followed(own: Path, tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        with files.append(tmp_path / "log") as file:
+            file.write(text)
+    assert (tmp_path / "log").read_text() == "onetwo"
+    (tmp_path / "link").symlink_to(own)
+    with files.append(tmp_path / "link") as file:
+        file.write("new")
+    (tmp_path / "name").hardlink_to(own)
+    with pytest.raises(PermissionError):
+        files.append(tmp_path / "name")
+    assert own.read_text() == "precious" and (tmp_path / "link").read_text() == "new"
+
+
 def test_what_is_no_regular_file_stays(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "device").symlink_to(os.devnull)

@@ -29,6 +29,8 @@ examples:
   agspeed run --hostfile hosts.txt -np 8 python train.py
   agspeed run --check -H node0:2,node1:2         look at these hosts first: versions, clocks, interfaces and limits
   agspeed run -np 4 --min-np 2 python train.py   elastic: a script that says @agspeed.elastic.run goes on with 2 ranks
+  agspeed run --attach NAME -np 4 --min-np 2 python train.py
+                                                 go on with the elastic job NAME after its launcher was killed
   agspeed run --optimize python train.py         no job: one process, whose model is optimized without an edit
   agspeed run -np 4 --max-np 8 --host-discovery-script ./hosts.sh --slots-per-host 2 python train.py
                                                  elastic: ranks on the hosts that ./hosts.sh prints from time to time
@@ -39,7 +41,8 @@ variables, and its folder if they have it. ssh checks the keys of hosts; your ss
 Ranks also find what torch.distributed reads (RANK, WORLD_SIZE, MASTER_ADDR, ...). Every job has a random key of its
 own, which stands in no command line, file or variable; connections without it are refused. The first rank that fails
 ends the job, with its last lines and its status; so does a signal to this command, or a host that is lost. All
-processes of the job end with it, on all hosts.
+processes of the job end with it, on all hosts. If this command is killed, elastic ranks go on for --launcher-grace
+seconds, until another command attaches.
 
 --check ends with status 1 if it has a finding."""
 

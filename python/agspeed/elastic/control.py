@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A member's side of the pipe to the coordinator of its job (`membership/messages.py`).
 
+While no launcher is there, messages are lost. A new launcher asks for a report, which has all that they have said.
+
 Threading: a thread of its own reads messages and answers questions at once, whatever the training does. Any thread may
 call the functions.
 """
@@ -13,11 +15,12 @@ import signal
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
-from agspeed.membership.coordinator import Position
-from agspeed.membership.messages import CONTROL_VARIABLE, Lines, MessageError, Place, line_of
+from agspeed.membership.coordinator import Position, Report
+from agspeed.membership.messages import CONTROL_VARIABLE, Lines, MessageError, Place, line_of, words_of
 
 __all__ = ["BrokenEpochError", "Control", "of_this_process"]
 
@@ -47,8 +50,10 @@ class Control:
         self._error = ""
         self._ends_by: signal.Signals | None = None
         self._answers: dict[int, tuple[bool, Any]] = {}
-        self._num_requests = 0
+        self._num_requests = self._num_waiting = 0  # of requests to the store
         self._sending = threading.Lock()
+        self._said = Report()  # what the coordinator knows after all messages so far; `_sending` guards it
+        self._summary = ""
         threading.Thread(target=self._read, name="agspeed-control", daemon=True).start()
 
     def end_main_thread_by(self, number: signal.Signals | None) -> None:
@@ -72,7 +77,7 @@ class Control:
         """
         with self._changed:
             self._asked, self._asked_at, self._is_broken = None, None, False
-        self._send("ready", [epoch, position.has_state, position.step, position.is_done])
+        self._send("ready", [epoch, position.has_state, position.step, position.is_done], waiting=position)
         with self._changed:
             self._changed.wait_for(lambda: self.is_over or (self._place is not None and self._place.number > epoch))
             if self._error:
@@ -80,27 +85,30 @@ class Control:
             return None if self.is_over else self._place
 
     def synced(self, epoch: int) -> None:
-        self._send("synced", epoch)
+        self._send("synced", epoch, is_synced=True)
 
     def lost(self, epoch: int) -> None:
-        self._send("lost", epoch)
+        self._send("lost", epoch, wants_change=True, is_broken=True)
 
     def leave(self) -> None:
         """Asks to leave the job. The answer comes to `next_place`."""
-        self._send("leave", 0)
+        self._send("leave", 0, is_leaving=True)
 
     def sum_up(self, sentence: str) -> None:
         """Gives the launcher a sentence for the end of the job."""
+        self._summary = sentence
         self._send("summary", sentence)
 
     def ask(self, epoch: int, operation: str, arguments: list[Any]) -> Any:
         """Executes an operation of the epoch's store. Raises: BrokenEpochError if the epoch has lost a member."""
         with self._changed:
             self._num_requests += 1
+            self._num_waiting += 1
             request = self._num_requests
         self._send("ask", [request, epoch, operation, arguments])
         with self._changed:
             self._changed.wait_for(lambda: request in self._answers or self._is_broken or self.is_over)
+            self._num_waiting -= 1
             if request not in self._answers:
                 raise BrokenEpochError(f"epoch {epoch} has lost a member")
             is_ok, value = self._answers.pop(request)
@@ -108,12 +116,27 @@ class Control:
             raise BrokenEpochError(str(value))
         return value
 
-    def _send(self, kind: str, value: Any) -> None:
+    def _send(self, kind: str, value: Any, **news: Any) -> None:
+        """Sends a message. news: what the message says, as attributes of a `Report`."""
         with self._sending:
-            try:
-                self._socket.sendall(line_of(kind, value))
-            except OSError:
-                self._note_loss()
+            self._said = replace(self._said, **news)
+            self._write(kind, value)
+
+    def _report(self) -> None:
+        """Describes this process to a new coordinator. The answers to requests at the earlier one do not come."""
+        with self._sending:
+            is_broken = self._said.is_broken or self._is_broken or self._num_waiting > 0
+            wants_change = self._said.wants_change or self.wants_change
+            found = replace(self._said, is_broken=is_broken, wants_change=wants_change)
+            if self._summary:
+                self._write("summary", self._summary)
+            self._write("report", words_of(found))
+
+    def _write(self, kind: str, value: Any) -> None:
+        try:
+            self._socket.sendall(line_of(kind, value))
+        except OSError:
+            self._note_loss()
 
     def _read(self) -> None:
         lines = Lines()
@@ -129,10 +152,15 @@ class Control:
                 return
 
     def _note(self, kind: str, value: Any) -> None:
+        if kind == "epoch":
+            value = Place.of(value)
+            with self._sending:  # not below, because a thread that sends may wait for `_changed`
+                own = Report(value.number, value.rank, value.size)
+                self._said = replace(own, is_leaving=self._said.is_leaving)
         with self._changed:
             match kind, value:
-                case "epoch", dict():
-                    self._place = Place.of(value)
+                case "epoch", Place():
+                    self._place = value
                     self._asked, self._asked_at, self._is_broken, self._answers = None, None, False, {}
                 case "change", int(is_broken):
                     self._asked = self._place.number if self._place is not None else 0
@@ -149,6 +177,8 @@ class Control:
             self._changed.notify_all()
         if kind == "change":
             self._send("alive", 0)
+        elif kind == "report":
+            self._report()
 
     def _note_loss(self) -> None:
         with self._changed:

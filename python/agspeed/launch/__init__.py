@@ -22,6 +22,7 @@ member_agent.py its part in an elastic job
 launcher_link.py    its side of the connection to the launcher
 pipes.py        what these ranks write
 ranks.py        an agent's side of the keeper
+attach/         a new launcher takes a job over whose launcher was killed
 check/          agspeed run --check: looks at hosts before a job
 keeper.py       the process that starts ranks and ends them
 output.py       passes output on, with prefixes and into files

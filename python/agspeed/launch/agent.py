@@ -5,8 +5,8 @@
 
 It reads frames (`frames.py`) from stdin and writes frames to stdout: first the job, then what its ranks write, and how
 they end. The launcher starts the ranks only when the agents of all hosts are ready. When stdin ends, because the
-launcher has died or ssh has lost its connection, the agent ends its ranks. The kernel ends them if the agent is killed
-(`ranks.py`).
+launcher has died or ssh has lost its connection, the agent ends its ranks. Members of an elastic job may go on for a
+while (`member_agent.py`). The kernel ends ranks and members if the agent is killed (`ranks.py`).
 
 It trusts the launcher, which is its own user. Threading: one thread.
 """
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
-from agspeed.launch import frames, job_key, member_agent
+from agspeed.launch import frames, job_key
 from agspeed.launch.launcher_link import LauncherLink
 from agspeed.launch.pipes import Pipes
 from agspeed.launch.ranks import Ranks
@@ -65,13 +65,19 @@ def _run(link: LauncherLink) -> None:
 
         link.send("ready", _description(""))
         facts.answer(link)
-    folder = _prepare(job)
-    link.send("ready", _description(folder))
-    with _key(job["key"]) as (of_key, inherited), Pipes() as pipes:
+    if job["kind"] == "elastic":
+        from agspeed.launch import member_agent
+        from agspeed.launch.attach import relay
+
+        if job["id"] is not None and relay.settle(job, link):
+            return
+    described = _description(_prepare(job))
+    link.send("ready", described)
+    with _key(job["key"]) as (of_key, inherited):
         if job["kind"] == "elastic":
-            member_agent.run(link, job["command"], of_key, inherited, pipes)
+            member_agent.run(link, job, described, of_key, inherited)
         else:
-            _run_ranks(link, job["command"], [each | of_key for each in link.wait_for("start")], inherited, pipes)
+            _run_ranks(link, job["command"], [each | of_key for each in link.wait_for("start")], inherited)
     link.send("over", 0)
 
 
@@ -80,16 +86,16 @@ def _run_ranks(
     command: Sequence[str],
     variables: Sequence[Mapping[str, str]],
     inherited: Sequence[int],
-    pipes: Pipes,
 ) -> None:
-    for rank in range(len(variables)):
-        pipes.open(rank)
-    with Ranks(command, variables, list(pipes.rank_ends.values()), inherited) as running:
-        pipes.close_rank_ends()
-        _follow(link, running, pipes)
-    for rank in range(len(variables)):
-        for piece in pipes.rest(rank):
-            link.send_piece(piece)
+    with Pipes() as pipes:
+        for rank in range(len(variables)):
+            pipes.open(rank)
+        with Ranks(command, variables, list(pipes.rank_ends.values()), inherited) as running:
+            pipes.close_rank_ends()
+            _follow(link, running, pipes)
+        for rank in range(len(variables)):
+            for piece in pipes.rest(rank):
+                link.send_piece(piece)
 
 
 def _follow(link: LauncherLink, ranks: Ranks, pipes: Pipes) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agspeed.errors import UserError
 from agspeed.launch import hosts
+from agspeed.launch.attach import identity
 from agspeed.launch.check.look import CheckRequest
 from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.job import Request
@@ -171,6 +172,7 @@ def _add_elastic(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--elastic-timeout", type=float, metavar="S", default=600.0, help="seconds to wait for enough ranks (600)"
     )
+    identity.add_to(parser)
     parser.add_argument("--reset-limit", type=int, metavar="N", help="how often the ranks of an elastic job may change")
     parser.add_argument(
         "--host-discovery-script",
@@ -221,6 +223,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     command = _command(arguments.command)
     if not command:
         raise UserError("name the command that every rank runs: agspeed run -np 4 python train.py")
+    limits = _limits(arguments, num_ranks, num_slots)
     return Request(
         num_ranks=num_ranks,
         command=command,
@@ -231,7 +234,8 @@ def request_of(arguments: argparse.Namespace) -> Request:
         remote=_remote(arguments),
         master_address=arguments.master_addr,
         start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
-        limits=_limits(arguments, num_ranks, num_slots),
+        limits=limits,
+        identity=identity.identity_of(arguments, limits is not None),
         most_resets=arguments.reset_limit,
         discovery_script=script,
         slots_per_host=arguments.slots_per_host,

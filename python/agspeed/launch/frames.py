@@ -12,6 +12,15 @@
     {"end": 0}        end the ranks      {"over": 0}          the ranks have ended, all output has been sent
     {"alive": 0}                         {"error": ["sentence", true]}   true: the user's mistake
 
+In an elastic job, and between a launcher that attaches and the agent of an earlier one (`attach/`):
+
+    launcher to agent                        agent to launcher
+    {"add": [4, {...}]}   start member 4     {"gone": [4, -9]}   it has ended, with this status
+    {"expel": 4}          end it             {"report": {...}}   members and what the agent has kept
+    {"control": 4} bytes  a message to it    {"control": 4} bytes   a message of it
+    {"progress": [...]}   to be kept         {"absent": 0}       there is no earlier agent
+                                             {"refused": "sentence"}   another launcher owns the agent
+
 An agent sends at most `WINDOW_BYTES` of each stream before the launcher has taken them. So other messages never wait
 behind output.
 

@@ -3,7 +3,8 @@
 
 The first rank that fails ends the job. SIGHUP, SIGINT, SIGQUIT or SIGTERM to the launcher ends it, too, unless the
 launcher was started with that signal ignored. When the launcher ends for any reason, its ranks and all processes that
-they have started end with it (`agent.py`, `keeper.py`).
+they have started end with it (`agent.py`, `keeper.py`). If the launcher of an elastic job is killed, members go on for
+a while (`attach/`).
 
 Threading: the caller's thread does everything. Signals are handled only if it is the main thread.
 """
@@ -24,6 +25,7 @@ from typing import Any, Self
 from agspeed.errors import AgspeedError
 from agspeed.launch import hosts, job_key
 from agspeed.launch.agents import Agents, Plan
+from agspeed.launch.attach.identity import Identity
 from agspeed.launch.discovery import Discovery
 from agspeed.launch.members import ElasticPlan, Members
 from agspeed.launch.output import Output
@@ -83,6 +85,8 @@ class Request:
     """How long other hosts may take until they are ready."""
     limits: Limits | None = None
     """How many members an elastic job may have; None for a job of a fixed size."""
+    identity: Identity | None = None
+    """The name of an elastic job, which must have one; None for a job of a fixed size."""
     most_resets: int | None = None
     """How often the members of an elastic job may change; None for any number."""
     discovery_script: Path | None = None
@@ -101,7 +105,8 @@ def run(request: Request) -> int:
     AgspeedError for a host that cannot be reached, or is lost.
     """
     is_interrupted, error = False, None
-    with Output(request.num_ranks, request.output_folder, request.has_time) as output, _Signals() as signals:
+    goes_on = request.identity is not None and request.identity.is_attaching
+    with Output(request.num_ranks, request.output_folder, request.has_time, goes_on) as output, _Signals() as signals:
         agents = _agents(request, output)
         try:
             with agents:
@@ -124,7 +129,10 @@ def run(request: Request) -> int:
 
 def _agents(request: Request, output: Output) -> Agents | Members:
     """Returns what runs the job: a fixed number of ranks, or members."""
-    return _ranks(request, output) if request.limits is None else _members(request, request.limits, output)
+    if request.limits is None:
+        return _ranks(request, output)
+    assert request.identity is not None, "an elastic job has a name"
+    return _members(request, request.limits, request.identity, output)
 
 
 def _ranks(request: Request, output: Output) -> Agents:
@@ -142,19 +150,21 @@ def _ranks(request: Request, output: Output) -> Agents:
     return Agents(plan, output)
 
 
-def _members(request: Request, limits: Limits, output: Output) -> Members:
+def _members(request: Request, limits: Limits, identity: Identity, output: Output) -> Members:
     script, slots = request.discovery_script, request.slots_per_host
     named = request.hosts if script is not None else request.hosts or hosts.local(limits.most)
+    job = _job_of(request, _key(None if script is not None else named))
     plan = HostPlan(
         hosts=named,
         discovery=None if script is None else Discovery(script, slots),
         starter=lambda host: _starter(request, host),
-        job=_job_of(request, _key(None if script is not None else named)),
+        job=lambda host: {**job(host), **identity.words(host.name)},
         start_timeout_s=request.start_timeout_s,
         pause_s=request.pause_s,
+        is_attaching=identity.is_attaching,
     )
     variables = {_PEER_TIMEOUT: os.environ.get(_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS), **request.variables}
-    return Members(ElasticPlan(plan, variables, limits, request.most_resets), output)
+    return Members(ElasticPlan(identity, plan, variables, limits, request.most_resets), output)
 
 
 def _starter(request: Request, host: hosts.Host) -> Local | PodExec | Ssh:

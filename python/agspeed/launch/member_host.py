@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
-from agspeed.errors import AgspeedError
+from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import frames
+from agspeed.launch.attach.report import HostReport
 from agspeed.launch.connection import Connection
 from agspeed.launch.hosts import Host
 from agspeed.launch.output import Output
 from agspeed.launch.starters import Starter
+from agspeed.membership.coordinator import Progress
 
-__all__ = ["Ended", "MemberConnection", "MemberHost", "Pause", "Said"]
+__all__ = ["Ended", "MemberConnection", "MemberHost", "Pause", "RefusedError", "Said"]
+
+
+class RefusedError(UserError):
+    """The host has an agent of the job that another launcher owns, or that this one may not have."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,26 @@ class MemberHost:
         host: its name and slots. The slots may change.
         is_wanted: whether the job still uses it. If not, it is over once its members have ended.
         is_lost: whether its connection was lost while the job ended, before it confirmed its members' end.
+        is_asking: whether it may have members of a launcher that was lost, and has not reported.
         num_finished: how many members have ended with status 0.
     """
 
-    def __init__(self, host: Host, connect: Callable[[Host], MemberConnection], pause: Pause, start_s: float) -> None:
-        """start_s: how long it may take until it is ready."""
+    def __init__(
+        self,
+        host: Host,
+        connect: Callable[[Host, str], MemberConnection],
+        pause: Pause,
+        start_s: float,
+        mode: str,
+    ) -> None:
+        """
+        Args:
+            connect: takes a mode, too (`attach/callers.py`).
+            start_s: how long it may take until it is ready.
+            mode: of the first connection.
+        """
         self.host = host
+        self.is_asking, self._mode = mode == "attach", mode
         self.is_wanted, self.is_lost = True, False
         self.num_finished = 0
         self._connect, self._pause, self._start_s = connect, pause, start_s
@@ -122,13 +142,17 @@ class MemberHost:
         """Connects the host, if it has neither a connection nor a pause."""
         self._last_tried = now
         if self._connection is None and self.is_wanted and now >= self._pause.until:
-            self._connection, self._ready_by = self._connect(self.host), now + self._start_s
+            mode, self._mode = self._mode, "replace"
+            self._connection, self._ready_by = self._connect(self.host, mode), now + self._start_s
 
     def note(self, ready: Collection[int], now: float) -> None:
         """Takes what has come. Raises: AgspeedError if the host has failed."""
         if self._connection is None:
             return
         self._connection.note(ready)
+        if self._connection.refusal:
+            where = "" if self.host.is_local else f"{self.name}: "
+            raise RefusedError(f"{where}{self._connection.refusal}")
         if self._connection.description is not None:
             self._connection.description.check_version(self.name)
             self._ready_by = math.inf
@@ -139,6 +163,17 @@ class MemberHost:
             )
         if self._connection.is_over:
             self._close()
+
+    def take_report(self) -> HostReport | None:
+        """Returns: what the agent of a lost launcher has said, once."""
+        report = None if self._connection is None else self._connection.take_report()
+        self.is_asking &= report is None
+        return report
+
+    def keep(self, progress: Progress) -> None:
+        """Lets the agent keep what another launcher has to know."""
+        if self._connection is not None:
+            self._connection.keep(progress)
 
     def take_news(self) -> list[Said | Ended]:
         """Returns: what has become of members since the last call, in order."""
@@ -185,18 +220,35 @@ class MemberHost:
         self.is_lost |= self._link().is_lost
         self._news += self._link().take_news()
         self._link().close()
-        self._connection, self._ready_by = None, math.inf
+        self._connection, self._ready_by, self.is_asking = None, math.inf, False
 
 
 class MemberConnection(Connection):
-    """A connection to the agent of a host in an elastic job."""
+    """A connection to the agent of a host in an elastic job.
+
+    Attributes:
+        refusal: why the agent there does not take this launcher; empty if it does.
+    """
 
     loss = "was lost"
 
     def __init__(self, host: Host, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
         super().__init__(host, f"host {host.name}", starter, output, job)
+        self.refusal = ""
         self._news: list[Said | Ended] = []
         self._known: set[int] = set()
+        self._may_report = job["mode"] == "attach"
+        self._report: HostReport | None = None
+        self._kept: Progress | None = None
+
+    def take_report(self) -> HostReport | None:
+        report, self._report = self._report, None
+        return report
+
+    def keep(self, progress: Progress) -> None:
+        if progress != self._kept and self.description is not None:
+            self._kept = progress
+            self._link.send("progress", list(astuple(progress)))
 
     def add(self, member: int, variables: Mapping[str, str]) -> None:
         self._has_started = True
@@ -221,5 +273,13 @@ class MemberConnection(Connection):
                 self._news.append(Said(member, frame.data))
             case "gone", [int(member), int(status)] if member in self._known and -128 < status < 256:
                 self._news.append(Ended(member, status))
+            case "report", value if self._may_report:
+                self._may_report, self._has_started = False, True
+                self._report = HostReport.of(value)
+                self._known = {*(each.member for each in self._report.living), *(each for each, _ in self._report.gone)}
+            case "absent", 0 if self._may_report:
+                self._has_confirmed = True  # the end of the connection is no failure
+            case "refused", str(sentence) if not self._has_started:
+                self.refusal = sentence
             case _:
                 raise frames.FrameError(repr(frame.kind[:60]))

@@ -5,6 +5,9 @@ A member that fails is replaced while training goes on without it. A host that i
 a pause that grows with each failure on the host. Before the first epoch, a member that fails ends the job, as it does
 in a job of a fixed size, and so does a host that the user has named.
 
+A launcher that attaches to a job waits until hosts and members have reported (`attach/takeover.py`), and then goes on
+as the earlier one would have. Until then, its end changes nothing for the job.
+
 Threading: one thread makes and leaves `Members`.
 """
 
@@ -12,17 +15,20 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from agspeed.errors import AgspeedError, UserError
-from agspeed.launch.member_host import MemberHost, Said
+from agspeed.launch.attach.identity import Identity
+from agspeed.launch.attach.takeover import Takeover
+from agspeed.launch.member_host import MemberHost, RefusedError, Said
 from agspeed.launch.output import Output
 from agspeed.launch.placement import places
 from agspeed.launch.ranks import ending
 from agspeed.launch.roster import HostPlan, Roster
-from agspeed.membership.coordinator import Action, Change, Coordinator, End, Epoch, Expulsion, Limits, Position, Release
+from agspeed.membership.actions import Action, Change, End, Epoch, Expulsion, Release
+from agspeed.membership.coordinator import Coordinator, Limits, Position, Progress
 from agspeed.membership.epoch_store import Answer, EpochStore
 from agspeed.membership.messages import Lines, MessageError, line_of
 
@@ -38,6 +44,7 @@ class ElasticPlan:
         most_resets: how many epochs may follow the first one; None for any number.
     """
 
+    identity: Identity
     hosts: HostPlan
     variables: Mapping[str, str]
     limits: Limits
@@ -59,6 +66,8 @@ class Members:
         self._coordinator, self._store = Coordinator(plan.limits), EpochStore()
         self._roster = Roster(plan.hosts, output)
         self._members: dict[int, _Member] = {}
+        self._takeover = Takeover(plan.identity.job, plan.limits) if plan.identity.is_attaching else None
+        self._hint, self._kept = plan.identity.hint(), Progress()
         self._summary = ""
         self._last_failed: tuple[int, int] | None = None
         self._is_ending = self._has_finished = False
@@ -95,8 +104,12 @@ class Members:
 
     def seconds_left(self) -> float:
         """After which time `note` has to be called, even if nothing happens."""
-        until = self._roster.deadline if self._is_ending else min(self._roster.deadline, self._coordinator.deadline)
-        return max(0.0, until - time.monotonic())
+        now, until = time.monotonic(), self._roster.deadline
+        if not self._is_ending:
+            until = min(until, self._coordinator.deadline)
+        if self._takeover is not None and self._takeover.waits(now):
+            until = min(until, self._takeover.deadline)
+        return max(0.0, until - now)
 
     def note(self, ready: Collection[int]) -> None:
         """Takes frames, decides, and starts members.
@@ -108,7 +121,9 @@ class Members:
         if self._is_ending:
             return
         now = time.monotonic()
-        self._roster.note(ready, now, may_pause=self._coordinator.epoch > 0)
+        self._roster.note(ready, now, may_pause=self._takeover is not None or self._coordinator.epoch > 0)
+        if self._takeover is not None and not self._take_over(self._takeover, now):
+            return
         self._act(self._coordinator.tick(now), now)
         self._retire_members(now)
         self._start_members(now)
@@ -117,7 +132,10 @@ class Members:
 
     def end(self) -> None:
         """Ends all members: SIGTERM, then SIGKILL after some seconds. Does not wait for the end."""
-        if not self._is_ending:
+        if self._takeover is not None:
+            for each in self._roster.hosts:
+                each.drop()
+        elif not self._is_ending:
             for member in self._members:
                 self._tell(member, "over", "the job was ended.")
         self._is_ending = True
@@ -129,6 +147,29 @@ class Members:
         """Names a member for the user."""
         return f"member {member}"
 
+    # --- the takeover of a job ---
+
+    def _take_over(self, takeover: Takeover, now: float) -> bool:
+        """Goes on with the members of a lost launcher. Returns: False while hosts or members may still report.
+
+        Raises: UserError if no host has members of the job.
+        """
+        if self._roster.is_asking or takeover.waits(now):
+            return False
+        takeover.check(self._roster.hosts)
+        self._takeover, self._summary = None, takeover.summary
+        self._roster.take_over(takeover.key)
+        self._output.write_note(takeover.sentence())
+        for member in takeover.silent():
+            self._expel(member, f"it has not answered for {self._plan.limits.silence_s:g} s")
+        self._coordinator, actions = takeover.coordinator(now)
+        for member, status in takeover.ends:
+            self._note_end(member, status, now)
+        self._act(actions, now)
+        for member, kind, value in takeover.later:
+            self._take(member, [(kind, value)], now)
+        return True
+
     # --- hosts ---
 
     def _note_host(self, host: MemberHost, ready: Collection[int]) -> None:
@@ -138,9 +179,15 @@ class Members:
         except AgspeedError as error:
             lost = error
         now = time.monotonic()  # the end of a connection takes its time
+        if self._takeover is not None:
+            for member, slot in self._takeover.hear_host(host, now):
+                self._members[member] = _Member(host, slot, Lines())
         for event in host.take_news():
             if isinstance(event, Said):
                 self._hear(event, now)
+            elif self._takeover is not None:
+                self._takeover.drop(event.member)
+                self._takeover.ends.append((event.member, event.status))
             else:
                 self._note_end(event.member, event.status, now)
         if lost is not None and self._is_ending:
@@ -154,12 +201,16 @@ class Members:
         Raises: the error, if it ends the job.
         """
         host.drop()
+        if isinstance(error, RefusedError):
+            raise error
         is_needed = isinstance(error, UserError) or not self._roster.may_grow
-        if host.is_wanted and is_needed and not self._coordinator.epoch:
+        if host.is_wanted and is_needed and not self._coordinator.epoch and self._takeover is None:
             raise error
         if host.is_wanted:
             self._output.write_note(f"{error} The host is tried again in {host.pause(now):g} s.")
         for number in [number for number, each in self._members.items() if each.host is host]:
+            if self._takeover is not None:
+                self._takeover.drop(number)
             self._remove(number, now)
 
     def _retire_members(self, now: float) -> None:
@@ -196,21 +247,31 @@ class Members:
         taken = {each.slot for each in self._members.values() if each.host is host}
         slot = next(slot for slot in range(host.host.slots) if slot not in taken)
         self._members[number] = _Member(host, slot, Lines())
+        self._keep_progress()
+        host.keep(self._kept)
         host.add(number, slot, self._plan.variables)
         self._act(actions, now)
+        if self._hint:
+            self._output.write_note(self._hint)
+        self._hint = ""
 
     # --- members ---
 
     def _hear(self, said: Said, now: float) -> None:
-        """Takes messages of a member. One that sends something else is ended."""
         member = self._members.get(said.member)
-        if member is None:
-            return
+        if member is not None:
+            self._take(said.member, member.lines.add(said.data), now)
+
+    def _take(self, member: int, messages: Iterable[tuple[str, Any]], now: float) -> None:
+        """Takes messages of a member. One that sends something else is ended."""
         try:
-            for kind, value in member.lines.add(said.data):
-                self._act(self._actions_for(said.member, kind, value, now), now)
+            for kind, value in messages:
+                if self._takeover is not None:
+                    self._takeover.hear(member, kind, value)
+                else:
+                    self._act(self._actions_for(member, kind, value, now), now)
         except MessageError as error:
-            self._expel(said.member, f"it has sent {error}, which is no message of a member")
+            self._expel(member, f"it has sent {error}, which is no message of a member")
 
     def _actions_for(self, member: int, kind: str, value: Any, now: float) -> list[Action]:
         coordinator = self._coordinator
@@ -228,6 +289,8 @@ class Members:
             case "summary", str(sentence):
                 self._summary = sentence
                 return []
+            case "ask", [int(_), int(epoch), str(_), list(_)] if epoch > self._store.epoch:
+                return coordinator.lost(member, epoch, now)  # its values were lost with an earlier launcher
             case "ask", [int(request), int(epoch), str(operation), list(arguments)]:
                 self._answer(self._store.ask(member, request, epoch, operation, arguments))
                 return []
@@ -267,6 +330,7 @@ class Members:
     # --- decisions ---
 
     def _act(self, actions: Sequence[Action], now: float) -> None:
+        self._keep_progress()
         for action in actions:
             match action:
                 case Epoch():
@@ -285,6 +349,13 @@ class Members:
                         self._fail(reason)
                     elif self._summary:
                         self._output.write_note(self._summary)
+
+    def _keep_progress(self) -> None:
+        """Lets all agents know of changes before any member does."""
+        if (progress := self._coordinator.progress) != self._kept:
+            self._kept = progress
+            for each in self._roster.hosts:
+                each.keep(progress)
 
     def _begin(self, epoch: Epoch) -> None:
         resets = self._plan.most_resets

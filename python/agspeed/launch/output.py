@@ -40,12 +40,15 @@ _LONGEST_LAST_LINE = 1000
 class Output:
     """The output of all ranks; a context manager."""
 
-    def __init__(self, num_ranks: int, folder: Path | None, has_time: bool) -> None:
-        """folder: where ranks' output is also written, as rank.N/stdout and stderr; None for no files.
+    def __init__(self, num_ranks: int, folder: Path | None, has_time: bool, goes_on: bool = False) -> None:
+        """
+        Args:
+            folder: where ranks' output is also written, as rank.N/stdout and stderr; None for no files.
+            goes_on: whether files that exist get longer, instead of new ones.
 
         Raises: UserError if these files cannot be made.
         """
-        self._targets = _targets()
+        self._targets, self._goes_on = _targets(), goes_on
         self._folder, self._num_digits, self._has_time = folder, len(str(num_ranks - 1)), has_time
         self._streams: dict[int, list[_Stream]] = {}
         for rank in range(num_ranks):
@@ -113,7 +116,7 @@ class Output:
     def write_report(self, rank: str, number: int, how: str) -> None:
         """Writes to stderr how a rank has ended, and its last lines. rank: its name for the user."""
         self.write_note(f"{rank} ended {how}, so the job was ended; its last lines:")
-        for line in self._streams[number][0].last_lines:
+        for line in self._streams[number][0].last_lines if number in self._streams else ():
             self._targets[1].write_line(b"  " + line + b"\n", None)
         self._write_some()
 
@@ -128,7 +131,7 @@ class Output:
         copies: list[_Copy | None] = [None for _ in STREAMS]
         if self._folder is not None:
             own = _folder(self._folder / f"rank.{rank:0{self._num_digits}}")
-            copies = [_Copy(own / name, self._targets[1]) for name in STREAMS]
+            copies = [_Copy(own / name, self._targets[1], self._goes_on) for name in STREAMS]
         lines = collections.deque[bytes](maxlen=_LAST_LINES)
         self._streams[rank] = [
             _Stream(f"[{rank}]<{name}>:", self._has_time, target, copy, lines)
@@ -195,10 +198,10 @@ class _Stream:
 class _Copy:
     """A file with a copy of a stream. If a write fails, the file ends there, and one line on `errors` reports it."""
 
-    def __init__(self, path: Path, errors: _Target) -> None:
+    def __init__(self, path: Path, errors: _Target, goes_on: bool) -> None:
         self._path, self._errors = path, errors
         try:
-            self._file: TextIO | None = files.create(path)
+            self._file: TextIO | None = files.append(path) if goes_on else files.create(path)
         except OSError as error:
             raise UserError(f"{path} cannot be written: {error.strerror}; name another folder.") from None
 

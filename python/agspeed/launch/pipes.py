@@ -6,13 +6,14 @@ An agent owns them. If the launcher is slow, a window closes, the pipes of that 
 
 from __future__ import annotations
 
+import collections
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Self
 
 from agspeed.launch.frames import WINDOW_BYTES
 
-__all__ = ["PIPE_BYTES", "STREAMS", "Piece", "Pipes"]
+__all__ = ["PIPE_BYTES", "STREAMS", "Backlog", "Piece", "Pipes"]
 
 STREAMS = ("stdout", "stderr")
 PIPE_BYTES = 1 << 20
@@ -26,6 +27,40 @@ class Piece(NamedTuple):
     rank: int
     stream: int
     data: bytes
+
+
+class Backlog:
+    """Output that waits for a launcher: the newest bytes of each stream, as many as its window lets through.
+
+    Attributes:
+        num_dropped: how many bytes of older output were dropped.
+    """
+
+    def __init__(self) -> None:
+        self.num_dropped = 0
+        self._pieces = [collections.deque[Piece]() for _ in STREAMS]
+        self._sizes = [0 for _ in STREAMS]
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes that wait, by stream."""
+        return list(self._sizes)
+
+    def add(self, piece: Piece) -> None:
+        pieces = self._pieces[piece.stream]
+        pieces.append(piece)
+        self._sizes[piece.stream] += len(piece.data)
+        while self._sizes[piece.stream] > WINDOW_BYTES:
+            size = len(pieces.popleft().data)
+            self._sizes[piece.stream] -= size
+            self.num_dropped += size
+
+    def take(self) -> list[Piece]:
+        """Returns what waits, and begins anew."""
+        found = [piece for pieces in self._pieces for piece in pieces]
+        self._pieces, self._sizes = [collections.deque() for _ in STREAMS], [0 for _ in STREAMS]
+        self.num_dropped = 0
+        return found
 
 
 class Pipes:
@@ -86,6 +121,10 @@ class Pipes:
     def open_windows(self, taken: Sequence[int]) -> None:
         """Called when the launcher has taken output. taken: the number of bytes, by stream."""
         self._windows = [min(WINDOW_BYTES, own + new) for own, new in zip(self._windows, taken, strict=True)]
+
+    def reset_windows(self, used: Sequence[int]) -> None:
+        """Called when another launcher begins. used: the bytes that it gets before it has taken any, by stream."""
+        self._windows = [WINDOW_BYTES - each for each in used]
 
     def rest(self, rank: int) -> Iterator[Piece]:
         """Yields what the rank's pipes still hold after it has ended, whatever the windows, and closes them.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agspeed.errors import UserError
 from agspeed.launch.hosts import Host
-from agspeed.membership.coordinator import Epoch
+from agspeed.membership.actions import Epoch
 from agspeed.membership.messages import Place
 
 __all__ = ["Share", "place", "places", "variables"]

@@ -7,6 +7,7 @@ Threading: one thread owns a `Roster`.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ class HostPlan:
         starter, job: of a host: how its agent is started, and the agent's "job".
         start_timeout_s: how long a host may take until it is ready.
         pause_s: the shortest and the longest time for which a host stays unused after a failure.
+        is_attaching: whether the hosts may have members of a launcher that was lost.
     """
 
     hosts: Sequence[Host]
@@ -38,6 +40,7 @@ class HostPlan:
     job: Callable[[Host], Mapping[str, Any]]
     start_timeout_s: float
     pause_s: tuple[float, float]
+    is_attaching: bool = False
 
 
 class Roster:
@@ -53,11 +56,23 @@ class Roster:
         self._wanted: Sequence[Host] = plan.hosts
         self._pauses: dict[str, Pause] = {}
         self._said = ""
+        self._mode = "attach" if plan.is_attaching else "new"  # `attach/callers.py`
+        self._changes: dict[str, Any] = {}  # of the agents' "job"
 
     @property
     def may_grow(self) -> bool:
         """Whether hosts may come that the job does not know yet."""
         return self._plan.discovery is not None
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether hosts may still have members of a launcher that was lost, and have not reported."""
+        is_unknown = self._plan.discovery is not None and self._plan.discovery.hosts is None
+        return self._mode == "attach" and (is_unknown or any(each.is_asking for each in self.hosts))
+
+    def take_over(self, key: str | None) -> None:
+        """All hosts have reported. key: of the job, for agents from now on."""
+        self._mode, self._changes = "replace", {"key": key}
 
     @property
     def deadline(self) -> float:
@@ -87,6 +102,8 @@ class Roster:
             if host.name not in known:
                 self.hosts.append(self._new(host))
         for each in self.hosts:
+            if self._mode == "attach" and not each.is_asking:
+                continue  # it has no members; the key of the job is not known yet
             try:
                 each.connect(now)
             except AgspeedError as error:
@@ -103,12 +120,14 @@ class Roster:
         """A host that comes again keeps its pause."""
         plan = self._plan
         pause = self._pauses.setdefault(host.name, Pause(*plan.pause_s))
-        return MemberHost(
-            host,
-            lambda host: MemberConnection(host, plan.starter(host), self._output, plan.job(host)),
-            pause,
-            plan.start_timeout_s,
-        )
+
+        agent = os.urandom(8).hex()  # equal in all connections of this `MemberHost`
+
+        def connect(host: Host, mode: str) -> MemberConnection:
+            job = {**plan.job(host), **self._changes, "mode": mode, "agent": agent}
+            return MemberConnection(host, plan.starter(host), self._output, job)
+
+        return MemberHost(host, connect, pause, plan.start_timeout_s, self._mode)
 
     def _discover(self, discovery: Discovery, ready: Collection[int], now: float) -> None:
         before = discovery.hosts

@@ -10,16 +10,23 @@ of its members get, so no two groups can train at the same time.
     member 1   ready ──► Epoch 1 (0, 1)   killed
     member 2                              started, ready ────► Epoch 2 (0, 2), with the state of member 0
 
+A launcher that follows a killed one makes the coordinator anew (`Coordinator.rebuilt`): from the `Progress` that agents
+keep, and from a `Report` of each member. Members that train go on in their epoch if all of them have its state. The
+next epoch has the next number.
+
 Each function takes the time, in seconds from any start, and returns what has to be done now. Threading: none.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Self
 
-__all__ = ["Action", "Change", "Coordinator", "End", "Epoch", "Expulsion", "Limits", "Position", "Release"]
+from agspeed.membership.actions import Action, Change, End, Epoch, Expulsion, Release
+
+__all__ = ["Coordinator", "Limits", "Position", "Progress", "Report"]
 
 
 @dataclass(frozen=True)
@@ -48,57 +55,49 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """Tell its members that the epoch has begun."""
+class Progress:
+    """How far a job has come. Agents keep the newest one for a launcher that follows.
 
-    number: int
-    members: tuple[int, ...]
-    """By rank: members of the epoch before, in their order, and then new ones."""
-    source: int
-    """The rank whose state all others take over. Equal numbers of steps do not show that states are equal: a member may
-    have been interrupted between its optimizer's step and the count of it."""
-    has_lost: bool
-    """Whether a process of the epoch before was lost. If not, errors in that epoch were the program's own."""
+    Attributes:
+        epoch: the number of the newest epoch.
+        num_known: how many members there were; each id below has been used.
+        has_trained: whether any member has had the training's state.
+        end: why the job is over, empty if the training is done; None while it is not over.
+    """
 
-
-@dataclass(frozen=True)
-class Change:
-    """Ask these members whether they live, and to call for a new epoch: at their next step, or at once."""
-
-    members: tuple[int, ...]
-    is_broken: bool
-    """Whether members have failed to reach each other, so that the others will fail, too."""
+    epoch: int = 0
+    num_known: int = 0
+    has_trained: bool = False
+    end: str | None = None
 
 
 @dataclass(frozen=True)
-class Release:
-    """Tell the member that it has left the job, so that its process can end."""
+class Report:
+    """A member, as it describes itself to a new coordinator. A member that has said nothing yet has the default.
 
-    member: int
+    Attributes:
+        epoch, rank, size: of its newest epoch; 0 before the first.
+        waiting: where it waits for the next epoch; None while it does not wait.
+        is_synced: whether it has the epoch's state.
+        is_leaving: whether it has to leave.
+        wants_change: whether the epoch has to end: a peer is lost, or the earlier coordinator has asked for the end.
+        is_broken: whether that is because members have failed to reach each other.
+    """
 
-
-@dataclass(frozen=True)
-class Expulsion:
-    """Kill the member."""
-
-    member: int
-    reason: str
-    """The end of a sentence."""
-
-
-@dataclass(frozen=True)
-class End:
-    """The job is over. Tell all members that wait."""
-
-    reason: str
-    """A sentence; empty if the training is done."""
-
-
-Action = Epoch | Change | Release | Expulsion | End
+    epoch: int = 0
+    rank: int = 0
+    size: int = 0
+    waiting: Position | None = None
+    is_synced: bool = False
+    is_leaving: bool = False
+    wants_change: bool = False
+    is_broken: bool = False
 
 
 @dataclass
 class _Member:
+    epoch: int = 0
+    """The newest epoch that it belongs to."""
     position: Position | None = None
     """Where it waits for the next epoch; None while it does not wait."""
     is_leaving: bool = False
@@ -144,6 +143,39 @@ class Coordinator:
     """Whether the epoch has lost a member."""
     _has_trained: bool = False
     """Whether any member has had the training's state."""
+    _end_reason: str | None = None
+    """Why the job is over; None while it is not."""
+
+    @classmethod
+    def rebuilt(
+        cls, limits: Limits, progress: Progress, reports: Mapping[int, Report], now: float
+    ) -> tuple[Self, list[Action]]:
+        """Returns: the coordinator that follows a lost one, and what to do. reports: of all members, by their ids."""
+        new = cls(limits)
+        new.epoch = max([progress.epoch, *(each.epoch for each in reports.values())])
+        new._num_known = max([progress.num_known, *(member + 1 for member in reports)])
+        new._has_trained = progress.has_trained or any(
+            each.is_synced or (each.waiting is not None and each.waiting.has_state) for each in reports.values()
+        )
+        for member, each in reports.items():
+            new._members[member] = _Member(each.epoch, each.waiting, each.is_leaving, is_synced=each.is_synced)
+        placed = {member: each for member, each in reports.items() if each.epoch}
+        # Some may not have got the newest announcement. They come last, as members that are late.
+        new.ranks = tuple(sorted(placed, key=lambda member: (-placed[member].epoch, placed[member].rank)))
+        if progress.end is not None:
+            return new, new._end(progress.end)
+        new._has_lost = any((each.epoch, each.size) != (new.epoch, len(placed)) for each in placed.values())
+        new._is_broken = new._has_lost or any(each.is_broken or not each.is_synced for each in placed.values())
+        has_to_end = any(
+            each.wants_change or each.is_leaving or (each.waiting is not None and not each.waiting.is_done)
+            for each in placed.values()
+        )
+        return new, [*(new._ask(now) if new._is_broken or has_to_end else []), *new._next(now)]
+
+    @property
+    def progress(self) -> Progress:
+        """The knowledge that a coordinator needs besides the members' reports, if it follows this one."""
+        return Progress(self.epoch, self._num_known, self._has_trained, self._end_reason)
 
     # --- what members say ---
 
@@ -157,7 +189,7 @@ class Coordinator:
     def ready(self, member: int, epoch: int, position: Position, now: float) -> list[Action]:
         """The member waits for the epoch that follows `epoch`, which is 0 for a new member."""
         each = self._members.get(member)
-        if each is None or epoch != (self.epoch if member in self.ranks else 0):
+        if each is None or epoch != each.epoch:
             return []
         each.position, each.has_answered = position, True
         self._has_trained |= position.has_state
@@ -165,7 +197,7 @@ class Coordinator:
 
     def lost(self, member: int, epoch: int, now: float) -> list[Action]:
         """The member has lost a peer of this epoch."""
-        if member not in self.ranks or epoch != self.epoch:
+        if member not in self.ranks or epoch != self._members[member].epoch:
             return []
         self._is_broken = True
         return [*self._ask(now), *self._next(now)]
@@ -178,7 +210,7 @@ class Coordinator:
 
     def synced(self, member: int, epoch: int, now: float) -> list[Action]:
         """The member has the epoch's state."""
-        if member not in self.ranks or epoch != self.epoch:
+        if member not in self.ranks or epoch != self._members[member].epoch:
             return []
         self._has_trained = self._members[member].is_synced = True
         known = [self._members[each] for each in self.ranks]
@@ -286,7 +318,7 @@ class Coordinator:
             actions += self._release(self.ranks)
         elif all(each.is_leaving and not each.has_time for each in self._members.values()):
             return self._end("all members had to leave; start the job again.")
-        elif not newcomers:
+        elif not newcomers and not any(self._members[each].can_stay for each in self.ranks):
             return self._wait(0, now)  # those that leave keep the state until there is a member to hand it over to
         num_leaving = sum(self._members[each].is_leaving for each in self.ranks)
         found = (*self.ranks, *newcomers)[: self.limits.most + num_leaving]
@@ -315,9 +347,10 @@ class Coordinator:
         self._asked_at = self._short_since = None
         self._is_broken = self._has_lost = False
         for member in members:
-            self._members[member].position, self._members[member].is_synced = None, False
+            each = self._members[member]
+            each.epoch, each.position, each.is_synced = epoch.number, None, False
         return epoch
 
     def _end(self, reason: str) -> list[Action]:
-        self.is_over = True
+        self.is_over, self._end_reason = True, reason
         return [End(reason)]

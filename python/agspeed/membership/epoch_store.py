@@ -36,10 +36,14 @@ class _Waiting:
 
 
 class EpochStore:
-    """The values of the current epoch."""
+    """The values of the current epoch.
+
+    Attributes:
+        epoch: its number; 0 before the first.
+    """
 
     def __init__(self) -> None:
-        self._epoch = 0
+        self.epoch = 0
         self._values: dict[str, str] = {}
         self._num_bytes = 0
         self._waiting: list[_Waiting] = []
@@ -47,12 +51,12 @@ class EpochStore:
     def begin(self, epoch: int) -> list[Answer]:
         """Forgets all values. Returns: the end of requests that still waited."""
         left = [Answer(each.member, each.request, False, "the epoch is over") for each in self._waiting]
-        self._epoch, self._values, self._num_bytes, self._waiting = epoch, {}, 0, []
+        self.epoch, self._values, self._num_bytes, self._waiting = epoch, {}, 0, []
         return left
 
     def ask(self, member: int, request: int, epoch: int, operation: str, arguments: Any) -> list[Answer]:
         """Executes a request. Returns: answers, also to members that have waited for it."""
-        if epoch != self._epoch:
+        if epoch != self.epoch:
             return [Answer(member, request, False, "the epoch is over")]
         match operation, arguments:
             case ("get", [str(key)]):

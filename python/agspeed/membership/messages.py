@@ -8,6 +8,7 @@
     {"alive": 0}       the answer to a change      {"release": 0}       you have left the job
     {"synced": epoch}  it has the epoch's state    {"over": "reason"}   the job is over; empty if it is done
     {"leave": 0}       it has to leave             {"answer": [request, is ok, value]}
+    {"report": [...]}  a `Report`             {"report": 0}      report to a new coordinator
     {"summary": "sentence"}    for the user, at the end of the job
     {"ask": [request, epoch, operation, arguments]}    of the store (`epoch_store.py`)
 
@@ -22,8 +23,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from agspeed import bounded_json
+from agspeed.membership.coordinator import Position, Report
 
-__all__ = ["CONTROL_VARIABLE", "MOST_BYTES", "Lines", "MessageError", "Place", "line_of"]
+__all__ = ["CONTROL_VARIABLE", "MOST_BYTES", "Lines", "MessageError", "Place", "line_of", "report_of", "words_of"]
 
 CONTROL_VARIABLE = "AGSPEED_CONTROL_FD"
 """The variable with the descriptor of a member's end."""
@@ -95,6 +97,32 @@ class Lines:
             raise MessageError(repr(line[:_SHOWN_BYTES])[1:])
         ((kind, value),) = message.items()
         return kind, value
+
+
+def words_of(report: Report) -> list[Any]:
+    """Returns a report as a message has it."""
+    each = report.waiting
+    waiting = None if each is None else [each.has_state, each.step, each.is_done]
+    flags = [report.is_synced, report.is_leaving, report.wants_change, report.is_broken]
+    return [report.epoch, report.rank, report.size, waiting, *flags]
+
+
+def report_of(words: Any) -> Report:
+    """Returns the report that a message has. Raises: MessageError for anything else."""
+    match words:
+        case [
+            int(epoch),
+            int(rank),
+            int(size),
+            None | [bool(_), int(_), bool(_)] as waiting,
+            bool(is_synced),
+            bool(is_leaving),
+            bool(wants_change),
+            bool(is_broken),
+        ] if epoch >= 0 and 0 <= rank <= size:
+            position = None if waiting is None else Position(*waiting)
+            return Report(epoch, rank, size, position, is_synced, is_leaving, wants_change, is_broken)
+    raise MessageError(f"a report that is not complete: {str(words)[:_SHOWN_BYTES]}")
 
 
 def line_of(kind: str, value: Any) -> bytes:

@@ -130,6 +130,24 @@ def test_a_member_takes_the_place_of_a_killed_one(training: Training) -> None:
     assert epoch.rank == 2 and epoch.step > 0, "it has taken the state over"
 
 
+def test_another_launcher_goes_on_after_the_first_and_a_member_were_killed(training: Training) -> None:
+    training.start(3, "--min-np", "2", "--job-id", "a.job", kind="until joined", num_steps=200)
+    first = training.wait_for_epoch(3)
+    assert training.job.launcher is not None
+    training.job.launcher.kill()
+    training.job.launcher.wait()
+    os.kill(first[0], signal.SIGKILL)
+    training.start(3, "--min-np", "2", "--attach", "a.job", kind="until joined", num_steps=200)
+    assert training.finish() == 0, training.job.errors()
+    errors = training.job.errors()
+    assert "agspeed: attached to job a.job with 2 ranks; 1 ended meanwhile\n" in errors
+    assert "member 0 on host localhost ended by signal SIGKILL; the others go on" in errors
+    assert re.search(r"\nagspeed: \d+ steps in \d epochs; ", errors)
+    assert_all_have_the_same(training, 3)
+    assert set(first[1:]) < training.results().keys(), "no process was started again"
+    assert all(training.epochs(pid)[0].size == 3 for pid in first[1:])
+
+
 @pytest.mark.parametrize(
     ("rank", "kind", "when"),
     [

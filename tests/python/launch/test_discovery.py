@@ -19,7 +19,7 @@ from agspeed.launch.output import Output
 from agspeed.launch.roster import HostPlan, Roster
 from agspeed.launch.starters import Local
 from tests.python.launch.jobs import TIMEOUT_S, wait_until
-from tests.python.launch.training import SLOW_S, Training, script
+from tests.python.launch.trainings import SLOW_S, Training, script
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from agspeed.launch import agent
 from agspeed.launch.hosts import Host, found_by_script
 from agspeed.launch.starters import PodExec
 from tests.python.launch import fake_kubectl
-from tests.python.launch.training import Training
+from tests.python.launch.trainings import Training
 
 _KUBEXEC = {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from agspeed.membership.coordinator import Action, Change, Coordinator, End, Epoch, Expulsion, Limits, Position, Release
+from agspeed.membership.actions import Action, Change, End, Epoch, Expulsion, Release
+from agspeed.membership.coordinator import Coordinator, Limits, Position, Progress, Report
 from tests.python.support.pairs import first_of
 
 _NUM_RANDOM = int(os.environ.get("AG_TEST_MEMBERSHIPS", "2000"))
-_EVENTS = {"move": 30, "kill": 2, "stop": 1, "leave": 1, "retire": 1, "start": 3, "wait": 1}
+_EVENTS = {"move": 30, "kill": 2, "stop": 1, "leave": 1, "retire": 1, "start": 3, "wait": 1, "relaunch": 1}
 """Events of random jobs, with their weights."""
 _NEW = Position(has_state=False, step=0)
 
@@ -26,14 +27,32 @@ class Peer:
     """A process as the coordinator sees it."""
 
     epoch: int = 0
+    rank: int = 0
+    size: int = 0
     step: int = 0
     has_state: bool = False
+    is_synced: bool = False
     is_waiting: bool = False
+    has_lost: bool = False
     is_stopped: bool = False
     must_wait: bool = False
     is_leaving: bool = False
     up: deque[str] = field(default_factory=deque)
     down: deque[Epoch | str] = field(default_factory=deque)
+
+    def report(self) -> Report:
+        """All that it has said, whether it has arrived or not."""
+        waits = self.is_waiting or "ready" in self.up
+        return Report(
+            self.epoch,
+            self.rank,
+            self.size,
+            Position(self.has_state, self.step) if waits else None,
+            self.is_synced,
+            self.is_leaving,
+            self.must_wait and not waits,
+            self.has_lost,
+        )
 
 
 class Job:
@@ -84,6 +103,33 @@ class Job:
                 case End(reason):
                     self.ends.append(reason)
 
+    def relaunch(self, num_delivered: int) -> None:
+        """The launcher is killed, and another one follows. Messages on their way are lost, except the first ones to
+        members. A member that is stopped does not report, and is expelled."""
+        for member in [member for member, each in self.living.items() if each.is_stopped]:
+            epoch = self.living.pop(member).epoch
+            self.miss(epoch)
+        for member, each in self.living.items():
+            while each.down and num_delivered > 0 and not each.up:
+                num_delivered -= 1
+                self.move(member)
+        before = self.coordinator
+        reports = {member: each.report() for member, each in self.living.items()}
+        for each in self.living.values():
+            each.is_waiting |= "ready" in each.up
+            each.up.clear()
+            each.down.clear()
+        for each in self.living.values():  # a process that has not said anything says it to the new launcher
+            if each.epoch == 0 and not each.is_waiting:
+                each.up.append("ready")
+        self.coordinator, actions = Coordinator.rebuilt(before.limits, before.progress, reports, self.now)
+        assert self.coordinator.progress.num_known == before.progress.num_known, "ids are never used again"
+        assert set(self.coordinator.ranks) <= set(self.living)
+        if before.is_over:
+            assert self.coordinator.is_over
+            self.ends.clear()
+        self.act(actions)
+
     def kill(self, member: int) -> None:
         """The messages of a process that has ended still arrive, before the news of its end."""
         peer = self.living.pop(member)
@@ -97,7 +143,7 @@ class Job:
         training = [each for each in others if not each.is_waiting and not each.must_wait]
         for other in training:
             other.up.append("lost")
-            other.must_wait = True
+            other.must_wait = other.has_lost = True
         return bool(training)
 
     def miss_stopped(self) -> bool:
@@ -137,17 +183,20 @@ class Job:
             found = peer.down.popleft()
             if isinstance(found, Epoch):
                 assert peer.is_waiting and found.number > peer.epoch
-                peer.epoch, peer.is_waiting, peer.must_wait, peer.has_state = found.number, False, False, True
-                peer.step = max([each.step for each in self.living.values() if each.epoch == found.number])
-                peer.up.append(f"synced {found.number}")
+                peer.epoch, peer.rank, peer.size = found.number, found.members.index(member), len(found.members)
+                peer.is_waiting = peer.must_wait = peer.is_synced = peer.has_lost = False
                 if any(each not in self.living for each in found.members):
                     peer.up.append("lost")
-                    peer.must_wait = True
+                    peer.must_wait = peer.has_lost = True
             else:
                 peer.up.append("answer")
                 peer.must_wait = peer.must_wait or not peer.is_waiting
         elif peer.must_wait and not peer.is_waiting:
             peer.up.append("ready")
+        elif peer.epoch and not peer.is_synced and not peer.is_waiting:
+            peer.is_synced = peer.has_state = True
+            peer.step = max([each.step for each in self.living.values() if each.epoch == peer.epoch])
+            peer.up.append(f"synced {peer.epoch}")
         else:
             return False
         return True
@@ -184,6 +233,48 @@ class Job:
         assert len(self.coordinator.ranks) == min(limits.most, len(willing)), (self.coordinator.ranks, willing)
         for member in self.coordinator.ranks:
             assert self.living[member].epoch == self.coordinator.epoch and not self.living[member].is_waiting
+
+
+def test_a_new_coordinator_lets_members_train_on() -> None:
+    trained = {member: Report(4, rank, 2, None, is_synced=True) for rank, member in enumerate((5, 3))}
+    job, actions = Coordinator.rebuilt(Limits(1, 3, 2), Progress(4, 7, True), trained, 0)
+    assert actions == [] and job.ranks == (5, 3)
+    assert job.join(1) == (7, []), "an id is never used again"
+    assert job.ready(7, 0, _NEW, 2) == [Change((5, 3), is_broken=False)]
+    assert job.ready(5, 4, Position(True, 8), 3) == []
+    assert job.ready(3, 4, Position(True, 8), 3) == [Epoch(5, (5, 3, 7), source=0, has_lost=False)]
+
+
+@pytest.mark.parametrize(
+    "missed",
+    [
+        Report(4, 1, 3, None, is_synced=True),
+        Report(4, 1, 2),
+        Report(3, 1, 2, Position(True, 7)),
+        Report(4, 1, 2, None, is_synced=True, is_broken=True),
+    ],
+    ids=["a member was lost", "it has no state", "it missed the announcement", "it waits for the store"],
+)
+def test_a_new_coordinator_ends_an_epoch_that_is_not_whole(missed: Report) -> None:
+    trained = {0: Report(4, 0, missed.size, None, is_synced=True), 1: missed}
+    job, (change,) = Coordinator.rebuilt(Limits(1, 2, 2), Progress(4, 2, True), trained, 0)
+    assert change == Change((0, 1) if missed.waiting is None else (0,), is_broken=True)
+    position = missed.waiting or Position(False, 0)
+    if missed.waiting is None:
+        assert job.ready(1, missed.epoch, position, 1) == []
+    (epoch,) = job.ready(0, 4, Position(True, 8), 1)
+    assert isinstance(epoch, Epoch) and (epoch.number, epoch.members, epoch.source) == (5, (0, 1), 0)
+
+
+def test_a_new_coordinator_knows_that_the_job_was_over() -> None:
+    done = {0: Report(1, 0, 1, Position(True, 9, is_done=True))}
+    job, actions = Coordinator.rebuilt(Limits(1, 1, 1), Progress(1, 1, True, ""), done, 0)
+    assert actions == [End("")] and job.is_over
+
+
+def test_a_new_coordinator_knows_that_the_state_was_lost() -> None:
+    job, actions = Coordinator.rebuilt(Limits(1, 1, 1), Progress(3, 4, True), {3: Report(waiting=_NEW)}, 0)
+    assert isinstance(actions[0], End) and "state were lost" in actions[0].reason and job.is_over
 
 
 def test_survivors_come_first_and_newcomers_take_over_the_newest_state() -> None:
@@ -280,6 +371,20 @@ def test_a_member_that_leaves_hands_its_state_over_first() -> None:
     assert job.ready(0, 2, Position(True, 5), 3) == [Release(0), Epoch(3, (1,), source=0, has_lost=False)]
 
 
+def test_a_handover_that_fails_is_tried_again() -> None:
+    job = Coordinator(Limits(least=1, most=1, first=1))
+    job.join(0)
+    job.ready(0, 0, _NEW, 0)
+    job.synced(0, 1, 0)
+    job.join(1)
+    job.leave(0, 1)
+    job.ready(0, 1, Position(True, 5), 1)
+    assert job.ready(1, 0, _NEW, 2) == [Epoch(2, (0, 1), source=0, has_lost=False)]
+    assert job.lost(1, 2, 3) == [Change((0, 1), is_broken=True)]
+    assert job.ready(1, 2, _NEW, 3) == []
+    assert job.ready(0, 2, Position(True, 5), 3) == [Epoch(3, (0, 1), source=0, has_lost=False)]
+
+
 def test_members_that_retire_keep_the_state_until_a_new_member_has_it() -> None:
     job = Coordinator(Limits(least=1, most=2, first=2, wait_s=60))
     for member in range(2):
@@ -336,6 +441,18 @@ def test_all_orders_of_four_events_of_three_members(limits: Limits) -> None:
         job.check()
 
 
+def test_a_launcher_may_be_killed_between_any_two_of_three_events() -> None:
+    events = [(kind, member) for kind in ("kill", "stop", "leave", "move", "start") for member in range(3)]
+    for *chosen, num_delivered in itertools.product(events, events, range(3)):
+        job = Job(Limits(1, 3, 2), 2)
+        for _ in range(6):  # the members form the first epoch, and some have its state
+            happen(job, "move", len(job.epochs) % 2)
+        happen(job, *chosen[0])
+        job.relaunch(num_delivered)
+        happen(job, *chosen[1])
+        job.check()
+
+
 def test_answers_that_the_launcher_reads_late_count() -> None:
     """A launcher that stood still reads the answer of one member, and then that of another."""
     coordinator = Coordinator(Limits(least=1, most=3, first=3, silence_s=2.0, wait_s=600.0))
@@ -367,6 +484,8 @@ def test_random_jobs_never_wait_for_ever() -> None:
 def happen(job: Job, kind: str, member: int) -> None:
     if kind == "start" and not job.ends and len(job.living) < 6:
         job.start()
+    if kind == "relaunch":
+        job.relaunch(member % 3)
     if kind == "wait" and not job.ends:
         job.now += 1
         job.act(job.coordinator.tick(job.now))

@@ -10,7 +10,7 @@ import pytest
 
 from agspeed.launch.placement import places
 from agspeed.membership import epoch_store
-from agspeed.membership.coordinator import Epoch
+from agspeed.membership.actions import Epoch
 from agspeed.membership.epoch_store import Answer, EpochStore
 from agspeed.membership.messages import MOST_BYTES, Lines, MessageError, Place, line_of
 

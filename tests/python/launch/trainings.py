@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An elastic job of light members for tests, on hosts that a script prints."""
+"""Elastic jobs of light members (`light_member.py`) for tests."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -54,6 +55,12 @@ class Training:
 
     def pids(self, host: str) -> list[int]:
         return [int(path.suffix[1:]) for path in self.notes.glob(f"{host}.*")]
+
+    def step(self, pid: int) -> int:
+        """The newest step of a member."""
+        with contextlib.suppress(OSError, ValueError):
+            return int((self.notes / "steps" / str(pid)).read_text())
+        return 0
 
     def stop(self) -> int:
         (self.notes / "stop").touch()
