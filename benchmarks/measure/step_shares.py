@@ -40,12 +40,12 @@ _OPTIMIZER = "Optimizer.step#"
 _RUNTIME = frozenset(
     f"aten::{name}" for name in ("alias", "as_strided", "clone", "contiguous", "copy_", "empty_strided", "permute")
 )
-"""Operators that the runtime calls between those of a program, such as the copy of a result into another layout."""
+"""The runtime's own operators between the calls of a program, such as the copy of a result into another layout."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """What the profiler recorded on one thread: an operator, an autograd node or a range. Times in microseconds."""
+    """A record of the profiler on one thread: an operator, an autograd node or a range. Times in microseconds."""
 
     name: str
     thread: int
@@ -126,7 +126,7 @@ def attribute(events: Iterable[Event], programs: Sequence[Program]) -> list[Step
 
 @dataclass
 class _Owner:
-    """What a slice of time belongs to. `gap_kernels` is None unless the owner is a gap in a region's range."""
+    """The purpose of a slice of time. `gap_kernels` is None unless the owner is a gap in a region's range."""
 
     category: str
     call: Call | None = None
@@ -238,7 +238,7 @@ def _matches(names: Sequence[str], program: Program) -> bool:
 
 
 def _aligned(names: Sequence[str], program: Program) -> list[tuple[int, Call | None]]:
-    """Returns for each name the kernels in the gap before it and its Call, and at the end those of the last gap."""
+    """Returns for each name the number of kernels before it and its Call, and at the end that of the last gap."""
     steps: list[tuple[int, Call | None]] = []
     instructions, kernels = list(program), 0
     for name in names:
@@ -266,7 +266,7 @@ def _slice(start: float, end: float, owner: _Owner) -> Iterator[_Slice]:
 
 
 def _filled(slices: Sequence[_Slice], others: Sequence[_Slice]) -> list[_Slice]:
-    """Returns `slices` with their "python" time given to those of another thread that are not "python", either."""
+    """Returns `slices` with their "python" time given to the other thread's slices, if these are not "python", too."""
     busy = [piece for piece in others if piece.owner.category != "python"]
     result: list[_Slice] = []
     first = 0
@@ -289,7 +289,7 @@ def _filled(slices: Sequence[_Slice], others: Sequence[_Slice]) -> list[_Slice]:
 
 
 class _DispatchCosts:
-    """What a gap of a region costs without kernels, in microseconds: the medians of such gaps in all steps."""
+    """The cost of a gap of a region without kernels, in microseconds: the medians of such gaps in all steps."""
 
     def __init__(self, slices: Iterable[_Slice]) -> None:
         inner: list[float] = []
