@@ -249,6 +249,6 @@ def show(document: dict[str, Any], console: Console) -> None:
 def _table(*columns: str) -> Table:
     table = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
     for name in columns:
-        is_number, is_last = name in ("Time", "Share", "Per step"), name == columns[-1]
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=not is_last, overflow="fold")
+        is_number = name in ("Time", "Share", "Per step")
+        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     return table

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from agspeed import native
 from benchmarks import coverage
@@ -221,6 +223,27 @@ def test_regions_that_do_not_run_natively_are_named() -> None:
         coverage.native_regions({"model": {"regions": [region(1, "graph-eager")]}})
     with pytest.raises(ValueError, match="none was captured"):
         coverage.native_regions({"model": {"regions": []}})
+
+
+def test_a_narrow_terminal_shows_the_reasons() -> None:
+    call = {"operator": "aten._native_batch_norm_legit_functional.default", "count": 9, "ms": 2.07, "share": 0.014}
+    document = {
+        "model": "net",
+        "threads": 1,
+        "steps": 2,
+        "machine": {"cpu": "CPU"},
+        "step_ms": 1.0,
+        "profiled_step_ms": 2.0,
+        "shares": {},
+        "calls": [call | {"reason": "it has no native form"}],
+        "regions": {"native": 1, "others": ["r1 runs graph-eager"]},
+        "unknown_ranges": 0,
+    }
+    console = Console(width=80, file=io.StringIO(), markup=False)
+    coverage.show(document, console)
+    assert isinstance(console.file, io.StringIO)
+    words = console.file.getvalue().split()
+    assert {"native", "form", "2.07", "1.4%", "9"} <= set(words) and "graph-eager." in words
 
 
 @pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "the native extension is there")
