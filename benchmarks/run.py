@@ -13,9 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(_ROOT), str(_ROOT / "python")]
 
-from benchmarks import cases, cells, coverage, table  # noqa: E402 - the repository root must be importable first
+from benchmarks import cases, cells, coverage, table  # noqa: E402 - the checkout must be importable first
 from benchmarks.comm import sides, sizes  # noqa: E402
 from benchmarks.measure import candidates  # noqa: E402
 
