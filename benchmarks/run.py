@@ -13,9 +13,10 @@ import signal
 import sys
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+_ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(_ROOT), str(_ROOT / "python")]
 
-from benchmarks import cases, cells, table  # noqa: E402 - the repository root must be importable first
+from benchmarks import cases, cells, coverage, table  # noqa: E402 - the checkout must be importable first
 from benchmarks.comm import sides, sizes  # noqa: E402
 from benchmarks.measure import candidates  # noqa: E402
 
@@ -23,9 +24,13 @@ _CUT_SHORT = 128 + signal.SIGPIPE  # the exit status that a shell would report
 
 
 def main(argv: list[str] | None = None) -> int:
-    arguments = _parser().parse_args(argv)
+    given = sys.argv[1:] if argv is None else argv
     try:
-        code = arguments.run(arguments)
+        if coverage.is_wanted(given):
+            code = coverage.main(given)
+        else:
+            arguments = _parser().parse_args(given)
+            code = arguments.run(arguments)
         sys.stdout.flush()
         return code
     except ValueError as error:
@@ -39,6 +44,11 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="benchmarks/run.py", description="Benchmarks of agspeed on real training workloads."
+    )
+    parser.add_argument(
+        coverage.FLAG,
+        metavar="MODEL",
+        help="show where the time of a step goes under the native backend; further options: --coverage --help",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
