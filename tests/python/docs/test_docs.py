@@ -15,6 +15,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,7 @@ import agspeed
 from agspeed.cli.main import _parser
 from agspeed.frontend.live_sessions import live_sessions
 from agspeed.reporting import model, terminal
+from benchmarks import coverage
 from benchmarks import run as benchmarks_run
 from tests.python.examples import documents
 from tests.python.examples.documents import COMPLETED, README, ROOT
@@ -140,6 +142,11 @@ def _parse(words: list[str]) -> None:
             _parse([found.training_script, *found.training_script_args])
     elif words[:2] == ["python", "benchmarks/run.py"]:
         _parse_benchmark(words[2:])
+    elif words[:2] == ["pip", "install"]:
+        extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
+            "optional-dependencies"
+        ]
+        assert all(word in ("agspeed", *(f"agspeed[{extra}]" for extra in extras)) for word in words[2:])
     elif words[:2] == ["python", "-m"]:
         assert importlib.util.find_spec(words[2]) is not None
     else:
@@ -147,7 +154,7 @@ def _parse(words: list[str]) -> None:
 
 
 def _parse_benchmark(words: list[str]) -> None:
-    benchmarks_run._parser().parse_args(words)
+    (coverage if coverage.is_wanted(words) else benchmarks_run)._parser().parse_args(words)
 
 
 # --- Python -----------------------------------------------------------------------------------------------------------
@@ -173,6 +180,11 @@ def blocks() -> list[tuple[str, str]]:
 
 def _is_script(block: str) -> bool:
     return block.startswith("import torch\n")
+
+
+def _needs_ray(block: str) -> bool:
+    """True for a block whose job runs on a cluster of Ray. tests/python/horovod/ray runs such jobs."""
+    return re.search(r"^from \S*\bray\b", block, re.M) is not None
 
 
 def _changes_the_process(text: str) -> bool:
@@ -212,7 +224,12 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("page", "block"), [each for each in blocks() if not _is_script(each[1]) and not _changes_the_process(each[1])]
+    ("page", "block"),
+    [
+        (page, block)
+        for page, block in blocks()
+        if not (_is_script(block) or _changes_the_process(block) or _needs_ray(block))
+    ],
 )
 def test_a_block_of_python_runs(page: str, block: str, names: dict[str, Any]) -> None:
     exec(compile(block, page, "exec"), names)
@@ -230,7 +247,8 @@ def test_a_keyword_is_one_of_optimize(keyword: str, names: dict[str, Any]) -> No
 
 @pytest.mark.slow
 def test_code_that_changes_its_process_runs_in_a_job_of_one_rank(tmp_path: Path) -> None:
-    parts = [part for part in [*(block for _, block in blocks()), *statements()] if _changes_the_process(part)]
+    found = [*(block for _, block in blocks() if not _needs_ray(block)), *statements()]
+    parts = [part for part in found if _changes_the_process(part)]
     assert any("init_process_group" in part for part in parts), parts
     imports = "import torch, agspeed, agspeed.distributed, agspeed.horovod, agspeed.nccl"
     (tmp_path / "train.py").write_text("\n".join([imports, *parts]))

@@ -79,11 +79,14 @@ class RayExecutor:
         Args:
             settings: from `create_settings`; None for its defaults.
             num_workers: ranks, packed on few nodes, in the placement group of the caller if it has one.
-            num_hosts, num_workers_per_host: instead of num_workers, as many ranks on each of so many nodes.
+            num_hosts: instead of num_workers, the number of nodes.
+            num_workers_per_host: the number of ranks on each of these nodes.
             cpus_per_worker: CPUs that Ray reserves for each rank.
-            use_gpu, gpus_per_worker: GPUs that Ray reserves for each rank, 1 by default. A rank sees all GPUs of the
-                ranks on its node; choose one by `hvd.local_rank()`.
-            min_workers and the following ones: refused, because they are for elastic jobs.
+            use_gpu: whether Ray reserves GPUs. A rank sees all GPUs of the ranks on its node; choose one by
+                `hvd.local_rank()`.
+            gpus_per_worker: how many GPUs Ray reserves for each rank, 1 by default.
+
+        The arguments from min_workers on are for elastic jobs, and are refused.
 
         Raises: UserError for values that make no sense, for elastic jobs, and if Ray is not installed.
         """
@@ -124,7 +127,8 @@ class RayExecutor:
 
         Args:
             executable_cls: each worker makes an object of this class, for `execute` and `execute_single`.
-            executable_args, executable_kwargs: arguments for the class.
+            executable_args: positional arguments for the class.
+            executable_kwargs: keyword arguments for the class.
             extra_env_vars: environment variables of the workers.
 
         Raises: TimeoutError, or RuntimeError that names a worker and its node if it died. Nothing runs then.
