@@ -29,7 +29,13 @@ def run(bed: netbed.Netbed, dtype: str, **environment: str) -> tuple[float, list
     jobs = [
         bed.start(
             [sys.executable, str(PROGRAM), dtype],
-            env={"RANK": str(rank), "WORLD_SIZE": str(HOSTS * PER_HOST), "OMP_NUM_THREADS": "1", **environment},
+            env={
+                "RANK": str(rank),
+                "WORLD_SIZE": str(HOSTS * PER_HOST),
+                "OMP_NUM_THREADS": "1",
+                "AGSPEED_WIRE_CODING": "off",
+                **environment,
+            },
             hosts=[rank // PER_HOST],
             on_line=lambda _, line: lines.append(json.loads(line)) if line.startswith("{") else None,
         )
@@ -45,13 +51,15 @@ def run(bed: netbed.Netbed, dtype: str, **environment: str) -> tuple[float, list
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_host_sends_once_what_its_ranks_have_in_common(make_netbed: MakeNetbed, dtype: str) -> None:
-    """The program does three all-reduces, an all-gather and a reduce-scatter of one buffer."""
+    """The program does three all-reduces, an all-gather and a reduce-scatter of one buffer. Codes make it less."""
     bed = make_netbed(hosts=HOSTS, rails=2, rate="400mbit")
     sent, digests = run(bed, dtype)
     apart, others = run(bed, dtype, AGSPEED_SHARED_MEMORY="0")  # so ranks do not know which hosts they share
-    assert len({*digests, *others}) == 1, (digests, others)
+    coded, of_codes = run(bed, dtype, AGSPEED_WIRE_CODING="on")
+    assert len({*digests, *others, *of_codes}) == 1, (digests, others, of_codes)
     wide = {"float32": 1, "bfloat16": 2}[dtype]  # width of reduced values, relative to the buffer's
     # For bfloat16 the reduce-scatter goes directly between ranks.
     expected = 3 * (wide + 1) / HOSTS + 1 / HOSTS + wide / HOSTS
     assert expected <= sent < 1.1 * expected
     assert apart >= 3 * 2 + 1 + 1
+    assert coded < 0.92 * sent

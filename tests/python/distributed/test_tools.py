@@ -20,7 +20,8 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 
 @pytest.fixture(scope="module", params=[2, 4])
 def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    with Ranks(request.param, AGSPEED_SHARED_MEMORY="0") as started:  # over rails, whose traffic is counted
+    # Over rails, whose traffic is counted.
+    with Ranks(request.param, AGSPEED_SHARED_MEMORY="0", AGSPEED_WIRE_CODING="off") as started:
         yield started
 
 
