@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All-reduces of real gradients, for part "coded". Runs on the ranks.
 
-The gradients are those of a char-GPT and of a convolutional network, after a few steps on real data, with other batches
-at each rank. "autocast" values are the same, rounded to bf16 as those of a step under autocast. "random" values are
-random bits, which no code makes shorter.
+A char-GPT and a convolutional network make the gradients in a few steps on real data, with other batches at each rank.
+"autocast" values are the same gradients, rounded to bf16 as a step under autocast does. "random" values are random
+bits, which no code makes shorter.
 """
 
 import functools

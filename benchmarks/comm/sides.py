@@ -4,8 +4,8 @@
 Gloo sends a whole operation over one interface. Given several interfaces it uses them in turn. A fair time of
 "gloo-list" is therefore the mean over as many operations as there are rails (`takes_turns`).
 
-agspeed does not code values here, because the values of most parts are artificial, and codes of such values are much
-shorter than those of real gradients. The side "agspeed-coded" is for real gradients.
+agspeed does not code values here, because the values of most parts are artificial, and their codes are much shorter
+than codes of real gradients. The side "agspeed-coded" is for real gradients.
 """
 
 import secrets
