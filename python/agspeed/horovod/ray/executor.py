@@ -225,8 +225,9 @@ def _request(
             raise UserError(f"RayExecutor({name}={count!r}): write a number, 1 or more.")
     if not isinstance(cpus, (int, float)) or not cpus > 0:
         raise UserError(f"RayExecutor(cpus_per_worker={cpus!r}): write a number, more than 0.")
+    total = num_workers if num_workers is not None else (num_hosts or 0) * per_host
     return Request(
-        num_workers=num_workers if num_hosts is None else num_hosts * per_host,
+        num_workers=total,
         workers_per_host=None if num_hosts is None else per_host,
         cpus=cpus,
         gpus=gpus,

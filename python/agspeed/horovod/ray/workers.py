@@ -8,6 +8,7 @@ Threading and ownership: one thread uses a `Workers`, which owns the actors, and
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import time
@@ -65,10 +66,9 @@ class Request:
 def load_ray() -> ModuleType:
     """Returns Ray. Raises: UserError if it is not installed."""
     try:
-        import ray
+        return importlib.import_module("ray")
     except ImportError as error:
         raise UserError(f"agspeed.horovod.ray needs Ray ({error}): pip install 'agspeed[ray]'.") from None
-    return ray
 
 
 class Workers:
