@@ -77,6 +77,7 @@ def test_wrappers_that_may_keep_state_by_bucket_are_left_alone(ranks: Ranks, tmp
         }
 
 
+@pytest.mark.thorough
 @needs_extension
 @pytest.mark.parametrize("ranks", [3], indirect=True)
 def test_layouts_alone_are_tuned_without_compiling_backends(ranks: Ranks, tmp_path: Path) -> None:

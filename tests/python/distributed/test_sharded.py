@@ -42,7 +42,7 @@ def assert_compiled(units: list[dict[str, str | None]], candidate: str) -> None:
     ("ranks", "backend", "candidate"),
     [
         (2, "agspeed", "native"),
-        (3, "agspeed", "aot"),
+        thorough(3, "agspeed", "aot"),
         *(thorough(size, "gloo", candidate) for size in (2, 3) for candidate in ("aot", "native")),
     ],
     indirect=["ranks"],
@@ -142,6 +142,7 @@ def test_a_unit_that_is_not_whole_in_its_backward_is_left_alone(two_ranks: Ranks
         assert why["blocks.0"] == "its parameters are not gathered for its backward" and why["blocks.1"] is None
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
 def test_checkpointed_units_survive_a_candidate_that_raises(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": backend}
@@ -150,6 +151,7 @@ def test_checkpointed_units_survive_a_candidate_that_raises(two_ranks: Ranks, tm
         torch.testing.assert_close(result["tuned"], result["plain"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", first_of(["restored", "eager", "paused"], 1))
 def test_a_backward_calls_units_again_as_they_ran(two_ranks: Ranks, tmp_path: Path, how: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "native", "how": how}

@@ -138,6 +138,7 @@ def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
         assert statistics.median(group["lines"]) <= min(statistics.median(alone["lines"]), _SETTLED_LINES), group
 
 
+@pytest.mark.thorough
 def test_two_models_in_turns_decide_each(two_ranks: Ranks, tmp_path: Path) -> None:
     results = two_ranks.run(together_cases.two_models, tmp_path, cache=str(tmp_path / "cache"))
     for index in range(2):

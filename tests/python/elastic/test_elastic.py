@@ -130,6 +130,7 @@ def test_a_member_takes_the_place_of_a_killed_one(training: Training) -> None:
     assert epoch.rank == 2 and epoch.step > 0, "it has taken the state over"
 
 
+@pytest.mark.thorough
 def test_another_launcher_goes_on_after_the_first_and_a_member_were_killed(training: Training) -> None:
     training.start(3, "--min-np", "2", "--job-id", "a.job", kind="until joined", num_steps=200)
     first = training.wait_for_epoch(3)
@@ -276,6 +277,7 @@ def test_a_member_that_fails_before_training_begins_ends_the_job(training: Train
     assert "ended with status 1, so the job was ended; its last lines:" in errors and "no data" in errors
 
 
+@pytest.mark.thorough
 def test_the_loss_of_all_members_ends_the_job(training: Training) -> None:
     training.start(2, "--min-np", "1", num_steps=10_000)
     for pid in training.wait_for_epoch(2):

@@ -190,6 +190,7 @@ def _raise(gradient: torch.Tensor) -> None:
     raise ZeroDivisionError("in a hook")
 
 
+@pytest.mark.thorough
 def test_more_stages_than_are_useful_are_not_made() -> None:
     model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(100)])
     for name in CANDIDATES:
