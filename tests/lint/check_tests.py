@@ -32,6 +32,7 @@ TESTED_BY = {
     "comm/collective/control_mailbox": "tests/comm/collective/failure_test.cpp",
     "comm/collective/group": "tests/comm/collective/communicator_test.cpp",
     "comm/collective/host_stats": "tests/comm/collective/collectives_test.cpp",
+    "comm/compress/lossless_kernels": "tests/comm/compress/lossless_test.cpp",
     "comm/engine/operation": "tests/comm/engine/engine_test.cpp",
     "comm/horovod/": "tests/python/horovod/test_operations.py",
     "comm/io/file_descriptor": "tests/comm/io/pausable_listener_test.cpp",
