@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+_spec = importlib.util.find_spec("ray")
 WHY_NONE = (
     None
-    if importlib.util.find_spec("ray")
+    if _spec is not None and _spec.origin is not None  # a folder of that name has no origin
     else "Ray is not in this environment: `make test-ray` installs it in another one"
 )
 START_S = 300  # a busy machine starts Ray's processes slowly
