@@ -6,8 +6,8 @@
 // makes the block shortest. Signs and mantissas are stored as they are; parts of them that are zero in a whole block
 // are left out. lossless_format.md defines every byte, with an example.
 //
-// Real gradients of f32 become 1.17 times smaller, and those of bf16 1.41 times (benchmark case comm/coded-4). f32
-// values that were computed in bf16 become 2.8 times smaller. Random bits grow by a thousandth.
+// Real gradients become 1.17 times smaller in f32, and 1.41 times smaller in bf16 (benchmark case comm/coded-4). Random
+// bits grow by a thousandth.
 //
 // All functions are pure and thread-safe, and allocate nothing. Values are aligned for their type. They use the widest
 // vectors of the processor; all processors write the same bytes.

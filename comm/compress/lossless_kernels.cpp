@@ -35,7 +35,7 @@ constexpr uint8_t kNoPlane1 = 0x40;
 /// The width of exponents that are stored as they are, a byte each.
 constexpr uint8_t kWholeBytes = 8;
 
-/// Zeros get a code of their own in blocks with more zeros than this.
+/// Zeros get a code of their own in blocks with at least this many zeros.
 constexpr size_t kMinZeros = 12;
 
 /// How the values of a type are divided: into the exponent, `kPlanes` bytes that are stored in planes, and

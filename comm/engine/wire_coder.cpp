@@ -10,11 +10,6 @@ namespace {
 
 /// For a shorter message, a code saves less than the work of handling it costs.
 constexpr size_t kMinBytes = 16 * 1024;
-/// The saved time has to exceed the time of the processor by this factor. It is below 1, because messages are coded
-/// while others are on their way.
-constexpr double kMargin = 0.6;
-/// If the driver is busy for a larger share of its time, the network waits for the processor.
-constexpr double kMostBusy = 0.97;
 /// The ratio of values that are coded well. Where even these would save no time, nothing is tried.
 constexpr double kGoodRatio = 3;
 /// The part of a new measurement in an average, and the part by which an average returns to the usual cost each time
@@ -40,12 +35,11 @@ bool WireCoder::isCodable(DType dtype, size_t numBytes) { return numBytes >= kMi
 bool WireCoder::paysAt(double ratio) const {
   if (coding_ == WireCoding::kOn) return ratio > 1;
   const double rate = messenger_.bytesPerSecond();
-  return rate > 0 && (1 - 1 / ratio) / rate > kMargin * (encodeCost_ + decodeCost_);
+  return rate > 0 && (1 - 1 / ratio) / rate > encodeCost_ + decodeCost_;
 }
 
-bool WireCoder::isWanted(int peer) {
-  if (coding_ == WireCoding::kOff || !messenger_.isRemote(peer) || !paysAt(kGoodRatio)) return false;
-  return coding_ == WireCoding::kOn || load_.busyShare(Clock::now()) <= kMostBusy;
+bool WireCoder::isWanted(int peer) const {
+  return coding_ != WireCoding::kOff && messenger_.isRemote(peer) && paysAt(kGoodRatio);
 }
 
 size_t WireCoder::encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype) {

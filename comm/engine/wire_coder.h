@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/engine/driver_load.h"
 #include "comm/messaging/messenger.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
@@ -20,11 +19,9 @@
 namespace agspeed::comm {
 
 enum class WireCoding : uint8_t {
-  kOff,  ///< no message is coded
-  /// A message is coded if that saves more time on the network than it takes on the processor, and if the processor is
-  /// not what the network waits for.
-  kAuto,
-  kOn,  ///< each message is coded that becomes shorter
+  kOff,   ///< no message is coded
+  kAuto,  ///< a message is coded if that saves more time on the network than it takes on the processor
+  kOn,    ///< each message is coded that becomes shorter
 };
 
 class WireCoder {
@@ -35,7 +32,7 @@ class WireCoder {
   static bool isCodable(DType dtype, size_t numBytes);
 
   /// Whether to call encode() for messages to `peer`.
-  bool isWanted(int peer);
+  bool isWanted(int peer) const;
   /// Encodes the values into `target`. Returns the length of the code, which is shorter than the values; 0: send the
   /// values, because the code would not save time. Requires: isCodable(); `target` is as long as `values`.
   size_t encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype);
@@ -53,13 +50,13 @@ class WireCoder {
 
   const Messenger& messenger_;
   const WireCoding coding_;
-  DriverLoad load_;
   Counters counters_;
-  // Processor seconds per byte of values: recent measurements, or a guess before the first one.
+  // Processor seconds per byte of values: recent measurements, or the usual cost before the first one. The usual costs
+  // were measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
   double encodeCost_ = kUsualEncodeCost;
   double decodeCost_ = kUsualDecodeCost;
 
-  static constexpr double kUsualEncodeCost = 1 / 2.5e9, kUsualDecodeCost = 1 / 4e9;
+  static constexpr double kUsualEncodeCost = 0.6e-9, kUsualDecodeCost = 0.4e-9;
 };
 
 }  // namespace agspeed::comm

@@ -19,7 +19,8 @@ namespace agspeed::comm {
 /// on the format of frames (kProtocolVersion).
 constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 128 * 1024;
 
-/// Whether a message may be sent without a rendezvous if there is credit.
+/// Whether a message may be sent without a rendezvous if there is credit. If a message may be shorter than its receive
+/// (Transfer::room), `bytes` is the length of the receive. So an eager message may have any length up to the limit.
 constexpr bool mayBeEager(uint64_t bytes) {
   return bytes < kZeroCopyBytes || (bytes >= kMinEagerZeroCopyBytes && bytes <= kMaxEagerZeroCopyBytes);
 }

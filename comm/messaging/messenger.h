@@ -31,9 +31,9 @@ class Transfer {
   /// Marks a transfer that is not urgent. While only background transfers are in flight with a peer, the peer's
   /// liveness is not checked. A background receive does not connect to the peer.
   bool isBackground = false;
-  /// On a receive: the receive also accepts a shorter message, and the sender does not know its length. On a send: the
-  /// matching receive may have this flag. The
-  /// caller must start sends with this flag in the order of their sequences, for each communicator and step.
+  /// On a receive: the receive also accepts a shorter message from a sender that does not know how long the receive is.
+  /// On a send: the matching receive may have this flag. The caller must start sends with this flag in the order of
+  /// their sequences, for each communicator and step.
   bool mayBeShorter = false;
   /// For a message that may be shorter than its receive, if both ends know the length of the receive: that length. On a
   /// send, `bytes` is the message. On a receive, it is the length of `bytes`. 0: the message has the receive's length.

@@ -38,7 +38,7 @@ _ENGINE = "autograd::engine::evaluate_function: "
 
 
 def _spent(steps: list[StepTime]) -> list[dict[str, float]]:
-    """The times of each step that are not 0. Asserts that they are those of all categories."""
+    """The times of each step that are not 0. Asserts that each step has a time for every category."""
     assert all(set(step.times) == set(CATEGORIES) for step in steps)
     return [{name: time for name, time in step.times.items() if time} for step in steps]
 

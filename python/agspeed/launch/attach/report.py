@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent says to a launcher that takes its job over. Pure."""
+"""The report of an agent to a launcher that takes its job over. Pure."""
 
 from __future__ import annotations
 
