@@ -156,8 +156,30 @@ configure() {
   fail "CMake could not configure $BUILD; the lines above are the end of $BUILD/configure.log"
 }
 
+python_environment() {
+  virtual_environment
+  python_packages
+}
+
+# apt and the Python packages take equally long, so both are installed at the same time if an interpreter is there.
+# The Python packages get a process group of their own, which ends if apt fails or a user presses Ctrl-C.
+all_packages() {
+  local environment
+  if ! find_python >/dev/null; then
+    system_packages
+    python_environment
+    return
+  fi
+  set -m
+  python_environment &
+  environment=$!
+  set +m
+  trap "kill -- -$environment 2>/dev/null || true" EXIT
+  system_packages
+  wait "$environment"
+  trap - EXIT
+}
+
 WANTED="$(requirements)"
-system_packages
-virtual_environment
-python_packages
+all_packages
 configure

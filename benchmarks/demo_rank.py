@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import agspeed
 
-WIDTH, LAYERS, LENGTH, BATCH = 256, 3, 64, 4
+WIDTH, LAYERS, LENGTH, BATCH = 192, 3, 64, 4
 _WARM_UP = 3
 
 

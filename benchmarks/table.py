@@ -279,7 +279,7 @@ def _elastic(cells: list[Cell]) -> str:
         [
             cell["case"],
             {"elastic": "agspeed.elastic", "restart": "torchrun, restarted"}[job["way"]],
-            str(job["faults"]),
+            f"{job['faults']}; the next ended the job" if job["is_lost"] else str(job["faults"]),
             *(seconds(job, name) for name in ("noticed", "resumed", "joined_pause")),
             str(job["lost_steps"]),
             f"{job['goodput']:.2f}",

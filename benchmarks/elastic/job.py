@@ -16,10 +16,14 @@ from pathlib import Path
 
 from benchmarks.cells import ROOT
 
-__all__ = ["Fault", "Job"]
+__all__ = ["Fault", "Job", "NotInTimeError"]
 
-_WAIT_S = 300
+_WAIT_S = 120
 _KILL_AFTER_STEPS = (3, 12)
+
+
+class NotInTimeError(RuntimeError):
+    """The ranks did not make the awaited steps in time."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,7 @@ class Job:
             if self._launcher.poll() is not None:
                 raise RuntimeError(f"the launcher ended with status {self._launcher.returncode}:\n{self._log()}")
             if time.monotonic() > until:
-                raise RuntimeError(f"{what}: not so after {_WAIT_S} s:\n{self._log()}")
+                raise NotInTimeError(f"{what}: not so after {_WAIT_S} s:\n{self._log()}")
             time.sleep(0.05)
 
     def _log(self) -> str:

@@ -4,13 +4,14 @@
 A case has jobs, one after another: ours (`agspeed run --min-np`), and the same script restarted by torchrun from a
 checkpoint. A fault kills a random rank at a random moment of a step, and a new process takes its place before the next
 fault. Seconds count from the kill: until the last survivor got the error, and until all survivors have made their next
-step. Under torchrun all ranks are new processes.
+step. Under torchrun all ranks are new processes. If they do not come back after a fault, the job ends there, and its
+row has the faults before it.
 """
 
 import dataclasses
 from typing import Any
 
-from benchmarks.elastic.job import Job
+from benchmarks.elastic.job import Job, NotInTimeError
 from benchmarks.measure.machine import Watch
 
 
@@ -22,16 +23,23 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     case, watch = spec["case"], Watch(spec["cores"])
     with Job(spec["way"], case["ranks"], case["compute_seconds"], case["seed"]) as job:
         job.begin()
-        faults, held = [], []
+        faults, held, is_lost = [], [], False
         for _ in range(spec["faults"]):
-            faults.append(job.kill_one())
+            try:
+                faults.append(job.kill_one())
+            except NotInTimeError:
+                if spec["way"] == "elastic":
+                    raise
+                is_lost = True
+                break
             held.append(job.held())
-        steps, digests = job.end()
+        steps, digests = (0, []) if is_lost else job.end()
         return {
             "way": spec["way"],
             "faults": [dataclasses.asdict(fault) for fault in faults],
+            "is_lost": is_lost,
             "steps": steps,
-            "equal_weights": len(digests) == 1,
+            "equal_weights": is_lost or len(digests) == 1,
             "goodput": job.goodput(),
             "held": held,
             "environment": watch.read(),
@@ -48,11 +56,12 @@ def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, 
                 for name in ("noticed", "resumed", "complete", "joined_pause")
                 if (values := [fault[name] for fault in result["faults"] if fault[name] is not None])
             },
-            "lost_steps": max(fault["lost"] for fault in result["faults"]),
+            "is_lost": result["is_lost"],
+            "lost_steps": max((fault["lost"] for fault in result["faults"]), default=0),
             "steps": result["steps"],
             "equal_weights": result["equal_weights"],
             "goodput": result["goodput"],
-            "held": [result["held"][0], result["held"][-1]],
+            "held": [*result["held"][:1], *result["held"][-1:]],
             "environment": result["environment"],
         }
         for result in results

@@ -20,7 +20,7 @@ namespace agspeed::comm {
 
 enum class WireCoding : uint8_t {
   kOff,   ///< no message is coded
-  kAuto,  ///< a message is coded if that saves more time on the network than it takes on the processor
+  kAuto,  ///< a message is coded if that saves more time on the network than coding and decoding take
   kOn,    ///< each message is coded that becomes shorter
 };
 
@@ -51,8 +51,8 @@ class WireCoder {
   const Messenger& messenger_;
   const WireCoding coding_;
   Counters counters_;
-  // Processor seconds per byte of values: recent measurements, or the usual cost before the first one. The usual costs
-  // were measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
+  // Seconds per byte of values: recent measurements, or the usual cost before the first one. The usual costs were
+  // measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
   double encodeCost_ = kUsualEncodeCost;
   double decodeCost_ = kUsualDecodeCost;
 
