@@ -75,8 +75,8 @@ Readiness Buffers::readiness() const {
 
 void Buffers::finish() {
   for (auto& [from, to] : results_) {
-    // Set both modes, whatever modes this thread has: the result may be an inference tensor, and autograd must not
-    // record the copy.
+    // Set both modes, because this thread may have other ones. Inference mode must match the result's tensor, and
+    // autograd must not record the copy.
     const c10::InferenceMode asTheResult(to.is_inference());
     const at::NoGradGuard noGrad;
     if (to.is_cpu()) {

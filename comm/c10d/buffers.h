@@ -54,7 +54,7 @@ class Buffers {
 
   std::vector<at::Tensor> kept_;
   std::shared_ptr<Staging> staging_;
-  std::vector<std::pair<at::Tensor, at::Tensor>> results_;  ///< copies for finish(): from, to
+  std::vector<std::pair<at::Tensor, at::Tensor>> results_;  ///< copies that finish() makes: pairs (from, to)
 };
 
 }  // namespace agspeed::comm

@@ -20,7 +20,8 @@ namespace {
 
 using ::c10d::OpType;
 
-/// Tags of the messages of sparse sums. They are above torch's tags, and sums use them in turn.
+/// Tags of the messages of sparse sums. They are higher than all of torch's tags. Each sum takes the next one, and
+/// after kNumSparseTags sums the first one again.
 constexpr uint32_t kFirstSparseTag = 1u << 31, kNumSparseTags = 1024;
 
 /// Agrees with the other members on the number in `world` of a group that torch makes.
@@ -282,7 +283,7 @@ ProcessGroup::TorchWork ProcessGroup::sumSparse(const at::Tensor& tensor, const 
 }
 
 ProcessGroup::TorchWork ProcessGroup::exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag) {
-  const at::DisableRecordFunctionGuard noEvents;  // they are part of the sum's event
+  const at::DisableRecordFunctionGuard noEvents;  // the event of the sum already covers these messages
   std::vector<Work::Handle> parts;
   for (int rank = 0; rank < getSize(); ++rank) {
     if (rank == getRank()) continue;
@@ -303,7 +304,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
                                                         const c10::intrusive_ptr<Backend::Options>& options) {
   const std::shared_ptr<World> world = membership()->world;
   std::vector<int> members = membersOf(members_, ranks);
-  ++numSplits_;  // equal at all ranks, because ranks outside the part also call split()
+  ++numSplits_;  // equal at all ranks: ranks outside the part call split(), too
   const auto rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), getRank()) - ranks.begin());
   if (rank == std::ssize(ranks)) return nullptr;
   auto own = options != nullptr ? c10::make_intrusive<Options>(*options) : c10::make_intrusive<Options>(*options_);

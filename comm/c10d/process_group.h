@@ -79,7 +79,8 @@ class ProcessGroup final : public ::c10d::Backend {
 
   /// endCoalescing() returns one work for all operations that this thread has started since startCoalescing(). Each
   /// operation also has a work of its own. supportsCoalescing() is false, as for Gloo. If it were true, torch would
-  /// begin such a scope for each batch of messages, and would not end the scope if it refuses one of the messages.
+  /// call startCoalescing() for each batch of messages. If torch then refused one of the messages, it would never call
+  /// endCoalescing().
   void startCoalescing() override { coalescing_.start(); }
   TorchWork endCoalescing() override { return together(coalescing_.end()); }
 

@@ -17,7 +17,7 @@ struct Event {
   explicit Event(at::StepCallbacks&& callbacks) : function(std::move(callbacks)) {}
 
   std::string title;
-  std::vector<c10::IValue> inputs;  ///< `function` refers to them
+  std::vector<c10::IValue> inputs;  ///< `function` keeps references to these values
   at::RecordFunction function;
 };
 

@@ -59,8 +59,8 @@ class SparseSum final : public ::c10d::Work {
   const at::Tensor tensor_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   at::Tensor own_;                 ///< this rank's tensor, coalesced
-  Tensors facts_;                  ///< factsOf() each rank's tensor
-  std::vector<Tensors> elements_;  ///< per rank: indices and values
+  Tensors facts_;                  ///< the result of factsOf() for each rank's tensor
+  std::vector<Tensors> elements_;  ///< for each rank: indices and values
 };
 
 }  // namespace agspeed::comm

@@ -29,8 +29,8 @@ using Values = Store::Values;
 std::string textOf(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 std::vector<uint8_t> bytesOf(const std::string& text) { return {text.begin(), text.end()}; }
 
-/// Appends the values of `keys`. Reads all values at once if all keys are set. Otherwise reads each half of the keys in
-/// this way. Requires: `keys` is not empty.
+/// Appends the values of `keys` to `values`. Reads all values at once if all keys are set. Otherwise it splits the keys
+/// into two halves and treats each half in the same way. Requires: `keys` is not empty.
 void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values& values) {
   if (store.check(keys)) {
     if (store.hasExtendedApi()) {

@@ -24,7 +24,8 @@ class TorchStore final : public Store {
 
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
-  /// Reading keys that are all set takes three requests in total if torch's store can read many at once (TCPStore).
+  /// If all keys are set, and if torch's store can read many keys at once (TCPStore), reading them takes three requests
+  /// in total.
   Reader reader() override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
   StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override;

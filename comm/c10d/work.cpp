@@ -71,7 +71,7 @@ std::exception_ptr Work::exception() const {
 
 bool Work::wait(std::chrono::milliseconds timeout) {
   const auto deadline = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
-  const std::shared_ptr<World> world = state_->world.lock();  // keeps the engine, which waitUntil() drives
+  const std::shared_ptr<World> world = state_->world.lock();  // keeps the engine alive while waitUntil() drives it
   for (const OperationHandle& operation : state_->operations) {
     if (operation->isDone()) continue;
     if (world != nullptr) checkNotForked(*world);
@@ -136,8 +136,8 @@ void Work::State::join() const {
 }
 
 const Status& Work::State::finish() {
-  // Destroy the buffers after the lock is released: releasing tensors may need Python's lock, whose owner may wait for
-  // `mutex`.
+  // Destroy the buffers after `mutex` is released. Releasing tensors may need Python's lock, and the thread that holds
+  // Python's lock may wait for `mutex`.
   Buffers dropped;
   Status ofParts;
   for (const auto& part : parts) {

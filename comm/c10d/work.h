@@ -3,10 +3,10 @@
 // results may have to be copied back at the end.
 //
 // wait() drives the engine on the calling thread, so a short operation involves no other thread. A future is completed
-// on a thread for callbacks. The first thread that finds the operations done copies the results back, once. If they are
-// on a device, wait() makes the current stream wait for the copies, and a future the streams of its users.
-// Thread-safety: all functions, from any thread, also while the group ends. A work that is dropped keeps its tensors
-// until it is done, and its results are still copied back.
+// on a thread for callbacks. The first thread that finds the operations done copies the results back, once. If the
+// results are on a device, wait() makes the current stream wait for the copies. A future makes the streams of its users
+// wait for them. Thread-safety: all functions, from any thread, also while the group ends. A work that is dropped keeps
+// its tensors until it is done, and its results are still copied back.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -28,10 +28,10 @@ struct WorkFacts {
   int rank = 0;
   ::c10d::OpType type = ::c10d::OpType::UNKNOWN;
   uint64_t sequence = 0;
-  std::string_view name;             ///< "all_reduce", of static lifetime
-  std::vector<at::Tensor> results;   ///< the value of the future
-  std::shared_ptr<FlightRing> ring;  ///< records failures
-  std::weak_ptr<World> world;        ///< its engine drives the operations, which it outlives
+  std::string_view name;             ///< such as "all_reduce"; the text has static lifetime
+  std::vector<at::Tensor> results;   ///< tensors that the future returns
+  std::shared_ptr<FlightRing> ring;  ///< records failures of the work
+  std::weak_ptr<World> world;        ///< its engine drives the operations, and outlives them
 };
 
 class Work final : public ::c10d::Work {
