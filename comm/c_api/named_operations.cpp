@@ -26,7 +26,7 @@ struct AgGroup {
 
   std::shared_ptr<World> world;
   AgGroupOptions options{};
-  std::vector<int> members;  ///< ranks of the world
+  std::vector<int> members;  ///< members of the group, as world ranks
   std::string prefix;        ///< prefix of its keys in the store
   int numParts = 0;          ///< number of parts that were made of this group
   std::unique_ptr<NamedGroup> named;
@@ -256,7 +256,7 @@ Status create(const char* rendezvous, int rank, int size, const AgGroupOptions* 
 }
 
 Status createPart(AgGroup& whole, std::vector<int> ranks, AgGroup** made) {
-  const int number = ++whole.numParts;  // equal at all ranks
+  const int number = ++whole.numParts;  // the same number at all ranks
   std::sort(ranks.begin(), ranks.end());
   const bool isSet = std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
   if (ranks.empty() || !isSet || ranks.front() < 0 || ranks.back() >= whole.named->size()) {

@@ -87,7 +87,7 @@ typedef struct {
   int is_cacheable;    ///< not 0: the name is likely to be used again
   size_t num_tensors;  ///< several tensors are handled as one operation
   const AgTensor* tensors;
-  const int64_t* splits;  ///< for an all-to-all: one count per rank
+  const int64_t* splits;  ///< for an all-to-all: the number of rows for each rank
   /// For all-gathers, all-to-alls and reduce-scatters: returns memory for the output of the tensor at index `tensor`.
   /// The output has `rows` as its first dimension. If this function returns NULL, the operation fails, unless the
   /// output is empty. A thread of the library calls it, so it must not wait for operations.
