@@ -22,7 +22,7 @@ namespace agspeed::comm {
 
 /// Traffic counters of one interface: the sums over its rails.
 struct InterfaceTraffic {
-  uint64_t numBytesSent = 0;  ///< payload, including retransmissions
+  uint64_t numBytesSent = 0;  ///< payload bytes, including retransmissions
   uint64_t numBytesReceived = 0;
   uint64_t numLosses = 0;  ///< connections that were lost while a channel used them
 };
@@ -31,9 +31,9 @@ class Association final : private Poller::Handler {
  public:
   enum class Role : int { kConnector = 0, kListener = 1 };
 
-  /// Creates one end of an association, whose rails listen when this function returns. It sets `rank`, `size` and
-  /// `epoch` of `options` itself. `number` is the same at both ends: the connector chooses it, and the listener gets it
-  /// from the hello.
+  /// Creates one end of an association, whose rails listen when this function returns. The function sets `rank`, `size`
+  /// and `epoch` of `options` itself. `number` is the same at both ends: the connector chooses it, and the listener
+  /// gets it from the hello.
   static StatusOr<std::unique_ptr<Association>> open(Poller& poller, NetworkOptions options, Role role,
                                                      uint32_t number);
   ~Association();
@@ -55,20 +55,21 @@ class Association final : private Poller::Handler {
   }
   void removeUser() { messenger_->names().setLogged(--numUsers_ > 0); }
   bool isUsed() const { return numUsers_ > 0; }
-  /// Notes a channel that both ends have open. Lost connections count only while there is one, because a process that
-  /// has closed its channels may end at any time.
+  /// Records a channel that both ends have open. Lost connections are counted only while such a channel exists, because
+  /// a process that has closed its channels may end at any time.
   void addOpenChannel() { ++numOpen_; }
   void removeOpenChannel() { --numOpen_; }
-  /// Counts the lost connections that the previous call found. Call it regularly, after the control lines were read: a
-  /// peer says in time that it closes, but its connections may end before its farewell has been read.
+  /// Counts the lost connections that the previous call has found, if a channel is still open. The delay of one call is
+  /// necessary: a peer that ends sends a farewell first, but its connections may end before this rank has read the
+  /// farewell. Call the function regularly, each time after the control lines were read.
   void countLosses();
   /// Returns a channel number that this association has not used yet.
   uint32_t nextChannel() { return ++numChannels_; }
 
   /// Sends and receives everything that is possible without waiting.
   void progress() { (void)messenger_->progress({}); }
-  // These functions forward to the messenger; see Messenger. The control frames of receive() leave with the next
-  // progress(), because callers often start several receives and then call test().
+  // These functions forward to the messenger; see Messenger. The control frames of receive() leave only with the next
+  // progress(). So they leave together if a caller starts several receives and then calls test().
   void send(Transfer& transfer) { messenger_->send(transfer); }
   void receive(Transfer& transfer) {
     messenger_->beginTurn();
@@ -97,8 +98,8 @@ class Association final : private Poller::Handler {
   int numOpen_ = 0;
   struct Losses {
     uint64_t counted = 0;
-    uint64_t numHandled = 0;  ///< how many of the rail's losses were counted or ignored
-    uint64_t numFound = 0;    ///< how many of the rail's losses the latest countLosses() found
+    uint64_t numHandled = 0;  ///< number of the rail's losses that were counted or ignored
+    uint64_t numFound = 0;    ///< number of the rail's losses at the last countLosses()
   };
   std::vector<Losses> losses_;  ///< one element per rail
 };

@@ -115,9 +115,9 @@ class Channel {
   std::vector<std::pair<int, uint64_t>> sequences_;  ///< the next sequence of each tag
   uint64_t numFinished_ = 0;                         ///< messages that were sent or received successfully
   std::optional<uint64_t> numSentByPeer_;            ///< from the peer's farewell: the messages that it sent in all
-  std::optional<Status> failure_;                    ///< why all requests fail
-  bool isClosed_ = false;                            ///< at this end
-  bool isOpen_ = true;                               ///< at both ends, as far as this end knows
+  std::optional<Status> failure_;                    ///< the error of all later requests
+  bool isClosed_ = false;                            ///< this end is closed
+  bool isOpen_ = true;                               ///< both ends are open, as far as this end knows
 };
 
 }  // namespace agspeed::comm

@@ -23,7 +23,7 @@ constexpr Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
 /// The domain's thread does not drive if a caller has driven within this time, because the caller will probably drive
 /// again.
 constexpr Clock::duration kCallersTurn = milliseconds(4);
-/// How long an unused association of a connector is kept at most while it has bytes to send.
+/// The longest time for which an unused association of a connector is kept because it has bytes to send.
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
 /// How long an unused association of a listener is kept. Its connector may have sent a hello for another channel just
 /// before the last channel was closed here.
@@ -121,7 +121,7 @@ StatusOr<std::unique_ptr<Association>> Domain::openAssociation(Association::Role
 }
 
 StatusOr<Association*> Domain::associationTo(const Ticket& ticket, const Home& home) {
-  // Reuse only an association in use: the peer may already have dropped its end of an unused one.
+  // Reuse an association only if it is in use. The peer may already have dropped its end of an unused association.
   const Destination destination(ticket.domain, home);
   const auto known = outgoing_.find(destination);
   if (known != outgoing_.end() && known->second->isUsed()) return known->second;

@@ -2,10 +2,10 @@
 // Domain (libfabric's term): all channels of a process, and the network interfaces that they use. It accepts
 // connections and drives transfers. No function except the destructor blocks. Transfers progress inside test(),
 // connect() and accept(), and on a thread of the domain while no caller drives. A call of test() also drives other
-// requests: a small send is done as soon as it is copied, so its caller does not test it again, but its bytes must
-// still leave.
+// requests. This is necessary for small sends: such a send is done as soon as it is copied, so its caller does not test
+// it again, but its bytes must still leave.
 //
-//   listen -> a ticket, handed to the other process -> connect there, accept here -> one channel, from there to here
+//   listen() here -> a ticket, passed to the other process -> connect() there, accept() here -> a channel to here
 //
 // Threading: any thread may call all functions; one lock serializes them. Ownership: the domain owns channels,
 // listeners and requests. Channels and listeners are valid until they are closed, requests until their channel is
@@ -37,7 +37,7 @@ using Home = std::vector<std::string>;
 
 struct Listener {
   uint64_t id = 0;
-  Home home;  ///< preferred interfaces of frames to the connectors
+  Home home;  ///< interfaces that frames to the connectors prefer
   Ticket::Secret secret{};
   std::deque<std::unique_ptr<Channel>> arrived;  ///< channels that have connected and are not accepted yet
 };
@@ -102,8 +102,8 @@ class Domain final : private ControlLine::Owner {
   StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
   StatusOr<Association*> associationTo(const Ticket& ticket, const Home& home);
   StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
-  /// Destroys unused associations: one of a connector when its bytes have left or after a second, one of a listener
-  /// after three seconds.
+  /// Destroys unused associations. An association of a connector is destroyed when its bytes have left, but at the
+  /// latest after a second. An association of a listener is destroyed after three seconds.
   void dropUnused(Clock::time_point now);
   Introduction introduce(const Association& association) const;
   Channel* adopt(std::unique_ptr<Channel> channel);
@@ -122,7 +122,7 @@ class Domain final : private ControlLine::Owner {
   std::unique_ptr<HelloServer> server_;
   struct Unused {
     std::unique_ptr<Association> association;
-    std::optional<Clock::time_point> since;  ///< when it became unused; nullopt: it is in use
+    std::optional<Clock::time_point> since;  ///< when the association became unused; nullopt: it is in use
   };
   std::vector<Unused> associations_;
   std::vector<InterfaceTraffic> endedTraffic_;  ///< traffic of associations that were destroyed
@@ -130,13 +130,13 @@ class Domain final : private ControlLine::Owner {
   std::map<PeerKey, Association*> incoming_;
   std::map<uint64_t, std::unique_ptr<Listener>> listeners_;
   std::map<const Channel*, std::unique_ptr<Channel>> channels_;
-  std::map<uint64_t, std::unique_ptr<Connector>> connectors_;  ///< by the note in their ticket
+  std::map<uint64_t, std::unique_ptr<Connector>> connectors_;  ///< by the number that connect() notes in the ticket
   std::vector<Leaving> leaving_;
   uint64_t numListeners_ = 0, numConnectors_ = 0, numDrives_ = 0;
   uint32_t numAssociations_ = 0;
   bool isLineChanged_ = false;
   Clock::time_point nextTimers_{};
-  Clock::time_point drivenAt_{};  ///< when a caller last drove
+  Clock::time_point drivenAt_{};  ///< when a caller last drove the transfers
 
   bool isStopping_ = false;
   std::condition_variable stopped_;

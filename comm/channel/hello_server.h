@@ -30,8 +30,9 @@ class HelloServer {
   ~HelloServer();
 
   const std::vector<RailAddress>& addresses() const { return addresses_; }
-  /// Removes and returns the connections whose hello has arrived. Closes connections whose hello is late, or that begin
-  /// with other bytes. Call it every PendingConnections::kCheckInterval while hellos are awaited.
+  /// Removes and returns the connections whose hello has arrived. Closes connections whose hello is late, and
+  /// connections whose first bytes cannot begin a hello. Call this function every PendingConnections::kCheckInterval
+  /// while hellos are awaited.
   std::vector<Caller> takeCallers(Clock::time_point now);
   bool isAwaitingHellos() const { return !pending_.isEmpty(); }
 
