@@ -3,8 +3,8 @@
 //
 // Every rank hashes its calls into a chain. Ranks with equal chains have made the same calls. A rank that waits for
 // long sends the signatures of its last calls to the ranks that it waits for. The receiving rank reports the first call
-// that differs from its own call. If it has not made some of the received calls yet, it keeps them until it has caught
-// up.
+// that differs from its own call. If it has not made some of the received calls yet, it keeps them and compares them
+// later.
 //
 // Threading: only one thread at a time may use an object of this class.
 #pragma once
@@ -56,9 +56,9 @@ class CallHistory {
 
   const std::string group_;
   const int rank_;
-  uint64_t sequence_ = 0, chain_ = 0;                   ///< of the last call
+  uint64_t sequence_ = 0, chain_ = 0;                   ///< sequence and chain of the last call
   std::array<HistoryEntry, kNumEntries> entries_ = {};  ///< call i is at index i % kNumEntries
-  std::map<int, RecentCalls> ranksAhead_;               ///< last calls of each rank that is ahead
+  std::map<int, RecentCalls> ranksAhead_;  ///< by rank: last calls of ranks that have made more calls than this rank
 };
 
 }  // namespace agspeed::comm

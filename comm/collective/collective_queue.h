@@ -34,7 +34,7 @@ struct CollectiveOperation final : Operation {
   CollectiveCall call;
   int priority = 0;
   Clock::time_point started, deadline;
-  Readiness readiness;  ///< tells whether the input is ready; null once it is
+  Readiness readiness;  ///< returns whether the input is ready; null once it is ready
   /// The multiplied input of a premultiplied sum while it runs. An all-reduce uses its output instead.
   std::unique_ptr<std::byte[]> scaledInput;
   // The group sets these members.
@@ -57,7 +57,7 @@ class CollectiveQueue {
   CollectiveQueue(int numRanks, size_t maxInFlightBytes)
       : numRanks_(static_cast<size_t>(numRanks)), maxInFlightBytes_(maxInFlightBytes) {}
 
-  /// Appends a waiting operation. Requires: sequences ascend.
+  /// Appends a waiting operation. Requires: its sequence is higher than the sequences of all earlier operations.
   void add(Handle operation);
   /// Moves the next operation that may start from waiting() to running(), and returns it; null: none may start.
   Handle startNext();
@@ -67,8 +67,8 @@ class CollectiveQueue {
   /// there is none.
   const CollectiveOperation* holderOf(const CollectiveOperation& operation) const;
 
-  const std::deque<Handle>& waiting() const { return waiting_; }   ///< in order of their sequence
-  const std::vector<Handle>& running() const { return running_; }  ///< in order of their start
+  const std::deque<Handle>& waiting() const { return waiting_; }   ///< in the order of their sequences
+  const std::vector<Handle>& running() const { return running_; }  ///< in the order of their starts
 
   struct Operations {
     std::vector<Handle> running;
@@ -85,7 +85,7 @@ class CollectiveQueue {
   std::deque<Handle> waiting_;
   std::vector<Handle> running_;
   std::deque<uint64_t> exchanges_;  ///< sequences of exchanges of host statistics that are not complete
-  size_t bytesInFlight_ = 0;        ///< sum over the running operations
+  size_t bytesInFlight_ = 0;        ///< sum of the bytes of the running operations
 };
 
 }  // namespace agspeed::comm

@@ -26,11 +26,11 @@ struct OperationOptions {
   Clock::duration timeout = Clock::duration::zero();
   /// Collectives with a lower number start first if several could start. Sends and receives ignore it.
   int priority = 0;
-  /// Returns whether the bytes to read are valid. Set it if the bytes become valid only after the call. Until then the
-  /// operation waits, and later operations may start.
+  /// Returns whether the bytes that the operation reads are valid. Set this function if the bytes become valid only
+  /// after the call. Until then the operation waits, and later operations may start.
   Readiness readiness = nullptr;
-  /// For collectives: called once, on the driver when the operation is done, or by start() if the arguments are
-  /// invalid. Sends and receives never call it.
+  /// Only for collectives; sends and receives ignore it. The driver calls it once when the operation is done. If the
+  /// arguments are invalid, start() calls it.
   Operation::Callback onEnd = nullptr;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ControlMailbox: sends and receives control messages between the ranks of a group, beside their data. There are two
-// kinds: "I wait, and these are my last calls" and "the group has failed".
+// kinds: the last calls of a rank that waits, and the reason why the group has failed.
 //
 // Every rank keeps one receive posted per peer, so a control message can arrive at any time. Messages have a fixed
 // size. A rank only compares or prints their contents. The mailbox does not report lost ranks, because ranks leave when
@@ -83,7 +83,7 @@ class ControlMailbox final : private Worker {
   const std::span<const int> members_;
   const int rank_;
   const uint32_t communicator_;
-  std::vector<uint64_t> numSent_, numReceived_;  ///< per rank
+  std::vector<uint64_t> numSent_, numReceived_;  ///< by rank: number of messages so far
   std::vector<std::unique_ptr<ControlTransfer>> transfers_;
 };
 

@@ -128,7 +128,7 @@ void Group::submit(std::shared_ptr<MessageOperation> operation) {
 void Group::startWaiting() {
   if (isStarting_) return;  // the loop of the outer call starts them
   isStarting_ = true;
-  // If fail() is called here, it empties the queue, and both loops end.
+  // A call in these loops may fail the group. fail() then empties the queue, so both loops end.
   for (size_t i = 0; i < queue_.waiting().size(); ++i) {
     const StatusOr<bool> isReady = isInputReady(queue_.waiting()[i]->readiness, engine_);
     if (!isReady.hasValue()) fail(isReady.status());
@@ -226,7 +226,7 @@ void Group::sendFailure(const Status& reason, int lostRank) {
 void Group::endAll(const Status& reason) {
   const bool isFirst = !failure_;
   if (isFirst) failure_ = reason;
-  std::vector<std::string> progressOfWaiting;  // made first, because it describes running operations
+  std::vector<std::string> progressOfWaiting;  // make them first, while the operations run
   for (const CollectiveHandle& operation : queue_.waiting()) progressOfWaiting.push_back(progressOf(*operation));
   const CollectiveQueue::Operations operations = queue_.takeAll();
   for (const CollectiveHandle& operation : operations.running) {
@@ -322,7 +322,7 @@ void Group::controlMessageArrived(int rank, const ControlMessage& message) {
   if (const auto mismatch = history_.check(rank, message.history)) fail(invalidArgument(*mismatch));
 }
 
-// --- for people who look into a hang ------------------------------------------------------------------------------
+// --- state, for inspections of a hang -----------------------------------------------------------------------------
 
 GroupState Group::state() const {
   GroupState state;

@@ -40,9 +40,9 @@ struct GroupOptions {
   uint32_t id = 0;
   std::string name = "world";                          ///< appears in logs and errors
   std::vector<int> members = {};                       ///< the messenger's number of each rank; empty: all ranks
-  Plan plan = {};                                      ///< equal at all ranks
-  Clock::duration timeout = std::chrono::minutes(30);  ///< of operations without a timeout of their own
-  size_t maxInFlightBytes = size_t{64} << 20;          ///< see CollectiveQueue
+  Plan plan = {};                                      ///< must be equal at all ranks
+  Clock::duration timeout = std::chrono::minutes(30);  ///< limit of operations without their own timeout
+  size_t maxInFlightBytes = size_t{64} << 20;          ///< limit of the running operations; see CollectiveQueue
 };
 
 class Group final : private EngineClient, private ExecutionListener, private ControlListener, private TransferListener {
@@ -75,8 +75,8 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   void controlMessageArrived(int rank, const ControlMessage& message) override;
   void transferFailed(int rank, const Status& status) override;
 
-  /// These functions return the communicators in the names of the group's messages: one for the parts of collectives,
-  /// the other for messages between two ranks and for control messages.
+  /// The names of the group's messages contain one of two communicators. One is for the messages of collectives, the
+  /// other one for messages between two ranks and for control messages.
   static uint32_t collectiveCommunicator(const GroupOptions& options) { return 2 * options.id; }
   static uint32_t messageCommunicator(const GroupOptions& options) { return 2 * options.id + 1; }
   int numRanks() const { return static_cast<int>(options_.members.size()); }
@@ -100,13 +100,13 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   /// Fails all operations of this rank, and makes `reason` the group's failure if it has none yet.
   void endAll(const Status& reason);
   void end(Operation& operation, const Status& status);
-  /// Fails the group if a deadline has passed. Returns: otherwise, the next deadline.
+  /// Fails the group if a deadline has passed. Otherwise returns the next deadline.
   Clock::time_point checkDeadlines(Clock::time_point now);
   std::string progressOf(const CollectiveOperation& operation) const;
   std::string progressOf(const MessageOperation& operation) const;
   OperationState stateOf(const CollectiveOperation& operation) const;
   OperationState stateOf(const MessageOperation& operation) const;
-  /// Returns the world's numbers of ranks of the group.
+  /// Converts ranks of the group to ranks of the world.
   std::vector<int> inWorld(const std::vector<int>& ranks) const;
   Status explain(const std::string& operation, Clock::time_point started, const Status& reason,
                  const std::string& progress) const;

@@ -14,12 +14,12 @@ namespace {
 
 /// The size from which a collective brings the next exchange closer. Shorter collectives say little about rates.
 constexpr size_t kLargeBytes = size_t{4} << 20;
-/// After kNumSoon exchanges, each exchange doubles the interval to the next one, up to kLongestInterval bytes, because
-/// hosts seldom change.
+/// After kNumSoon exchanges, each exchange doubles the interval to the next one, up to kLongestInterval bytes. Hosts
+/// seldom change, so frequent exchanges would be wasted.
 constexpr int kNumSoon = 8;
 constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
 
-/// The part of a message's latency that its sender and its receiver cause, and not the network.
+/// The part of a message's latency that its sender and its receiver add to the latency of the network.
 constexpr double kSecondsInRanks = 15e-6;
 
 bool dependsOnHosts(Collective collective) {

@@ -14,7 +14,8 @@
 // Exchanges are repeated from time to time.
 //
 // How high is the latency? Short all-reduces use another algorithm if latency is high compared with the time for bytes,
-// or if it is low (comm/plan/cost_model.h). This choice needs the same number of exchanges.
+// or if it is low (comm/plan/cost_model.h). This choice needs the same number of exchanges as the choice of chunk
+// sizes.
 //
 // All ranks exchange before the same operation, and the results depend only on the gathered data. So the results are
 // equal at all ranks.
@@ -40,8 +41,8 @@ class HostStatsExchange {
 
   /// Takes the bytes of the call into account. Returns: whether the ranks exchange statistics before this call.
   bool isDueBefore(const CollectiveCall& call);
-  /// Returns the all-gather that exchanges the statistics. It writes into this object, so only one such call may run at
-  /// a time.
+  /// Returns the all-gather that exchanges the statistics. The all-gather writes into this object, so only one may run
+  /// at a time.
   CollectiveCall gather(int rank);
   /// Sets this rank's statistics for the exchange that starts now; comm/plan/local_groups.h defines `host`.
   void contribute(int rank, double bytesPerSecond, double roundTripSeconds, uint32_t host) {
@@ -60,12 +61,12 @@ class HostStatsExchange {
 
  private:
   struct HostStats {
-    double bytesPerSecond = 0;    ///< 0: not known
-    double roundTripSeconds = 0;  ///< 0: not known
+    double bytesPerSecond = 0;    ///< at which the rank can send; 0: not known
+    double roundTripSeconds = 0;  ///< the longest round trip to another rank; 0: not known
     uint64_t host = 0;
   };
 
-  std::vector<HostStats> gathered_;         ///< by rank
+  std::vector<HostStats> gathered_;         ///< statistics of each rank, by rank
   std::vector<std::vector<double>> rates_;  ///< of the last exchanges in which all rates were known, the latest last
   bool isFirst_ = true;
   int numDue_ = 0;

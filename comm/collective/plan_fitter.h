@@ -2,9 +2,9 @@
 // PlanFitter: fits the operations of a group to the hosts of its ranks and to the network between them.
 //
 // A plan chooses by facts that all ranks know from the start. The fitter keeps the rules and shares that the plan
-// states. Apart from them, the statistics that ranks exchange before some calls (host_stats.h) decide three things:
-// which ranks form local groups, what share of a buffer each rank owns, and which algorithm is faster on the measured
-// network. Equal statistics give equal results at all ranks.
+// states. The statistics that ranks exchange before some calls (host_stats.h) decide three other things: which ranks
+// form local groups, what share of a buffer each rank owns, and which algorithm is faster on the measured network.
+// Equal statistics give equal results at all ranks.
 //
 // Threading: only one thread at a time may use an object of this class.
 #pragma once
@@ -20,8 +20,9 @@
 
 namespace agspeed::comm {
 
-/// A Choice, fitted to the known hosts. It is not part of the call signature that ranks compare: when one rank makes a
-/// call, it may know statistics that another rank does not know yet when it makes the same call.
+/// A Choice, fitted to the hosts that are known so far. Ranks may make the same call at different times, before and
+/// after they get new statistics of hosts. So this choice may differ between ranks, and is not part of the call
+/// signature that they compare.
 struct FittedChoice {
   const Algorithm* algorithm = nullptr;
   int localGroupSize = 1;  ///< see ScheduleRequest; 1 if the algorithm does not use it
@@ -44,8 +45,8 @@ class PlanFitter {
 
   /// Takes the bytes of the call into account. Returns: whether the ranks exchange statistics before this call.
   bool isExchangeDueBefore(const CollectiveCall& call);
-  /// Returns the all-gather that exchanges the statistics. It writes into this object, so only one such call may run at
-  /// a time.
+  /// Returns the all-gather that exchanges the statistics. The all-gather writes into this object, so only one may run
+  /// at a time.
   CollectiveCall exchange() { return stats_.gather(rank_); }
   /// Sets this rank's statistics for the exchange that starts now; see HostStatsExchange::contribute().
   void contribute(double bytesPerSecond, double roundTripSeconds, uint32_t host) {
@@ -61,11 +62,11 @@ class PlanFitter {
   const int rank_, numRanks_;
   Plan plan_;
   HostStatsExchange stats_;
-  int localGroupSize_ = 1;        ///< see ScheduleRequest
-  std::vector<uint32_t> shares_;  ///< for unequal hosts; empty if there are local groups
+  int localGroupSize_ = 1;        ///< size of the local groups; see ScheduleRequest
+  std::vector<uint32_t> shares_;  ///< chunk sizes for unequal hosts; empty if there are local groups
   std::optional<NetworkMeasurement> network_;
-  Plan fitted_;  ///< rules that fit the measured network; none with local groups or shares
-  std::optional<std::vector<CountedAlgorithm>> counted_;  ///< set at the first use
+  Plan fitted_;  ///< rules for the measured network; empty with local groups or shares
+  std::optional<std::vector<CountedAlgorithm>> counted_;  ///< result of countAllReduces(), set at the first use
 };
 
 }  // namespace agspeed::comm

@@ -85,7 +85,7 @@ Status PointToPoint::startWaiting() {
     } else if (operation->readiness) {
       AG_RETURN_IF_ERROR(transfer(*operation));
     }
-    if (i < operations_.size() && operations_[i] == operation) ++i;  // otherwise it is done
+    if (i < operations_.size() && operations_[i] == operation) ++i;  // otherwise it has completed and was removed
   }
   return {};
 }

@@ -2,7 +2,7 @@
 // PointToPoint: runs sends and receives between two ranks of a group. They are independent of the order of collectives.
 //
 // Both ends count the messages of one tag, so the n-th send matches the n-th receive. A receive from any rank probes
-// for messages periodically: it cannot be posted before its source is known, and a message without a posted receive
+// for messages periodically. It cannot be posted before its source is known, and a message without a posted receive
 // wakes no waiting thread. When such a receive finds a message, it takes the next number among the receives from that
 // rank.
 //
@@ -37,9 +37,9 @@ struct MessageOperation final : Operation, Transfer {
   int rank = -1;  ///< the peer's rank in the group, or kAnyRank until it is known
   uint32_t tag = 0;
   bool isSend = false;
-  bool isPending = false;  ///< whether the messenger has the transfer
+  bool isPending = false;  ///< whether the messenger has the transfer in flight
   Clock::time_point started, deadline;
-  Readiness readiness;  ///< tells whether the bytes to send are ready; null once they are
+  Readiness readiness;  ///< returns whether the bytes to send are ready; null once they are ready
 };
 
 /// Describes the operation: "send to rank 1 (12 bytes, tag 3)".
@@ -99,7 +99,7 @@ class PointToPoint final : private Worker {
   const std::string group_;
   std::vector<Handle> operations_;
   int firstSource_ = 0;  ///< where the next search for a source begins, so that every rank gets its turn
-  std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< messages per rank and tag
+  std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< number of messages by rank and tag
   std::optional<Status> failure_;                                       ///< the first failure, which work() reports
   int failedRank_ = -1;
 };
