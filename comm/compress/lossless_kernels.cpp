@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file is compiled once per instruction set (foreach_target.h). The loops are plain, over the 256 values of a
 // block; the compiler vectorizes them for each set.
-#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // no gain here
+#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // these sets bring no gain here
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/compress/lossless_kernels.cpp"
 #include <hwy/foreach_target.h>
@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace agspeed::comm::HWY_NAMESPACE {
 
-constexpr size_t kBlock = 256;  ///< values
+constexpr size_t kBlock = 256;  ///< number of values in a block
 constexpr size_t kLanes = 32;
 constexpr size_t kRows = kBlock / kLanes;
 constexpr size_t kHeaderBytes = 3;
@@ -35,11 +35,12 @@ constexpr uint8_t kNoPlane1 = 0x40;
 /// The width of exponents that are stored as they are, a byte each.
 constexpr uint8_t kWholeBytes = 8;
 
-/// Zeros get a code of their own in blocks with at least this many zeros.
+/// In a block with at least this many zeros, the exponent of zeros gets a separate code (kZeroIsCode0).
 constexpr size_t kMinZeros = 12;
 
-/// How the values of a type are divided: into the exponent, `kPlanes` bytes that are stored in planes, and
-/// `kMiddleBits` bits that are packed. The sign is the highest bit of what is below the exponent.
+/// Divides the values of a type into three parts: the exponent, `kPlanes` bytes that are stored in planes, and
+/// `kMiddleBits` bits that are packed. A plane has one byte of each value of the block. The sign is stored next to the
+/// mantissa, as the highest bit of the last plane or of the packed bits.
 struct F32 {
   using Value = uint32_t;
   static constexpr size_t kExponentBits = 8, kPlanes = 3, kMiddleBits = 0;
@@ -67,8 +68,8 @@ struct F32 {
   }
 };
 
-/// The types of 16 bits, with `kMiddle` bits between the lowest byte and the exponent. If there are none, the sign is
-/// in the lowest byte.
+/// The types of 16 bits. `kMiddle` is the number of packed bits, between the lowest byte and the exponent. If it is 0
+/// (bf16), the sign is in the lowest byte.
 template <size_t kMiddle>
 struct Half {
   using Value = uint16_t;
@@ -112,11 +113,12 @@ constexpr uint8_t shifted(uint8_t value) {
   return static_cast<uint8_t>(kBits >= 0 ? value << (kBits & 7) : value >> (-kBits & 7));
 }
 
-/// Packs `kWidth` bits of each value: lane j of the result has the bits of the values j, j + 32, j + 64, ...
+/// Packs `kWidth` bits of each value. Lane j of the result has the bits of the values j, j + 32, j + 64, ... A row is
+/// 32 consecutive values, one for each lane.
 template <size_t kWidth>
 void pack(uint8_t* HWY_RESTRICT target, const uint8_t* HWY_RESTRICT values) {
   const auto packByte = [&]<size_t kByte>() {
-    // The rows whose bits are in this byte of each lane.
+    // Byte kByte of each lane contains bits of the rows kFirst to kEnd - 1.
     constexpr size_t kFirst = kByte * 8 / kWidth, kEnd = std::min(kRows, (kByte * 8 + 7) / kWidth + 1);
     for (size_t lane = 0; lane < kLanes; ++lane) {
       uint8_t packed = 0;
@@ -202,7 +204,8 @@ struct Width {
   size_t numExceptions = 0;
 };
 
-/// Returns the width that makes a block shortest. Width `exponentBits`: none is shorter than the exponents themselves.
+/// Returns the number of bits per exponent with which the block is shortest. The result is `exponentBits` if no smaller
+/// width makes the block shorter.
 Width chooseWidth(const uint8_t* codes, size_t exponentBits) {
   const uint8_t most = largest(codes);
   if (most == 0) return {};
