@@ -33,14 +33,15 @@ using BufferList = std::vector<std::span<std::byte>>;
 ///
 /// A rank may omit chunks that it does not need, such as the input of a broadcast at other ranks than the root. The
 /// input is only read. Collectives except all_to_all may be in place: input chunk i and output chunk i may be the same
-/// memory. If a list has one chunk, this is the chunk of the caller's own rank. Other chunks must not overlap.
+/// memory. If a list has one chunk where the table says "a chunk per", it is the chunk of the caller's own rank. Other
+/// chunks must not overlap.
 struct CollectiveCall {
   Collective collective = Collective::kBarrier;
   DType dtype = DType::kU8;
   BufferList input = {};
   BufferList output = {};
-  ReduceOp op = ReduceOp::kSum;  ///< of a reduction
-  double factor = 1;             ///< of a premultiplied sum; each rank has its own
+  ReduceOp op = ReduceOp::kSum;  ///< the operator of a reduction
+  double factor = 1;             ///< for a premultiplied sum: the factor of this rank's input
   int root = 0;                  ///< ignored if the collective has no root
   /// Promises that each chunk of a list begins where the chunk before it ends. Must be equal at all ranks.
   bool isContiguous = false;
@@ -69,10 +70,10 @@ struct CallSignature {
   uint8_t op = 0;
   uint8_t isContiguous = 0;
   int32_t root = 0;
-  uint32_t algorithm = 0;  ///< row of the catalog
+  uint32_t algorithm = 0;  ///< index of the algorithm in the catalog
   uint32_t planVersion = 0;
   uint64_t segmentBytes = 0;
-  uint64_t numBytes = 0;  ///< agreedBytes()
+  uint64_t numBytes = 0;  ///< the result of agreedBytes()
   uint64_t layout = 0;    ///< hash of the sizes of all chunks whose size every rank knows
   bool operator==(const CallSignature&) const = default;
 };

@@ -72,7 +72,7 @@ void ChunkLayout::locateListed(uint32_t segment, const BufferList& list, std::sp
   std::fill(chunks.begin(), chunks.end(), Chunk{});
   const size_t elementBytes = sizeInBytes(call_->dtype);
   for (uint32_t i = 0; i < list.size(); ++i) {
-    // A single chunk is the chunk of the caller's own rank.
+    // A list with a single chunk has only the chunk of the caller's own rank.
     const uint32_t at = list.size() == 1 && numChunks_ > 1 ? rank_ : i;
     const size_t numElements = list[i].size() / elementBytes;
     const size_t first = std::min(numElements, segmentElements_ * segment);

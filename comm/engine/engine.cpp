@@ -12,15 +12,16 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// The background thread sleeps this long at a time while other threads drive or will probably drive again soon. If it
-/// took over, a short operation would lose more time than its messages need. It takes over kIdleAfter after the last
-/// wait or kick.
+/// kNap: the background thread sleeps this long at a time while other threads drive or will probably drive again soon.
+/// If it took over at once, the change of threads would cost a short operation more time than its messages. kIdleAfter:
+/// the background thread takes over when no thread has waited or kicked for this time.
 constexpr milliseconds kNap{1};
 constexpr milliseconds kIdleAfter{100};
-/// The longest time that a thread waits for the network without checking again whether it is done.
+/// The longest time for which a thread waits without checking again whether its operation is done.
 constexpr milliseconds kLongWait{1000};
-/// A new callback thread takes queued callbacks only if no other thread has taken one for this long per callback
-/// thread. Few callbacks wait for each other, but thousands may wait for one lock of their caller.
+/// A new callback thread takes queued callbacks only if the other threads have taken none for (number of callback
+/// threads) * kWaitPerThread. Few callbacks wait for each other, so a new thread is rarely needed. But thousands of
+/// callbacks may wait for one lock of their caller, and a thread for each of them would not help.
 constexpr milliseconds kWaitPerThread{1};
 
 Clock::rep now() { return Clock::now().time_since_epoch().count(); }
@@ -71,7 +72,7 @@ void Engine::enqueueBy(Clock::time_point time, std::function<void()> action) {
   if (time == Clock::time_point{}) return releaseActions();
   if (time >= heldUntil_.load()) return;
   heldUntil_ = time;
-  if (isDriven_) messenger_.wake();  // the driver may wait for longer
+  if (isDriven_) messenger_.wake();  // the driver may be waiting for the network beyond this time
 }
 
 void Engine::releaseActions() {
@@ -200,7 +201,8 @@ void Engine::operationEnded(int count) {
 
 void Engine::wakeWaiting() {
   if (numWaiting_ == 0) return;
-  // Take the lock, because otherwise a thread that has just found its operation unfinished would miss the notification.
+  // Take the lock. Otherwise a thread that has just found its operation unfinished, and is about to wait, would miss
+  // the notification.
   std::lock_guard lock(mutex_);
   handOver_.notify_all();
 }
@@ -208,7 +210,8 @@ void Engine::wakeWaiting() {
 void Engine::driveOnce(Clock::time_point until) {
   const bool hadActions = runActions();
   const bool hadWork = runWork();
-  // Move bytes between two computations. Wait for the network only if nothing has happened that a thread may wait for.
+  // Move bytes between two computations. Wait for the network only if this round has run no action and no computation.
+  // A thread may be waiting for the result of one.
   const bool mayWait = !hadActions && !hadWork && work_.empty() && !hasActions_;
   messenger_.progress(mayWait ? std::min({until, nextTick_, heldUntil_.load(), Clock::now() + kLongWait})
                               : Clock::time_point{});
@@ -253,8 +256,8 @@ void Engine::driveInBackground() {
   uint64_t numWaitsSeen = 0;
   while (!isStopping_) {
     if (isDriven_ || numWaiting_ > 0 || !needsBackground()) {
-      // If a thread has waited for longer than a nap, sleep until no thread waits: the naps of many ranks cost a host
-      // more than a wake-up.
+      // If a thread has waited for longer than a nap, sleep until no thread waits. Repeated naps of many ranks would
+      // cost their host more than one wake-up.
       if (numWaiting_ > 0 && numWaitsSeen == numWaits_) {
         isBackgroundAsleep_ = true;
         background_.wait(lock, [&] { return isStopping_ || numWaiting_ == 0; });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Engine: drives one messenger and the operations of all groups of a process that use it.
 //
-// At most one thread drives at any time. The driver runs queued actions, computes, moves bytes and checks deadlines. A
-// thread that waits for an operation drives until the operation is done, so that a short operation involves no other
-// thread. While no thread waits, a background thread drives. A thread that starts an operation drives one round, so
-// that the first bytes leave at once. Callbacks run on separate threads. The driver never runs Python and never takes a
-// lock of a caller.
+// At most one thread drives at any time. The driver runs queued actions and computations, moves bytes, and checks
+// deadlines. A thread that waits for an operation drives until the operation is done, so that a short operation
+// involves no other thread. While no thread waits, a background thread drives. A thread that starts an operation drives
+// one round, so that the first bytes leave at once. Callbacks run on separate threads. The driver never runs Python and
+// never takes a lock of a caller.
 //
 // Threading: the sections of the class state the threads that may call its functions. "On the driver" means: from an
 // action, from Worker::work, from EngineClient::tick or from Transfer::finished.
@@ -32,7 +32,7 @@ class EngineClient {
  public:
   /// Checks the deadlines. Returns: the latest time for the next call.
   virtual Clock::time_point tick(Clock::time_point now) = 0;
-  /// Describes what is in flight.
+  /// Describes the operations in flight.
   virtual GroupState state() const = 0;
 
  protected:
@@ -61,8 +61,8 @@ class Engine {
 
   /// Queues an action for the driver. Actions run in the order of these calls. Call kick() to run them soon.
   void enqueue(std::function<void()> action) { enqueueBy({}, std::move(action)); }
-  /// Like enqueue(), but the action may be delayed until `time`. It runs earlier if a thread kicks or waits, or if a
-  /// later action must run earlier.
+  /// Like enqueue(), but the action may be delayed until `time`. It runs earlier in two cases: a thread calls kick() or
+  /// wait(), or an action that was queued later must run earlier.
   void enqueueBy(Clock::time_point time, std::function<void()> action);
   /// Makes queued actions run soon: wakes the driver, or drives one round without waiting if no thread drives.
   void kick();
@@ -124,7 +124,8 @@ class Engine {
   /// Starts another callback thread if callbacks are queued and no callback thread is free. The new thread first calls
   /// standBy(). Requires: the caller holds callbackMutex_.
   void keepOneFree();
-  /// Waits until no callback is queued, or until the other callback threads have taken no callback for a while.
+  /// Waits until a new callback thread should begin to take callbacks: no callback is queued, or the other threads have
+  /// taken none for a while.
   void standBy();
   void runCallbacks();
 
@@ -144,20 +145,20 @@ class Engine {
   std::vector<std::function<void()>> actions_;
   std::vector<std::function<void()>> heldActions_;  ///< run after actions_, and may be delayed until heldUntil_
   bool isDriven_ = false;
-  uint64_t numWaits_ = 0;            ///< calls of wait() so far
+  uint64_t numWaits_ = 0;            ///< number of calls of wait() so far
   bool isBackgroundAsleep_ = false;  ///< the background thread sleeps until no thread waits
   std::atomic<bool> hasActions_ = false;
-  std::atomic<Clock::time_point> heldUntil_ = Clock::time_point::max();  ///< max: there are no held actions
+  std::atomic<Clock::time_point> heldUntil_ = Clock::time_point::max();  ///< when heldActions_ run; max: there are none
   std::atomic<bool> isStopping_ = false;
   std::atomic<int> numWaiting_ = 0;
   std::atomic<int> numOperations_ = 0;
-  std::atomic<Clock::rep> lastUse_;  ///< when a thread last waited or kicked
+  std::atomic<Clock::rep> lastUse_;  ///< when a thread last called wait() or kick()
 
   std::mutex callbackMutex_;
   std::condition_variable callbackAdded_;
   std::deque<std::function<void()>> callbacks_;
   std::vector<std::thread> callbackThreads_;
-  size_t numFreeThreads_ = 1;  ///< callback threads that run no callback
+  size_t numFreeThreads_ = 1;  ///< number of callback threads that run no callback
   uint64_t numCallbacksTaken_ = 0;
   std::thread backgroundThread_;
 };

@@ -11,8 +11,8 @@ namespace agspeed::comm {
 
 namespace {
 
-/// Computations on at most this many bytes run at once. To queue them would cost more time than the overlap with
-/// transfers would save.
+/// Computations on at most this many bytes run immediately. If they were queued, the queue would cost more time than
+/// the overlap with transfers would save.
 constexpr size_t kInlineBytes = 16 * 1024;
 constexpr size_t kCacheLine = 64;
 constexpr uint64_t kFailureToken = UINT64_MAX;
@@ -32,8 +32,8 @@ PreparedSchedule::PreparedSchedule(Schedule from) : schedule(std::move(from)), d
     for (const uint32_t dependency : step.dependencies) dependents[dependency].push_back(i);
     firstOfMessage.push_back(i);
     if (step.kind != StepKind::kSend) continue;
-    // A step that writes to the range depends on the sends before it, and the sends after it depend on that step. So
-    // sends with equal dependencies read the same values.
+    // Two sends of one range send the same values if they have the same dependencies. If a step wrote to the range
+    // between them, the second send would depend on this step.
     const auto same = std::find_if(messages.begin(), messages.end(), [&](uint32_t other) {
       const Step& before = schedule.steps[other];
       return before.range == step.range && before.dependencies == step.dependencies;
@@ -86,7 +86,7 @@ void Execution::openSlot(uint32_t index, uint32_t segment) {
   for (uint32_t step = 0; step < prepared_.schedule.steps.size(); ++step) {
     if (prepared_.numDependencies[step] == 0) launch(index, step);
   }
-  if (slot.numStepsLeft == 0) --numOpenSlots_;  // a schedule without steps
+  if (slot.numStepsLeft == 0) --numOpenSlots_;  // the schedule has no steps
 }
 
 void Execution::layOutScratch(SegmentSlot& slot) {

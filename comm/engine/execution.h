@@ -32,23 +32,23 @@ struct PreparedSchedule {
   explicit PreparedSchedule(Schedule schedule);
 
   Schedule schedule;
-  std::vector<std::vector<uint32_t>> dependents;  ///< by step: the steps that depend on it
-  std::vector<uint32_t> numDependencies;          ///< by step
-  std::vector<uint32_t> firstOfMessage;           ///< by step: the first step that sends the same message, or itself
+  std::vector<std::vector<uint32_t>> dependents;  ///< dependents[i]: the steps that depend on step i
+  std::vector<uint32_t> numDependencies;          ///< numDependencies[i]: how many steps step i depends on
+  std::vector<uint32_t> firstOfMessage;           ///< for step i: the first step that sends the same bytes
 };
 
 /// The parameters of one run. All objects that they refer to outlive the run.
 struct ExecutionRequest {
   const CollectiveCall* call = nullptr;
   std::span<const int> members;  ///< the messenger's rank of each rank of the group
-  uint32_t communicator = 0;     ///< for message names
-  uint64_t sequence = 0;         ///< for message names
+  uint32_t communicator = 0;     ///< the communicator in the names of the run's messages
+  uint64_t sequence = 0;         ///< the sequence in the names of the run's messages
   size_t segmentElements = 1;
   std::span<const uint32_t> shares = {};
   uint32_t window = 1;
   int priority = 0;
-  std::string_view group = {};  ///< its name, for the log
-  uint64_t number = 0;          ///< of the operation in its group, for the log
+  std::string_view group = {};  ///< the name of the group, for the log
+  uint64_t number = 0;          ///< the number of the operation in its group, for the log
 };
 
 class Execution;
@@ -58,8 +58,8 @@ class ExecutionListener {
   /// Reports that a run is complete. The listener may start the execution again within this call.
   virtual void executionEnded(Execution& execution) = 0;
   /// Reports the first failure of a run: a transfer with `rank` of the group has failed. The run does not complete by
-  /// itself; the listener must cancel it. The messenger is not the caller, so the listener may cancel transfers at
-  /// once.
+  /// itself; the listener must cancel it. This call does not come from within the messenger, so the listener may cancel
+  /// transfers in it.
   virtual void executionFailed(Execution& execution, int rank, const Status& status) = 0;
 
  protected:
@@ -101,28 +101,29 @@ class Execution final : private Worker {
     enum class State : uint8_t {
       kIdle,
       kCoding,  ///< waits for work() to encode its message, or to decode it
-      kMoving,  ///< is at the messenger
+      kMoving,  ///< the messenger has the transfer in flight
     };
     State state = State::kIdle;
   };
 
-  /// The code of a message, which the next segments overwrite.
+  /// The code of a message. Its memory is reused by the next segments.
   struct Code {
     std::vector<std::byte> memory;
-    std::optional<size_t> numBytes;  ///< 0: the values are sent as they are; nullopt: not tried in this segment
+    std::optional<size_t> numBytes;  ///< 0: the values are sent; nullopt: encode() was not called yet
   };
 
   /// The state of one segment in flight.
   struct SegmentSlot {
     uint32_t segment = 0;
     uint32_t numStepsLeft = 0;
-    std::vector<uint32_t> numWaiting;  ///< unfinished dependencies of each step
+    std::vector<uint32_t> numWaiting;  ///< by step: how many dependencies are unfinished
     std::vector<Chunk> input, output;
     std::vector<size_t> scratchOffsets;
     std::unique_ptr<std::byte[]> scratch;
     size_t scratchBytes = 0;
     std::vector<StepTransfer> transfers;  ///< one per step, used only by sends and receives
-    /// By step: the code of its message; used only by steps that are PreparedSchedule::firstOfMessage of one.
+    /// By step: the code of the bytes that it sends. All sends of the same bytes share the code of their
+    /// PreparedSchedule::firstOfMessage.
     std::vector<Code> codes;
   };
   /// The memory of a chunk range.
@@ -136,7 +137,7 @@ class Execution final : private Worker {
   void layOutScratch(SegmentSlot& slot);
   void launch(uint32_t slot, uint32_t step);
   void send(StepTransfer& transfer);
-  /// Replaces the bytes of a send by their code, if that is shorter and pays.
+  /// Replaces the bytes of a send by their code, if WireCoder::encode() finds that this saves time.
   void encode(SegmentSlot& slot, StepTransfer& transfer);
   void decode(StepTransfer& transfer);
   void compute(const SegmentSlot& slot, const Step& step);
@@ -172,7 +173,7 @@ class Execution final : private Worker {
   uint32_t nextSegment_ = 0;
   uint32_t numOpenSlots_ = 0;
   bool isDraining_ = false;
-  std::optional<Status> failure_;  ///< of the first transfer that failed
+  std::optional<Status> failure_;  ///< the error of the first transfer that failed
   int failedRank_ = -1;            ///< the peer of the failed transfer
 };
 

@@ -20,7 +20,7 @@ namespace agspeed::comm {
 struct ScheduleKey {
   const Algorithm* algorithm = nullptr;
   int root = 0;            ///< 0 if the collective has no root
-  int localGroupSize = 1;  ///< see ScheduleRequest
+  int localGroupSize = 1;  ///< ranks per local group; see ScheduleRequest
   auto operator<=>(const ScheduleKey&) const = default;
 };
 

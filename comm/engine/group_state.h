@@ -15,14 +15,14 @@ namespace agspeed::comm {
 
 /// An operation that is not done.
 struct OperationState {
-  std::string call;                  ///< "all_reduce(1024 x f32, sum)"
+  std::string call;                  ///< such as "all_reduce(1024 x f32, sum)"
   std::string name;                  ///< the name by which ranks match it; empty: they match it by its sequence or tag
   std::optional<uint64_t> sequence;  ///< its number among the collectives of its group
-  std::string blockedBy;             ///< why it moves no data yet, as the end of a sentence; empty: it does
-  Clock::time_point since;           ///< when it started, or the earliest time since when it is known to wait
-  uint64_t numBytes = 0;             ///< that this rank sends and receives for it; 0: not known yet
+  std::string blockedBy;             ///< why it moves no data yet, as the end of a sentence; empty: it moves data
+  Clock::time_point since;           ///< when it started; if not known, since when it has certainly waited
+  uint64_t numBytes = 0;             ///< bytes that this rank sends and receives for it; 0: not known yet
   uint64_t numBytesMoved = 0;
-  std::vector<int> awaited;  ///< the ranks of the world that it waits for
+  std::vector<int> awaited;  ///< the ranks that it waits for, as world ranks
 };
 
 struct GroupState {
@@ -31,13 +31,14 @@ struct GroupState {
 
   std::string name;
   bool isNamed = false;                    ///< ranks match its operations by name
-  std::vector<int> members;                ///< the world's numbers of its ranks
+  std::vector<int> members;                ///< the group's ranks, as world ranks
   uint64_t numCalls = 0;                   ///< the sequence of the last collective that this rank has started
-  std::string lastCall;                    ///< that collective
+  std::string lastCall;                    ///< the text of the collective with the sequence numCalls
   std::string failure;                     ///< why the group has ended; empty: it has not
   size_t numOperations = 0;                ///< operations that are not done
-  std::vector<OperationState> operations;  ///< the oldest of them
-  /// Operations that other ranks wait for and this rank has not started, as far as it knows.
+  std::vector<OperationState> operations;  ///< the oldest operations that are not done
+  /// Operations that other ranks wait for and this rank has not started. The list contains only operations that this
+  /// rank knows of.
   std::vector<OperationState> notStarted;
 };
 

@@ -24,7 +24,7 @@ Status Operation::wait() {
 void Operation::whenDone(Callback callback) {
   {
     std::lock_guard lock(mutex_);
-    hasCallbacks_ = true;  // before reading isDone_, so that complete() sees it or this function sees isDone_
+    hasCallbacks_ = true;  // set it before reading isDone_: complete() sees it, or this function sees isDone_
     if (!isDone_) {
       callbacks_.push_back(std::move(callback));
       return;
@@ -48,7 +48,7 @@ void Operation::complete(Status status, Clock::time_point now) {
   std::vector<Callback> callbacks;
   {
     std::lock_guard lock(mutex_);
-    // The caller may have restarted the operation by now. The callbacks then wait until its next run is complete.
+    // The caller may have restarted the operation meanwhile. Its callbacks then wait until the next run is complete.
     if (numRestarts_.load(std::memory_order_relaxed) != numRestarts) return;
     callbacks.swap(callbacks_);
   }

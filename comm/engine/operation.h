@@ -66,7 +66,7 @@ class Operation {
  private:
   Engine& engine_;
   std::atomic<bool> isDone_ = false;
-  std::atomic<bool> hasCallbacks_ = false;  ///< a callback was or is being added, so complete() must look for it
+  std::atomic<bool> hasCallbacks_ = false;  ///< a callback was or is being added, so complete() must check callbacks_
   std::atomic<uint64_t> numRestarts_ = 0;
   Status status_;
   Clock::time_point endedAt_{};

@@ -10,16 +10,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// For a shorter message, a code saves less than the work of handling it costs.
+/// For messages shorter than this, the work of coding costs more than the code saves.
 constexpr size_t kMinBytes = 16 * 1024;
-/// The ratio of values that are coded well. Where even these would save no time, nothing is tried.
+/// The ratio of lengths, values / code, for values that are easy to code. isWanted() returns false if even this ratio
+/// would save no time.
 constexpr double kGoodRatio = 3;
-/// The part of a new measurement in an average, and the part by which an average returns to the usual cost each time
-/// that it keeps a message from being coded.
+/// kWeight: the weight of a new measurement in the average cost. kReturn: if the average cost prevents a message from
+/// being coded, it moves by this part towards the usual cost. Otherwise a cost that was once measured too high would
+/// prevent coding forever.
 constexpr double kWeight = 0.1, kReturn = 0.01;
 
-/// A clock's time is measured, and not the thread's processor time. If processes share a processor, both the rate of
-/// messages and this cost suffer, and their ratio stays right.
+/// The time of a clock is measured, not the processor time of the thread. If processes share a processor, the rate of
+/// messages falls and this cost rises, so the comparison of both stays right.
 void average(double& cost, Clock::time_point began, size_t numBytes) {
   const std::chrono::duration<double> took = Clock::now() - began;
   cost += kWeight * (took.count() / static_cast<double>(numBytes) - cost);

@@ -3,7 +3,7 @@
 // encodes and decodes them.
 //
 // The sender alone decides. A receiver tells a code from the values by its length, because a code is always shorter. So
-// ranks need not agree on anything: each one codes where its own links are slow compared with its processor.
+// ranks need not agree on anything. Each rank codes messages if its links are slow compared with its processor.
 //
 // Threading: all functions run on the engine's driver, but counters() may be called while no thread drives.
 #pragma once
@@ -20,8 +20,8 @@ namespace agspeed::comm {
 
 enum class WireCoding : uint8_t {
   kOff,   ///< no message is coded
-  kAuto,  ///< a message is coded if that saves more time on the network than coding and decoding take
-  kOn,    ///< each message is coded that becomes shorter
+  kAuto,  ///< a message is coded if the code saves more network time than coding and decoding take
+  kOn,    ///< every message that becomes shorter is coded
 };
 
 class WireCoder {
@@ -41,7 +41,7 @@ class WireCoder {
 
   struct Counters {
     uint64_t numValueBytes = 0;  ///< the length of the values that were coded
-    uint64_t numCodeBytes = 0;   ///< the length of their codes
+    uint64_t numCodeBytes = 0;   ///< the length of the codes of these values
   };
   const Counters& counters() const { return counters_; }
 
@@ -51,8 +51,8 @@ class WireCoder {
   const Messenger& messenger_;
   const WireCoding coding_;
   Counters counters_;
-  // Seconds per byte of values: recent measurements, or the usual cost before the first one. The usual costs were
-  // measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
+  // Average seconds per byte of values in recent measurements; before the first measurement, the usual cost. The usual
+  // costs were measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
   double encodeCost_ = kUsualEncodeCost;
   double decodeCost_ = kUsualDecodeCost;
 
