@@ -293,7 +293,7 @@ void GradientExchange::reset() {
     if (group.reduction->operation()->isDone()) {
       group.reduction->dropTensors();
     } else {
-      group.reduction = nullptr;  // its destructor keeps tensors and world until the operation has ended
+      group.reduction = nullptr;  // the destructor keeps tensors and world until the operation has ended
     }
   }
 }

@@ -36,10 +36,10 @@ namespace agspeed::comm {
 struct GradientOptions {
   NamedReduction reduction = NamedReduction::kAverage;
   double prescale = 1, postscale = 1;
-  bool isHalf = false;         ///< dense floats are sent as float16
+  bool isHalf = false;         ///< whether dense floats are sent as float16
   bool isOther = false;        ///< the callback `start` reduces all groups
   bool isSparseDense = false;  ///< the callback `start` reduces sparse gradients, which it makes dense
-  int numPasses = 1;           ///< backwards per reduction
+  int numPasses = 1;           ///< number of backwards that one reduction covers
 };
 
 struct GradientCallbacks {
@@ -90,15 +90,15 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   struct Group {
     std::string name;
     std::vector<size_t> members;
-    size_t numMissing = 0;  ///< members that are not ready
+    size_t numMissing = 0;  ///< number of members that are not ready
     bool isStarted = false;
     bool isReduced = false;   ///< the group was started through `reduction`
     bool isGathered = false;  ///< `work` gathers the elements of a sparse gradient
     bool isMade = false;      ///< at least one of the gradients consists of zeros that this rank has made
-    std::unique_ptr<PersistentReduction> reduction = nullptr;  ///< for dense gradients in host memory
-    std::unique_ptr<TensorWork> work = nullptr;                ///< for other gradients
+    std::unique_ptr<PersistentReduction> reduction = nullptr;  ///< reduces dense gradients in host memory
+    std::unique_ptr<TensorWork> work = nullptr;                ///< reduces all other gradients
     Tensors sent = {};                                         ///< tensors that `work` reduces
-    std::optional<RowForm> form = std::nullopt;  ///< set once a sparse gradient of its only member was gathered
+    std::optional<RowForm> form = std::nullopt;  ///< set when the sparse gradient of the only member was gathered
   };
 
   GradientExchange() = default;

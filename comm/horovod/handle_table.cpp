@@ -108,7 +108,7 @@ void HandleTable::reserve() {
 int64_t HandleTable::add(UnderWay pending) {
   Slot& slot = slots_[free_.back()];
   free_.pop_back();
-  slot.handle += kMaxSlots;  // a number that was never returned before
+  slot.handle += kMaxSlots;  // a new handle, which was never returned before
   slot.pending = std::move(pending);
   return slot.handle;
 }
@@ -129,7 +129,7 @@ HandleTable::UnderWay HandleTable::take(Slot& slot) {
 std::optional<bool> HandleTable::poll(int64_t handle) {
   std::shared_ptr<Started> started;
   std::shared_ptr<PersistentReduction> reduction;  // keeps the world alive
-  NamedHandle operation;  // read under the lock, because a taker of the reduction may bind another one
+  NamedHandle operation;  // read under the lock, because a thread that takes the reduction may change it
   {
     const std::lock_guard lock(mutex_);
     const Slot* slot = find(handle);
@@ -153,7 +153,7 @@ std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
   tensors = taken.reduction->takeTensors();
   taken.reduction->release();
   if (taken.use == numUses_)
-    taken.reduction = nullptr;  // not the last reference, because the current group has another
+    taken.reduction = nullptr;  // this is not the last reference, because the table's group_ keeps another one
   return Reduced{std::move(tensors.output), std::move(taken.reduction)};
 }
 

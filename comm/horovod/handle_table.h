@@ -21,7 +21,7 @@ class HandleTable {
 
   struct Result {
     Tensors outputs;
-    bool isList = false;  ///< the value passed to start()
+    bool isList = false;  ///< the `isList` that was passed to start()
     std::vector<int64_t> receivedRows;
     int lastJoined = -1;
   };
@@ -49,8 +49,8 @@ class HandleTable {
   /// The result of takeReduced().
   struct Reduced {
     at::Tensor output;
-    /// The reduction, which may hold the last reference to the world, or null. The world's threads may wait for locks
-    /// of the caller, so release the reduction outside these locks.
+    /// The reduction, or null. It may hold the last reference to the world, whose destructor waits for its threads.
+    /// These threads may wait for locks of the caller, so release the reduction outside the locks.
     std::shared_ptr<PersistentReduction> last;
   };
   /// Removes an operation that startAgain() has started and that has succeeded, and returns its output. Returns nothing
@@ -82,7 +82,7 @@ class HandleTable {
     uint64_t use = 0;  ///< number of the use() call whose group keeps the reduction; 0: another group keeps it
   };
   struct Slot {
-    int64_t handle = 0;  ///< of `pending`
+    int64_t handle = 0;  ///< handle of `pending`
     UnderWay pending = {};
   };
 
@@ -93,13 +93,13 @@ class HandleTable {
   Slot* find(int64_t handle);
   /// Removes and returns the slot's operation.
   UnderWay take(Slot& slot);
-  /// These two wait for an operation and return its result.
+  /// Both functions wait for an operation and return its result.
   static at::Tensor finish(PersistentReduction& reduction);
   static Result finish(Started& started);
 
   std::mutex mutex_;
-  std::shared_ptr<TensorGroup> group_;  ///< of use()
-  uint64_t numUses_ = 1;                ///< counts calls of use()
+  std::shared_ptr<TensorGroup> group_;  ///< the group of the last use()
+  uint64_t numUses_ = 1;                ///< number of calls of use(), plus 1
   std::vector<Slot> slots_;             ///< a handle's slot is at index (handle - 1) % kMaxSlots
   std::vector<size_t> free_;
 };

@@ -37,7 +37,8 @@ std::optional<NamedReduction> reductionOf(int64_t number) {
 
 PersistentReduction::~PersistentReduction() {
   if (outputs_.empty() || operation_->isDone()) return;
-  // Not on the driver: releasing the tensors may need Python's lock.
+  // Release the tensors on a callback thread, because releasing them may need Python's lock, which the driver must not
+  // take.
   operation_->whenDone([world = world_, inputs = std::move(inputs_), outputs = std::move(outputs_)](const Status&) {});
 }
 

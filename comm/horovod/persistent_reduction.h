@@ -69,8 +69,8 @@ class PersistentReduction {
   struct Taken {
     at::Tensor output, input;  ///< `input` is undefined if it is the same as the output
   };
-  /// Returns the tensors of a reduction of one tensor, and keeps none. Unlike dropTensors(), it lets the caller release
-  /// the tensors.
+  /// Returns the tensors of a reduction of one tensor, and keeps none. So the caller decides when the tensors are
+  /// released, unlike with dropTensors().
   Taken takeTensors();
 
   /// Takes a shared reduction for the caller alone, until release(). Returns false if another caller has taken it.

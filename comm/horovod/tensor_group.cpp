@@ -67,7 +67,7 @@ std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d
 
 std::shared_ptr<TensorGroup> TensorGroup::createPart(std::vector<int> ranks) {
   checkNotForked(*world_);
-  const uint64_t number = ++numParts_;  // equal at all ranks
+  const uint64_t number = ++numParts_;  // all ranks get the same number
   std::sort(ranks.begin(), ranks.end());
   if (std::find(ranks.begin(), ranks.end(), world_->rank()) == ranks.end()) return nullptr;
   return std::shared_ptr<TensorGroup>(

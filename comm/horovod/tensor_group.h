@@ -31,7 +31,7 @@ namespace agspeed::comm {
 struct TensorGroupOptions {
   FusionPlan plan = {};
   size_t cacheCapacity = 1024;
-  double stallWarningSeconds = 60, stallShutdownSeconds = 0;  ///< 0: never
+  double stallWarningSeconds = 60, stallShutdownSeconds = 0;  ///< 0: no warning, no shutdown
   double timeoutSeconds = 1800;                               ///< limit of an operation that all ranks have started
 };
 
@@ -95,7 +95,7 @@ class TensorGroup {
   const std::string prefix_;  ///< prefix of this group's keys in the world's store
   uint64_t numParts_ = 0;
   std::mutex mutex_;
-  std::map<NamedKind, uint64_t> numUnnamed_;  ///< guarded by mutex_
+  std::map<NamedKind, uint64_t> numUnnamed_;  ///< number of operations without a name; guarded by mutex_
   struct TextHash {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
@@ -113,7 +113,7 @@ class TensorGroup {
 
   // Used by acquire().
   std::unordered_map<std::string, Recurring, TextHash, std::equal_to<>> recurring_;
-  Recurring* lastAcquired_ = nullptr;  ///< null: unknown
+  Recurring* lastAcquired_ = nullptr;  ///< the reduction that was acquired last; null: unknown
   /// Set if a reduction was released since hasRoom() last tried to remove reductions.
   const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 

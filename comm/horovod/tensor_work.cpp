@@ -9,7 +9,8 @@ namespace agspeed::comm {
 void raiseFailed(const Status& status) { C10_THROW_ERROR(DistBackendError, status.message()); }
 
 TensorWork::~TensorWork() {
-  // Not on the driver: releasing the tensors may need Python's lock.
+  // Release the tensors on a callback thread, because releasing them may need Python's lock, which the driver must not
+  // take.
   if (!operation_->isDone()) operation_->whenDone([state = state_](const Status&) {});
 }
 
