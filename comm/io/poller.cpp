@@ -20,14 +20,15 @@ namespace {
 
 constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
-/// While every poll of memory finds changes, only one call of wait() in this many polls the descriptors.
+/// If every poll of the memory finds changes, wait() polls the descriptors only once in this many calls.
 constexpr uint32_t kPollsPerTurn = 16;
-/// If the memory last changed within kQuick of being armed, wait() yields the processor for up to kYieldFor before it
-/// sleeps, because a sleep and its wake-up would cost both processes more.
+/// If the last change of the memory came within kQuick after it was armed, the next change will probably come soon,
+/// too. So wait() first yields the processor for up to kYieldFor, and then sleeps. A sleep and its wake-up would cost
+/// both processes more than this.
 constexpr std::chrono::microseconds kYieldFor{60}, kQuick{1000};
-/// If a yield takes longer than this, other processes use the processor. A sleeping process then gets the processor
-/// back sooner than a yielding one, so wait() stops yielding for a while. Each long yield doubles that time and each
-/// short one reduces it by 1/64, so it grows if more than about one yield in 40 is long.
+/// A yield that takes longer than kLongTurn shows that other processes use the processor. A process that sleeps then
+/// gets the processor back sooner than one that yields. So wait() stops yielding for a while. Each long yield doubles
+/// this while, and each short one reduces it by 1/64. So it grows if more than about one yield in 40 is long.
 constexpr std::chrono::microseconds kLongTurn{500};
 constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
 constexpr int kShortTurnsPerLong = 64;
@@ -84,7 +85,7 @@ Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
 void Poller::remove(Id id, int descriptor) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   slots_[id].handler = nullptr;
-  ++slots_[id].generation;  // so that an event that was already fetched finds no handler
+  ++slots_[id].generation;  // an event that was fetched before then finds no handler
   freeSlots_.push_back(id);
 }
 
@@ -159,7 +160,8 @@ bool Poller::waitForDescriptors(Clock::time_point until) {
 void Poller::wake() {
   isWakeDue_ = true;
   const uint64_t one = 1;
-  // If the counter is full, an earlier wake has not been handled yet.
+  // Ignore a failure. It means that the counter is full, so an earlier wake-up is still pending and has the same
+  // effect.
   [[maybe_unused]] const ssize_t written = write(wakeUp_, &one, sizeof(one));
 }
 

@@ -59,8 +59,8 @@ class Poller {
 
   /// Waits until a descriptor is ready, the memory has changed, wake() was called, or `until` has passed. Then handles
   /// the events of all ready descriptors once. Before `coalesceUntil` only wake() ends the wait, so that one call
-  /// handles more events; changes of memory wait, too. It does not coalesce if `until` is the zero time point or the
-  /// last call fetched as many events as it can. Returns: whether wake() was called.
+  /// handles more events; changes of memory wait, too. The call does not coalesce in two cases: if `until` is the zero
+  /// time point, or if the last call fetched the largest possible number of events. Returns: whether wake() was called.
   bool wait(Clock::time_point until, Clock::time_point coalesceUntil = {});
   /// Ends the current wait(), or the next one. From any thread.
   void wake();
@@ -86,12 +86,12 @@ class Poller {
   std::vector<Slot> slots_;
   std::vector<Id> freeSlots_;
   PolledMemory* memory_ = nullptr;
-  uint32_t numPolls_ = 0;     ///< polls of memory that found a change
+  uint32_t numPolls_ = 0;     ///< number of polls of the memory that found a change
   bool isMoreReady_ = false;  ///< the last wait fetched kMaxEvents events, so more may be ready
   std::atomic<bool> isWakeDue_ = false;
   bool isAnswerQuick_ = false;        ///< memory last changed soon after it was armed: yield before the next sleep
   Clock::duration crowdedFor_{};      ///< how long yielding stops after a long yield
-  Clock::time_point crowdedUntil_{};  ///< until then other processes need this processor: no yielding
+  Clock::time_point crowdedUntil_{};  ///< no yielding until then, because other processes need this processor
 };
 
 }  // namespace agspeed::comm
