@@ -13,14 +13,15 @@
 namespace agspeed::comm {
 
 /// The range of sizes of eager zero-copy messages. Most segments of operations are in this range. For a message of such
-/// a size, the RTS and CTS of a rendezvous would take long compared with the message itself. Longer messages take so
-/// long that a rendezvous adds little. Messages between 64 and 80 KiB are excluded: a kernel sends 64 KiB at once, and
-/// the short rest of the message would wait behind bytes of other connections. Both ends must agree on these limits, as
-/// on the format of frames (kProtocolVersion).
+/// a size, the RTS and CTS of a rendezvous would take long compared with the message itself. For a longer message, the
+/// rendezvous adds little in comparison. Messages between 64 and 80 KiB are excluded. A kernel sends 64 KiB at once,
+/// and the short rest of such a message would wait behind bytes of other connections. Both ends must agree on these
+/// limits, as on the format of frames (kProtocolVersion).
 constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 128 * 1024;
 
-/// Whether a message may be sent without a rendezvous if there is credit. If a message may be shorter than its receive
-/// (Transfer::room), `bytes` is the length of the receive. So an eager message may have any length up to the limit.
+/// Whether a message of `bytes` may be sent without a rendezvous, provided that there is credit. For a message that may
+/// be shorter than its receive (Transfer::room), `bytes` is the length of the receive. So such an eager message may
+/// have any length up to the limit.
 constexpr bool mayBeEager(uint64_t bytes) {
   return bytes < kZeroCopyBytes || (bytes >= kMinEagerZeroCopyBytes && bytes <= kMaxEagerZeroCopyBytes);
 }
@@ -33,7 +34,7 @@ class Credits {
   static constexpr uint64_t kZeroCopyWindowBytes = kWindowBytes / 2;
   /// The most bytes by which releasePartial() may enlarge the window in all: six times the eager zero-copy window.
   static constexpr uint64_t kMaxPartialBytes = 6 * kZeroCopyWindowBytes;
-  /// A receiver holds at most this many unexpected bytes; an intact sender never exceeds it.
+  /// A receiver holds at most this many unexpected bytes. A sender without a fault never exceeds this limit.
   static constexpr uint64_t kMaxUnexpectedBytes = kWindowBytes + kMaxPartialBytes;
 
   // --- for sending
@@ -49,17 +50,17 @@ class Credits {
   }
   /// Returns the credit of a message that was cancelled before any byte of it was sent.
   void release(uint64_t bytes) { sent_ -= costOf(bytes); }
-  /// Returns the credit of a message that was cancelled after some of its bytes were sent. The peer may still hold the
-  /// part that arrived, or it may receive the whole message and advertise it, so that the credit returns twice. The
-  /// window is then larger than before. So at most kMaxPartialBytes are returned by this function. Beyond this limit,
-  /// the credit of a message returns only if the message still arrives.
+  /// Returns the credit of a message that was cancelled after some of its bytes were sent. The peer may still receive
+  /// the whole message and advertise it. The credit then returns twice, which enlarges the window. Therefore this
+  /// function returns at most kMaxPartialBytes in all. Beyond this limit, the credit of a message returns only if the
+  /// message arrives.
   void releasePartial(uint64_t bytes) {
     if (partial_ + costOf(bytes) > kMaxPartialBytes) return;
     partial_ += costOf(bytes);
     release(bytes);
   }
-  /// Takes an advertisement of the peer: the total of bytes that it has matched with receives so far. A total lower
-  /// than an earlier one is ignored, because frames may arrive out of order.
+  /// Takes an advertisement of the peer: the total number of bytes that the peer has matched with receives so far.
+  /// Frames may arrive out of order, so a total that is lower than an earlier one is ignored.
   void advertised(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }
 
   // --- for receiving

@@ -9,8 +9,9 @@
 namespace agspeed::comm {
 namespace {
 
-/// Limit on the messages that one of the two ranks has announced (RTS or CTS) and the other has not started, plus
-/// discarded messages and waiting control frames. An intact job has fewer, and more would take too much memory.
+/// The limit of the sum of three numbers: messages that one of the two ranks has announced (RTS or CTS) and the other
+/// has not started, discarded messages, and waiting control frames. A job without a fault stays below the limit. A
+/// larger number would take too much memory.
 constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
 std::string inMilliseconds(Clock::duration duration) {
@@ -26,7 +27,7 @@ void Endpoint::send(Transfer& transfer) {
 }
 
 void Endpoint::receive(Transfer& transfer) {
-  // A message that arrived completely before the peer was lost can still be received.
+  // If a message had arrived completely before the peer was lost, it can still be received.
   if (failure_ && !receives_.isKnown(transfer.id)) return context_.completions.add(transfer, *failure_);
   receives_.start(transfer);
   pump();
@@ -59,7 +60,8 @@ void Endpoint::acknowledged(uint64_t token) {
 void Endpoint::arrived(const FrameHeader& header) {
   liveness_.heard();
   if (failure_) {
-    // The peer may have been stopped for a long time and not know that this rank has given it up.
+    // The peer may have been stopped for a long time. It may not know that this rank regards it as lost, so answer with
+    // a reset.
     if (header.kind == FrameKind::kPing && context_.transport.canSend(context_.peer)) {
       OutgoingFrame frame;
       frame.header.kind = FrameKind::kReset;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Endpoint: this rank's end of all traffic with one peer: sends (SendQueue), receives (ReceiveQueue), and whether the
-// peer's process is alive (LivenessMonitor). When the peer is lost, transfers with it fail, now and later, except
-// receives of messages that have arrived completely. If the peer comes back and probes this rank, it gets a kReset.
+// Endpoint: this rank's end of all traffic with one peer. It has the sends (SendQueue), the receives (ReceiveQueue),
+// and checks whether the peer's process is alive (LivenessMonitor). When the peer is lost, all transfers with it fail,
+// and later ones, too. Only receives of messages that have arrived completely still succeed. If the peer probes this
+// rank later, it gets a kReset.
 //
 // Not thread-safe. The objects of the context outlive it. The owner of the completion queue notifies transfers.
 #pragma once
@@ -37,7 +38,8 @@ class Endpoint {
   bool hasUnsent() const { return !failure_ && sends_.isWaiting(); }
   /// Whether frames wait to be handed to the transport.
   bool isSending() const { return !failure_ && (sends_.isWaiting() || sends_.hasZeroCopies()); }
-  /// Whether messages from callers' memory wait, with enough bytes (SendQueue::hasMuch), and nothing else waits.
+  /// Whether many bytes from callers' memory wait (SendQueue::hasMuch), and neither control frames nor eager copies
+  /// wait.
   bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
   // See Transport::Sink.
@@ -54,8 +56,8 @@ class Endpoint {
   /// Returns LivenessMonitor::silence().
   Clock::duration silence() const { return liveness_.silence(); }
 
-  /// Drops all transfers without notifying their owners, so that callers' bytes are neither read nor written any more.
-  /// The messenger's destructor calls this function.
+  /// Drops all transfers without notifying their owners. Callers' bytes are neither read nor written afterwards. The
+  /// messenger's destructor calls this function.
   void detachCallers();
   /// Whether eager copies wait to be handed to the transport.
   bool hasUnsentCopies() const { return !failure_ && sends_.hasEagerCopies(); }

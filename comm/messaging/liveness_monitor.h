@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LivenessMonitor: detects whether a peer still drives its messenger while transfers wait for it. The state of the
-// connection does not show that: the peer's kernel acknowledges data even if the process is stopped or hangs. A process
-// that computes still answers, because its engine drives in the background.
+// connection does not show whether the process works: the peer's kernel acknowledges data even if the process is
+// stopped or hangs. A process that is busy with computations still answers, because its engine drives in the
+// background.
 //
 // The owner calls check() every kInterval while a transfer waits for the peer. Otherwise no probe is sent. Each check
 // adds at most 200 ms to the measured silence, because this process may itself have been stopped since the last check.
@@ -31,7 +32,8 @@ class LivenessMonitor {
 
   /// Records that a frame has arrived from the peer's process.
   void heard() { hasHeard_ = true; }
-  /// How long the peer has been silent while transfers waited for it, as of the last check().
+  /// Returns how long the peer had been silent at the last check(). Only time in which transfers waited for the peer
+  /// counts.
   Clock::duration silence() const { return silence_; }
 
   /// Updates the measured silence, and returns what the caller has to do. `isAwaited`: a transfer waits for the peer,

@@ -13,7 +13,7 @@ namespace agspeed::comm {
 
 namespace {
 
-/// A message on its way to a rank: copied bytes, or the send that still owns them.
+/// A message that no receive has taken yet: a copy of its bytes, or the send that still has them.
 struct Message {
   int source;
   MessageId id;
@@ -108,7 +108,7 @@ class LoopbackMessenger final : public Messenger {
     {
       std::unique_lock lock(group_.mutex_);
       match();
-      // Skip a wait for a past time, because it would still sleep for a scheduler's tick.
+      // Do not wait if `until` has passed, because such a wait would still sleep for a scheduler's tick.
       if (endings_.empty() && !isAwake_ && until > Clock::now()) {
         wakeUp_.wait_until(lock, until, [&] { return isAwake_ || !endings_.empty() || match(); });
       }
@@ -117,7 +117,7 @@ class LoopbackMessenger final : public Messenger {
     return tellEndings();
   }
 
-  uint64_t numBytesMoved(const Transfer&) const override { return 0; }  // a transfer moves at once
+  uint64_t numBytesMoved(const Transfer&) const override { return 0; }  // a transfer's bytes move at its end
   bool hasUnsent() const override { return false; }
 
   bool isRemote(int) const override { return group_.options_.isRemote; }

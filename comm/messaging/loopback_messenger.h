@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// LoopbackMessenger: ranks in one process that pass messages through memory. It is for tests of everything above the
-// messenger, and an example of how to write a messenger.
+// LoopbackMessenger: ranks in one process that pass messages through memory. It serves in tests of all code above the
+// messenger, and as an example of how to write a messenger.
 //
 // Threading: see messenger.h; the ranks may run in different threads. The group has one lock, under which messages are
 // copied. Ownership: the group owns the messengers and outlives all use of them.
@@ -25,7 +25,7 @@ struct LoopbackOptions {
   uint64_t shuffleSeed = 0;
   /// Messenger::bytesPerSecond() of each rank; empty: not known.
   std::vector<double> bytesPerSecond = {};
-  bool isRemote = false;  ///< Messenger::isRemote() of all ranks
+  bool isRemote = false;  ///< the result of Messenger::isRemote() at all ranks
   /// Messenger::roundTripSeconds() of all ranks.
   double roundTripSeconds = 0;
   /// Messenger::host() of each rank; empty: not known.
@@ -58,7 +58,7 @@ class LoopbackGroup {
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<LoopbackMessenger>> ranks_;
   std::vector<bool> isDead_;
-  std::vector<std::vector<uint64_t>> numBytesSent_;  ///< [from][to]
+  std::vector<std::vector<uint64_t>> numBytesSent_;  ///< numBytesSent_[from][to]
 };
 
 }  // namespace agspeed::comm

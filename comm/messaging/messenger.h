@@ -27,22 +27,23 @@ class Transfer {
   int peer = -1;
   MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads these bytes
-  uint64_t numFollowing = 0;   ///< for a send: about this many more bytes will go to the peer right after it
+  uint64_t numFollowing = 0;   ///< for a send: about how many bytes of later sends to the peer follow at once
   /// Marks a transfer that is not urgent. While only background transfers are in flight with a peer, the peer's
   /// liveness is not checked. A background receive does not connect to the peer.
   bool isBackground = false;
-  /// On a receive: the receive also accepts a shorter message from a sender that does not know how long the receive is.
-  /// On a send: the matching receive may have this flag. The caller must start sends with this flag in the order of
-  /// their sequences, for each communicator and step.
+  /// Allows a message that is shorter than its receive, if the sender does not know the length of the receive. On a
+  /// receive: shorter messages are accepted. On a send: the matching receive may have this flag. The sends with this
+  /// flag of one communicator and step must start in the order of their sequences.
   bool mayBeShorter = false;
-  /// For a message that may be shorter than its receive, if both ends know the length of the receive: that length. On a
-  /// send, `bytes` is the message. On a receive, it is the length of `bytes`. 0: the message has the receive's length.
+  /// The length of the receive, if the message may be shorter than its receive and both ends know this length. On a
+  /// send, `bytes` is the message, and may be shorter than `room`. On a receive, `room` is the length of `bytes`. 0:
+  /// the message has the same length as its receive.
   uint64_t room = 0;
   uint64_t numReceived = 0;  ///< for a finished receive: number of bytes of its message
 
   /// Notifies the owner that the transfer has completed. Called exactly once. If the status is ok, a receive has its
-  /// bytes, and a send's bytes may be changed or freed. If not, the message may or may not have arrived, and the status
-  /// names peer, operation and progress.
+  /// bytes, and a send's bytes may be changed or freed. If the status is an error, the message may or may not have
+  /// arrived. The error names the peer, the operation and its progress.
   virtual void finished(const Status& status) = 0;
   /// Whether a receive accepts a message that is shorter than `bytes`.
   bool acceptsShorter() const { return mayBeShorter || room > 0; }
@@ -64,7 +65,7 @@ class Messenger {
 
   /// Starts a send. Requires: 0 <= peer < size(), peer != rank(). Never blocks; failures come through finished().
   virtual void send(Transfer& transfer) = 0;
-  /// Starts a receive. If the message's length differs from that of `bytes`, the receive fails as invalid argument. A
+  /// Starts a receive. If the message and `bytes` have different lengths, the receive fails as invalid argument. A
   /// shorter message is accepted if the transfer allows it (mayBeShorter, room).
   virtual void receive(Transfer& transfer) = 0;
   /// Cancels an unfinished transfer: calls finished(reason) before it returns. Afterwards neither the transfer nor its
@@ -75,7 +76,7 @@ class Messenger {
   /// Requires: no transfer of the communicator is in flight here or started here from now on.
   virtual void dropCommunicator(uint32_t communicator) = 0;
 
-  /// Like MPI_Iprobe: whether an unexpected message of that name, or its RTS, has begun to arrive from `peer`.
+  /// Whether an unexpected message with the name `id`, or its RTS, has begun to arrive from `peer`. Like MPI_Iprobe.
   virtual bool probe(int peer, const MessageId& id) const = 0;
 
   /// Returns how many bytes of an unfinished transfer have arrived, or were handed to the network.

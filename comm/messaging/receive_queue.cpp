@@ -118,7 +118,7 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   if (found == incoming_.end()) return discard(header);
   Incoming& message = found->second;
   if (!message.settle(header.total)) {
-    if (message.transfer == nullptr) return;  // a name used twice
+    if (message.transfer == nullptr) return;  // the peer has used a message name twice
     refuse(found, header.total);
     if (header.kind == FrameKind::kEager) {
       discarded_[header.id] = {};
@@ -133,7 +133,7 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   }
   message.numReceived += header.length;
   if (!message.isWhole()) return;
-  cancelReceive(message);  // frames that overlap others may still arrive
+  cancelReceive(message);  // frames that repeat earlier bytes may still be arriving
   if (message.transfer == nullptr) return;
   finish(message, header.kind);
   incoming_.erase(found);
@@ -157,7 +157,7 @@ void ReceiveQueue::receivedRts(const FrameHeader& header) {
     if (isExpected || found->second.transfer == nullptr) return;
     refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
-    // Send the CTS anyway, so that the send finishes.
+    // Send the CTS although the message is discarded, so that the peer's send completes.
     sends_.queueControl(FrameKind::kCts, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
   } else if (context_.dropped.contains(header.id.communicator)) {
@@ -180,10 +180,11 @@ bool ReceiveQueue::cancel(Transfer& transfer) {
 void ReceiveQueue::dropCommunicator(uint32_t communicator) {
   std::erase_if(rtsReceived_, [&](const auto& entry) {
     if (entry.first.communicator != communicator) return false;
-    sends_.queueControl(FrameKind::kCts, entry.first, entry.second);  // so that the send finishes
+    sends_.queueControl(FrameKind::kCts, entry.first, entry.second);  // so that the peer's send completes
     return true;
   });
-  // Messages that have not begun to arrive need no entry: from now on context_.dropped covers them.
+  // Remove the entries of messages that have not begun to arrive. From now on, they are discarded because
+  // context_.dropped contains their communicator.
   std::erase_if(discarded_, [&](const auto& entry) {
     return entry.first.communicator == communicator && entry.second.left == kAllBytes;
   });

@@ -3,8 +3,9 @@
 //
 //   eager        the payload goes into the memory of its receive. An unexpected message, whose receive has not been
 //                started, is held in a buffer
-//   rendezvous   a CTS is sent when the receive is started, if the receive needs one by its length or an RTS has
-//                arrived; else when the RTS arrives. The CTS states whether the receive accepts shorter messages
+//   rendezvous   a CTS is sent when the receive is started, if the receive has the length of a rendezvous or if an
+//                RTS has arrived. Otherwise it is sent when the RTS arrives. The CTS states whether the receive accepts
+//                shorter messages
 //
 // A message that was cancelled or dropped, or whose length its receive does not accept, is discarded when it arrives.
 // Not thread-safe; the context, the send queue (for answers) and the credits outlive it.
@@ -24,7 +25,7 @@
 
 namespace agspeed::comm {
 
-/// Frees the buffer of an unexpected message and releases its bytes (Credits::releaseUnexpected).
+/// Frees the buffer holds an unexpected message and releases its bytes (Credits::releaseUnexpected).
 struct ReleaseUnexpected {
   void operator()(std::byte* buffer) const {
     std::default_delete<std::byte[]>()(buffer);
@@ -82,17 +83,18 @@ class ReceiveQueue {
   /// A message that is expected, is arriving, or has arrived unexpectedly. It has a transfer, a buffer or both.
   struct Incoming {
     Transfer* transfer = nullptr;  ///< the message's receive; null while the message is unexpected
-    std::unique_ptr<std::byte[], ReleaseUnexpected> buffer;  ///< of an unexpected message
+    std::unique_ptr<std::byte[], ReleaseUnexpected> buffer;  ///< holds an unexpected message
     uint64_t total = 0;
     uint64_t numReceived = 0;
     bool isCtsSent = false;
-    bool isUpTo = false;  ///< `total` is the most that the receive accepts; the message's length is not known yet
+    bool isUpTo = false;  ///< `total` is the receive's length; the message's length is not known yet
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether the frame has at most as many bytes as are missing.
     bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
-    /// Takes the length `sent` that the sender states for the message. If the receive accepts shorter messages, the
-    /// first statement fixes `total`. Returns false if the receive does not accept that length.
+    /// Compares the receive's length with `sent`, the length of the message in a header from the sender. If the receive
+    /// accepts shorter messages, the first header determines `total`. Returns false if the receive does not accept a
+    /// message of `sent` bytes.
     bool settle(uint64_t sent) {
       if (std::exchange(isUpTo, false) && sent < total) total = sent;
       return sent == total;
@@ -105,16 +107,16 @@ class ReceiveQueue {
     bool isConsumed = false;    ///< the credit that the message used has been returned to its sender
   };
 
-  // These two start a receive: expect() if its message has not begun to arrive, matchUnexpected() if it has. Both
-  // return true if the receive still waits for bytes, and false if it has completed or failed.
+  // Both functions start a receive. expect() is for a message that has not begun to arrive, matchUnexpected() for one
+  // that has. Both return true if the receive still waits for bytes, and false if it has completed or failed.
   bool expect(Transfer& transfer, Incoming& message);
   bool matchUnexpected(Transfer& transfer, Incoming& message);
   /// Completes the receive of a message that has arrived completely. `kind`: the kind of the message's frames.
   void finish(const Incoming& message, FrameKind kind);
   /// Queues the CTS of a receive, unless it has been queued before.
   void sendCts(const MessageId& id, Incoming& message);
-  /// Reserves buffer space for a message for which no receive has been started. Returns false if the message is not
-  /// held: it is not eager, is to be discarded, or does not fit into the space that the protocol allows.
+  /// Reserves buffer space for a message for which no receive has been started. Returns false if the message must not
+  /// be held, because it is not eager, is discarded, or exceeds the space that the protocol allows.
   bool holdUnexpected(const FrameHeader& header);
   /// Fails a receive because its message has `sent` bytes.
   void failLength(Transfer& transfer, uint64_t sent);

@@ -9,9 +9,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// The bytes that wait and that will follow are divided into about this many frames, within the transport's limits on
-/// the length of a frame. Long frames cost less work per byte. Short frames at the end of an operation let all rails
-/// finish at the same time.
+/// Frame length = (bytes that wait or will follow) / kFramesAhead, within the transport's limits. Long frames cost less
+/// work per byte. At the end of an operation the frames become short, so all rails finish at the same time.
 constexpr uint64_t kFramesAhead = 4;
 
 }  // namespace
@@ -62,7 +61,8 @@ SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
 
 void SendQueue::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  // Both ends decide by the length of the receive whether the message may be eager.
+  // Both ends must decide alike whether the message may be eager. So they use the length of the receive, which both
+  // know.
   const bool isEager = mayBeEager(std::max(total, transfer.room));
   if (transfer.mayBeShorter) started_[seriesOf(transfer.id)] = transfer.id.sequence + 1;
   if (isEager && total < kZeroCopyBytes && credits_.acquire(total)) {
@@ -87,7 +87,7 @@ void SendQueue::start(Transfer& transfer) {
   const Cts expected = cts->second;
   ctsReceived_.erase(cts);
   if (!expected.fits(total)) {
-    queueControl(FrameKind::kRts, transfer.id, total);  // so that the receive fails, too
+    queueControl(FrameKind::kRts, transfer.id, total);  // so that the peer's receive fails, too
     return context_.completions.add(
         transfer, wrongLength(context_.peerName(), expected.total, context_.selfName(), total, transfer.id));
   }
@@ -116,7 +116,7 @@ void SendQueue::pump() {
   for (; !isEmpty() && context_.transport.canSend(context_.peer); ++numSent) {
     control_.empty() ? sendFrame(eagerCopies_.empty() ? zeroCopies_ : eagerCopies_) : sendControl();
   }
-  // A single frame needs no flush: if nothing was left to send behind it, it was sent without mayWait.
+  // If only one frame was sent and none waits behind it, this frame was sent without mayWait and needs no flush.
   if (numSent > 1 || !isEmpty()) context_.transport.flush(context_.peer);
 }
 
@@ -144,7 +144,7 @@ void SendQueue::sendFrame(Outgoings& queue) {
     queue.pop_front();
   }
   frame.mayWait = !isEmpty();
-  // Call this last: the peer may be lost within the call, and `message` is destroyed then.
+  // Call send() last. The peer may be lost within the call, which destroys `message`.
   context_.transport.send(context_.peer, frame);
 }
 
@@ -161,7 +161,7 @@ void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
   const Cts cts = {total, isUpTo};
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
-    // A message that was sent eagerly does not need the CTS.
+    // If the message was sent eagerly, it does not need this CTS.
     const auto started = isUpTo ? started_.find(seriesOf(id)) : started_.end();
     const bool isStarted = started != started_.end() && id.sequence < started->second;
     if (!isStarted && !context_.dropped.contains(id.communicator)) ctsReceived_[id] = cts;
@@ -170,7 +170,7 @@ void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
   Outgoing& message = *found->second;
   rtsSent_.erase(found);
   if (cts.fits(message.bytes.size())) return zeroCopies_.push_back(&message);
-  // The receive fails in the same way when the RTS arrives there.
+  // The peer's receive fails with the same error when the RTS arrives there.
   context_.completions.add(*message.transfer,
                            wrongLength(context_.peerName(), total, context_.selfName(), message.bytes.size(), id));
   messages_.erase(message.self);

@@ -59,7 +59,7 @@ class SendQueue {
   /// Returns the number of messages whose CTS has arrived before their send was started, plus the number of waiting
   /// control frames.
   size_t numUnexpectedNames() const { return ctsReceived_.size() + control_.size(); }
-  /// Whether enough bytes from callers' memory wait, or will follow, to fill frames of maximum length.
+  /// Whether the bytes from callers' memory that wait or will follow are enough for frames of maximum length.
   bool hasMuch() const;
   /// Returns one of the unfinished sends that are not in the background, or null if there is none.
   const Transfer* awaited() const;
@@ -80,7 +80,7 @@ class SendQueue {
     uint64_t total;
     uint64_t offset;
   };
-  /// A CTS of the peer, which states the length that its receive accepts.
+  /// A CTS of the peer. It states the length of message that the peer's receive accepts.
   struct Cts {
     uint64_t total = 0;
     bool isUpTo = false;
@@ -104,7 +104,7 @@ class SendQueue {
 
   using Outgoings = std::pmr::deque<Outgoing*>;
 
-  /// Returns the key of a message in started_: its communicator and step.
+  /// Returns the key of a message in started_. All messages of one communicator and step have the same key.
   static MessageId seriesOf(const MessageId& id) { return {id.communicator, id.step, 0}; }
   void startEagerCopy(const Transfer& transfer);
   Outgoing& add(const MessageId& id, ByteView bytes);
@@ -126,11 +126,11 @@ class SendQueue {
   MessagePool pool_;
   std::pmr::list<Outgoing> messages_{&pool_};
   std::pmr::deque<Control> control_{&pool_};
-  Outgoings eagerCopies_{&pool_};          ///< to send, oldest first
-  Outgoings zeroCopies_{&pool_};           ///< to send from callers' memory: eager zero-copy and cleared to send
+  Outgoings eagerCopies_{&pool_};          ///< eager copies to send, oldest first
+  Outgoings zeroCopies_{&pool_};           ///< messages to send from callers' memory: eager zero-copy, or after a CTS
   MessageMap<Outgoing*> rtsSent_{&pool_};  ///< messages that wait for their CTS
   MessageMap<Cts> ctsReceived_{&pool_};    ///< CTSs of messages whose send has not been started
-  MessageMap<uint64_t> started_{&pool_};   ///< for sends with mayBeShorter: the next sequence to start, by seriesOf()
+  MessageMap<uint64_t> started_{&pool_};   ///< by seriesOf(): the next sequence of sends with mayBeShorter
 };
 
 }  // namespace agspeed::comm

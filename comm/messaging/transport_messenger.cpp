@@ -14,8 +14,8 @@ using std::chrono::milliseconds;
 constexpr Clock::duration kFlushTimeout = milliseconds(1000);
 /// Interval of timers while transfers or events are in progress.
 constexpr Clock::duration kBusyTick = milliseconds(10);
-/// Limits, in seconds, of the time for which wake-ups are coalesced. A shorter time than kMinCoalesce would save
-/// nothing.
+/// Limits, in seconds, of the time for which wake-ups are coalesced. Coalescing for less than kMinCoalesce saves
+/// nothing, so the messenger then does not coalesce.
 constexpr double kMinCoalesce = 1e-3, kMaxCoalesce = 2e-3;
 
 }  // namespace
@@ -34,7 +34,7 @@ TransportMessenger::TransportMessenger(int rank, int size, const RankNames& name
 }
 
 TransportMessenger::~TransportMessenger() {
-  // Stop accessing callers' memory. Eager copies are still sent below.
+  // Stop accessing callers' memory now. The loop below still sends the eager copies, which the messenger owns.
   for (const auto& endpoint : endpoints_) {
     if (endpoint != nullptr) endpoint->detachCallers();
   }
@@ -86,7 +86,8 @@ void TransportMessenger::send(Transfer& transfer) {
 
 void TransportMessenger::receive(Transfer& transfer) {
   check(transfer);
-  // A background receive does not connect: otherwise every rank of a group would connect to every other at its start.
+  // A background receive does not connect to its peer. Otherwise all ranks of a group would connect to each other when
+  // the group starts.
   Endpoint& endpoint = transfer.isBackground ? endpointWith(transfer.peer) : connectedTo(transfer.peer);
   endpoint.receive(transfer);
   startTimers();
@@ -139,7 +140,7 @@ bool TransportMessenger::progress(Clock::time_point until) {
     const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
     transport_->endTurn();
     wokenAt_ = Clock::now();
-    // An event may have started a timer, so tick soon.
+    // Call tick() soon, because an event may have started a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
     if (completions_.notifyAll()) return true;
     if (isWoken || until == Clock::time_point() || wokenAt_ >= until) return false;

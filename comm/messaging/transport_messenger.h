@@ -2,8 +2,8 @@
 // TransportMessenger: messages over a transport that acknowledges its frames.
 //
 //   eager copy        below 64 KiB. The message is copied and sent at once, which finishes the send. The receiver holds
-//                     unexpected messages. It grants each peer a window of credit for them. The credit of a message
-//                     returns when the message is matched with a receive.
+//                     unexpected messages. Each peer has a window of credit for such messages. The credit of a message
+//                     returns to its sender when the message is matched with a receive.
 //   eager zero-copy   80 to 128 KiB, the size of most segments of operations. The message is sent at once from the
 //                     caller's memory and uses credit, too. The send finishes when the whole message is acknowledged.
 //   rendezvous        all other messages, and messages beyond the credit. The sender waits for the receiver's CTS. The
@@ -11,14 +11,14 @@
 //                     that the receiver needs sooner. The send finishes when the whole message is acknowledged.
 //
 // A receiver sends the CTS of a rendezvous when it starts to receive. A sender without a CTS sends an RTS, so that a
-// receiver that expects another length can fail its receive. Control frames are sent first, then eager copies, then
-// others.
+// receiver that expects another length can fail its receive. Control frames are sent first, then eager copies, then all
+// other messages.
 //
 // A silent peer is probed while transfers wait for it (liveness_monitor.h). The peer is lost if its process does not
 // answer within the peer timeout. If the peer sends a probe later, it gets a reset.
 //
-// The state between two ranks is in an Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. This class has
-// the messenger's timers and its shutdown.
+// The state between two ranks is in an Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. This class
+// implements the messenger's timers and its shutdown.
 //
 // Threading: see messenger.h; no thread of its own. Owns the transport; the poller and the names outlive it. The
 // destructor gives copied messages to the kernel, for at most a second, and does not notify unfinished transfers.
@@ -54,7 +54,8 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   uint64_t numBytesMoved(const Transfer& transfer) const override;
   bool progress(Clock::time_point until) override;
   bool hasUnsent() const override;
-  // NetworkMessenger knows the rails and the host.
+  // The next four functions return defaults. NetworkMessenger wraps this class and returns the real values, because it
+  // has the rails and the host.
   double bytesPerSecond() const override { return 0; }
   bool isRemote(int) const override { return true; }
   double roundTripSeconds(int) const override { return 0; }
@@ -80,9 +81,10 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   void tick(Clock::time_point now);
   /// Checks the liveness of the peers that transfers wait for. Returns the time of the next check.
   Clock::time_point checkPeers(Clock::time_point now);
-  /// Returns the time until which wake-ups are coalesced; a past time: wake-ups are not coalesced. They are coalesced
-  /// while this rank has much to send and all routes that it uses stay busy until the returned time. Arriving frames
-  /// wait for that long, because a wake-up per packet costs more than handling the packet.
+  /// Returns the time until which wake-ups are coalesced; a past time: wake-ups are not coalesced. Wake-ups are
+  /// coalesced if this rank has much to send, and if all routes that it uses stay busy until the returned time.
+  /// Arriving frames then wait until this time. This saves work, because a wake-up per packet costs more than handling
+  /// the packet.
   Clock::time_point coalesceUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;
@@ -94,8 +96,8 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   const Clock::duration peerTimeout_;
   CompletionQueue completions_;
   Communicators dropped_;
-  std::vector<std::unique_ptr<Endpoint>> endpoints_;  ///< by rank; null until used
-  std::vector<bool> isWanted_;                        ///< by rank: Transport::connect() was called
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;  ///< endpoints_[rank]; null until it is used
+  std::vector<bool> isWanted_;                        ///< isWanted_[rank]: Transport::connect() was called
   Clock::time_point tickedAt_{};
   Clock::time_point nextTick_{};
   Clock::time_point nextCheck_{};
