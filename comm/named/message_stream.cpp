@@ -62,7 +62,7 @@ void MessageStream::unwatchAll() {
   for (auto& transfer : transfers_) {
     if (transfer->purpose == Purpose::kWatch && std::exchange(transfer->isPending, false)) {
       engine_.messenger().cancel(*transfer, unavailable("nothing is waited for any more"));
-      transfer->purpose = Purpose::kSend;  // so that work() only removes the transfer
+      transfer->purpose = Purpose::kSend;  // work() then only removes the transfer
       engine_.addWork(*this, reinterpret_cast<uintptr_t>(transfer.get()), kAtOnce);
     }
   }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // MessageStream: messages of any length between the coordinator of a group and its other ranks.
 //
-// A message is sent as frames of one size, because a receive is posted before its message is known. Each rank keeps one
-// receive posted for each peer that sends to it. These receives are in the background, so the peer's liveness is not
-// checked. watch() makes the messenger check it while a rank waits for a message of the peer.
+// A receive is posted before the length of its message is known. So a message is sent as frames of one fixed size. Each
+// rank keeps one receive posted for each peer that sends to it. These receives are in the background, so they do not
+// check the peer's liveness. watch() makes the messenger check the liveness while a rank waits for a message of the
+// peer.
 //
 // Threading: on the engine's driver. The listener is not called from within the messenger.
 #pragma once
@@ -32,17 +33,16 @@ class MessageListener {
 
 class MessageStream final : private Worker {
  public:
-  /// `members` are the group's ranks as the messenger numbers them. No other user may send messages under
-  /// `communicator`.
+  /// `members` are the group's ranks, as the messenger numbers them. Only this stream may use `communicator`.
   MessageStream(Engine& engine, MessageListener& listener, std::vector<int> members, uint32_t communicator);
 
   /// Starts to receive messages from these ranks of the group.
   void open(std::span<const int> ranks);
   /// Cancels all transfers.
   void close();
-  /// Sends a message to this rank of the group.
+  /// Sends a message to `rank` of the group.
   void send(int rank, std::span<const std::byte> message);
-  /// Checks the liveness of this rank from now on, until unwatchAll(), and reports its loss to the listener.
+  /// Checks the liveness of `rank` until unwatchAll() is called. Reports the loss of the rank to the listener.
   void watch(int rank);
   /// Ends all watches.
   void unwatchAll();
@@ -50,11 +50,11 @@ class MessageStream final : private Worker {
  private:
   static constexpr size_t kFrameBytes = 1024;
   struct Frame {
-    uint32_t numLeft = 0;  ///< bytes of the message in this frame and all later ones
+    uint32_t numLeft = 0;  ///< bytes of the message in this frame and in all later frames
     std::array<std::byte, kFrameBytes - sizeof(uint32_t)> bytes;
   };
-  /// The purpose of a transfer. A watch is a receive of a message that is never sent, so that the messenger checks the
-  /// peer.
+  /// The purpose of a transfer. A watch is a receive of a message that is never sent. While the receive is in flight,
+  /// the messenger checks that the peer is alive.
   enum class Purpose : uint8_t { kSend, kReceive, kWatch };
 
   struct FrameTransfer final : Transfer {
@@ -81,7 +81,7 @@ class MessageStream final : private Worker {
   const std::vector<int> members_;
   const uint32_t communicator_;
   bool isClosed_ = false;
-  std::vector<uint64_t> numSent_, numReceived_, numWatches_;  ///< per rank: sequences of the last messages
+  std::vector<uint64_t> numSent_, numReceived_, numWatches_;  ///< per rank: number of transfers so far
   std::vector<std::vector<std::byte>> partial_;               ///< per rank: received part of an unfinished message
   std::vector<std::unique_ptr<FrameTransfer>> transfers_;
 };

@@ -57,8 +57,8 @@ NamedGroup::~NamedGroup() {
     endAll(reason);
     runner_->cancel(reason);
   });
-  if (!isIdle) communicator_->abort(reason.message());  // other ranks may have started more than this rank
-  communicator_->close();  // completes operations that the runner has started and whose buffers it keeps
+  if (!isIdle) communicator_->abort(reason.message());  // other ranks may run operations that this rank never starts
+  communicator_->close();                               // completes the operations that still use buffers of the runner
   engine_.runOnDriver([&] {
     runner_->cancel(reason);
     stream_.close();
@@ -243,7 +243,7 @@ void NamedGroup::respond() {
   if (responses.empty()) return;
   for (int rank = 1; rank < size(); ++rank) stream_.send(rank, message);
   for (const Response& response : responses) handleResponse(response);
-  workSoon();  // some responses may have moved no data
+  workSoon();  // a response without data ends at once, so the next one may be due
 }
 
 // --- responses of the coordinator, at every rank
@@ -255,7 +255,7 @@ void NamedGroup::handleResponse(const Note& note) {
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     const Status reason(StatusCode::kUnavailable, farewell->reason);
     endAll(reason);
-    // Operations with a response can still complete, because all ranks run them, unless a rank has failed.
+    // All ranks run operations with a response, so these still complete. They cannot complete if a rank has failed.
     if (farewell->isFailure) runner_->cancel(reason);
   }
 }
@@ -283,7 +283,7 @@ void NamedGroup::handleResponse(const Response& response) {
   } else {
     run(response);
   }
-  if (!response.evicted.empty()) {  // only now, because items of this response may have these ids
+  if (!response.evicted.empty()) {  // drop ids after the items, which may still have these ids
     pending_.dropIds(response.evicted);
     sendToCoordinator(Forgotten{response.evicted});
     workSoon();

@@ -7,14 +7,15 @@
 //   coordinator.h       which operations are ready at all ranks, and in what order they run; at the lowest rank
 //   pending_table.h     this rank's operations without a response yet
 //   response_runner.h   packs, runs and unpacks the operations of a response
-//   timeline.h          a trace of all this
+//   timeline.h          a trace of the operations
 //
 // Every rank sends its requests to the coordinator. Once all ranks have requested an operation, the coordinator sends a
 // response, and all ranks run the operation. At most two responses move data at a time, or four if their buffers are
-// full. Operations that become ready meanwhile are fused, so buffers are small on an idle network and large on a busy
-// one. Large tensors run alone, without copies. A group has neither a thread nor a polling cycle: messages and copies
-// run on the engine's driver. The request of the first operation of a burst is sent at once, and the others are sent
-// together. All requests of a repeated burst are sent together when its last operation has started.
+// full. Operations that become ready meanwhile wait and are fused. So fusion buffers are small on an idle network, and
+// large on a busy one. Large tensors run alone, without copies. A group has neither a thread nor a polling cycle:
+// messages and copies run on the engine's driver. In a burst of operations, the request of the first one is sent at
+// once, and the other requests are sent together. If the burst is a repetition, all requests are sent together when the
+// last operation has started.
 //
 // Failure: a call that is invalid, or that differs between ranks, fails alone, with the same error at every rank. If a
 // rank is lost, all operations fail, and later ones fail at once. The effect is the same if a rank leaves (shutdown()),
@@ -49,17 +50,17 @@ struct NamedOptions {
   /// The id for the messages between the ranks and their coordinator; see GroupOptions::id.
   uint32_t messageId = 0;
   FusionPlan plan = {};         ///< how operations are fused; only the coordinator uses it
-  size_t cacheCapacity = 1024;  ///< the most names that have an id
-  /// The coordinator logs an operation that some ranks have not started after this time; zero: never.
+  size_t cacheCapacity = 1024;  ///< the largest number of names that have an id
+  /// The coordinator logs an operation if some ranks have not started it after this time; zero: never.
   Clock::duration stallWarning = std::chrono::seconds(60);
-  /// The group fails if some ranks have not started an operation after this time; zero: never. It has no effect if
-  /// stallWarning is zero.
+  /// The group fails if some ranks have not started an operation after this time; zero: never. This option has no
+  /// effect if stallWarning is zero.
   Clock::duration stallShutdown = Clock::duration::zero();
 };
 
 struct NamedStats : RunnerStats {
-  size_t numCachedNames = 0;  ///< at the coordinator's rank, else 0
-  uint32_t planVersion = 0;   ///< at the coordinator's rank, else 0
+  size_t numCachedNames = 0;  ///< names that have an id; 0 at other ranks than the coordinator's
+  uint32_t planVersion = 0;   ///< version of the plan in use; 0 at other ranks than the coordinator's
 };
 
 class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener, private Worker {
@@ -79,8 +80,8 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// Starts a prepared operation. Requires: the operation has never been started or is done, and no other thread uses
   /// it.
   Status start(const NamedHandle& operation);
-  /// Starts a prepared operation as start() does, but does not wake the driver, so that a caller may hold a lock.
-  /// Returns true if the caller must call kick() after it has released the lock. A kick may take as long as a copy.
+  /// Starts a prepared operation like start(), but does not wake the driver, so a caller may hold a lock. Returns true
+  /// if the caller must call kick() after it has released the lock. A kick may take as long as copying a tensor.
   StatusOr<bool> startQuietly(const NamedHandle& operation);
   /// Wakes the driver, which then takes the started operations.
   void kick() {
@@ -96,11 +97,11 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   }
   /// Returns ok if start() would accept an operation of this name now, else the error.
   Status admits(const std::string& name) { return queue_.admits(name, rank()); }
-  /// Sets the plan for fusing operations from now on. It has an effect at the coordinator's rank only. stats() returns
-  /// the version of the plan in use. A plan never changes a result.
+  /// Sets the plan for fusing operations from now on. The call has an effect at the coordinator's rank only. stats()
+  /// returns the version of the plan in use. A plan never changes a result.
   void setPlan(FusionPlan plan);
-  /// Writes a trace of operations to the timeline from now on; null: stops. It has an effect at the coordinator's rank
-  /// only.
+  /// Writes a trace of operations to the timeline from now on; null: stops writing. The call has an effect at the
+  /// coordinator's rank only.
   void setTimeline(std::shared_ptr<Timeline> timeline);
   NamedStats stats();
 
@@ -134,7 +135,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void request(const NamedHandle& operation);
   /// Requests the operations in unready_ whose inputs have become ready.
   void checkReadiness();
-  /// At the coordinator: handles a note of `rank`, which requests operations, confirms evicted ids, or says farewell.
+  /// At the coordinator: handles a note of `rank`. The note is a request, a confirmation of evicted ids, or a farewell.
   void handleRequest(int rank, const Note& note);
   /// At the coordinator: makes the responses that are due, sends them to the other ranks, and handles them here.
   void respond();
@@ -158,7 +159,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   void end(std::span<const NamedHandle> operations, const Status& status);
   /// Fails the group: fails all operations, and sends the reason to the other ranks.
   void fail(const Status& reason);
-  /// Sends the farewell to the coordinator, or from it to all other ranks.
+  /// Sends the farewell to the coordinator. At the coordinator: sends it to all other ranks.
   void sendFarewell(const Farewell& farewell);
   /// Fails all operations without a response, and makes the queue refuse later ones.
   void endAll(const Status& reason);
@@ -175,7 +176,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   StartQueue queue_;
   StallInspector stalls_;
 
-  // Used by the driver alone.
+  // Only the driver uses these members.
   std::optional<Status> failure_;
   PendingTable pending_{queue_};
   std::vector<NamedHandle> taken_;    ///< operations that are being taken from the queue
@@ -183,9 +184,9 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   Bytes requested_;                   ///< encoded notes for the coordinator, sent before requestedIds_
   std::vector<uint32_t> requestedIds_;
   bool hasWork_ = false;              ///< a call of work() is queued
-  Clock::time_point gatherUntil_{};   ///< operations that start until then are handled together
-  Clock::time_point waitingSince_{};  ///< when the first operation became pending, or a response came last
-  RunningResponses running_;          ///< responses that move data
+  Clock::time_point gatherUntil_{};   ///< operations that start before this time are handled together
+  Clock::time_point waitingSince_{};  ///< when the first operation became pending, or when the last response came
+  RunningResponses running_;          ///< number of responses that move data
   Clock::time_point nextLook_{};      ///< at the coordinator: when to check for stalled operations
   std::shared_ptr<Timeline> timeline_;
 };

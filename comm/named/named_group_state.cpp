@@ -29,7 +29,7 @@ void addMissing(const NamedProgress& progress, GroupState& state) {
   for (const Coordinator::Stalled& stalled : progress.coordinator->stalled(Clock::now())) {
     std::vector<int> missing;
     for (const int rank : stalled.missing) missing.push_back(progress.members[static_cast<size_t>(rank)]);
-    const bool isOwnMissing = !stalled.missing.empty() && stalled.missing.front() == 0;  // the coordinator has rank 0
+    const bool isOwnMissing = !stalled.missing.empty() && stalled.missing.front() == 0;  // this rank has rank 0
     if (isOwnMissing && state.notStarted.size() < GroupState::kMaxOperations) {
       OperationState& other = state.notStarted.emplace_back();
       other.name = stalled.name;

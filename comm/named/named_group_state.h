@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes the operations of a named group that are not done, for people who look into a hang. Pure.
+// Describes the operations of a named group that are not done, for people who look into a hang. Functions without side
+// effects.
 #pragma once
 
 #include <span>
@@ -11,15 +12,15 @@
 
 namespace agspeed::comm {
 
-/// One rank's view of a named group. Everything outlives the call of stateOf().
+/// One rank's view of a named group. All referenced objects outlive the call of stateOf().
 struct NamedProgress {
   std::string name;
-  std::span<const int> members;              ///< the world's numbers of its ranks; the first one is the coordinator's
+  std::span<const int> members;              ///< the ranks of the group, as world ranks; the first is the coordinator
   std::string failure;                       ///< why the group has ended; empty: it has not
   std::span<const NamedHandle> unready;      ///< operations whose inputs are not ready
-  std::span<const NamedHandle> pending;      ///< operations without a response
-  Clock::time_point waitingSince;            ///< when the first operation became pending, or a response came last
-  const Coordinator* coordinator = nullptr;  ///< null at other ranks; only it knows which ranks are missing
+  std::span<const NamedHandle> pending;      ///< operations that wait for their response
+  Clock::time_point waitingSince;            ///< start of the first pending operation, or the last response
+  const Coordinator* coordinator = nullptr;  ///< null at the other ranks, which do not know which ranks are missing
 };
 
 GroupState stateOf(const NamedProgress& progress);

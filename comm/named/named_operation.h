@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A caller's operation under a name, and its handle.
+// NamedOperation: an operation that a caller runs under a name, and its handle.
 //
-// An operation may be started again by its handle once it is done (NamedGroup::startAll()). A request that repeats
-// every step is then made only once and compared only once with the ranks' agreement, and its memory is reused.
+// An operation may be started again by its handle once it is done (NamedGroup::startAll()). Training steps repeat the
+// same request. With a handle, the request is made only once, is compared with the ranks' agreement only once, and its
+// memory is reused.
 //
 // Threading: see Operation. Only the thread that prepared a call changes it, and only while it is not in flight.
 // Ownership: shared.
@@ -21,13 +22,15 @@
 
 namespace agspeed::comm {
 
-/// An operation that a caller wants to run under a name. The bytes stay in place until it is done.
+/// An operation that a caller wants to run under a name. The caller keeps all buffers in place until the operation is
+/// done.
 struct NamedCall {
   Request request;
   /// Allocates the outputs if their sizes depend on other ranks. The driver calls it once these sizes are known:
   /// rows[tensor] is the number of rows of an output.
   std::function<StatusOr<BufferList>(const Dimensions& rows)> allocate = nullptr;
-  /// Returns whether the inputs are ready. Set it if the inputs become valid only after the start.
+  /// Returns whether the inputs are ready. A caller sets it if the inputs become valid only after the start, for
+  /// example by a copy from a device.
   Readiness readiness = nullptr;
   BufferList inputs = {};   ///< one per shape, with the size of the shape; empty for barrier and join
   BufferList outputs = {};  ///< one per shape, may be the inputs; empty if `allocate` is set
@@ -58,13 +61,13 @@ class NamedOperation final : public Operation {
   /// isDone().
   bool areKindsDifferent() const { return areKindsDifferent_; }
 
-  // The rest is for the group of the operation, between start and end.
+  // Only the operation's NamedGroup uses the functions below, and only between the start and the end of the operation.
 
-  /// State of the PendingTable.
+  /// The data that PendingTable keeps in each operation.
   struct PendingState {
-    size_t place = 0;            ///< index among pending operations
+    size_t place = 0;            ///< index of the operation in PendingTable::pending_
     uint64_t agreedVersion = 0;  ///< OwnName::version when the ranks last agreed on this request; 0: never
-    bool isSaidById = false;     ///< this rank has sent an id instead of the request
+    bool isSaidById = false;     ///< this rank has sent the id of the request, not the request
   };
   PendingState& pendingState() { return pendingState_; }
 
@@ -72,7 +75,7 @@ class NamedOperation final : public Operation {
   /// Null before the first start.
   const OwnNameHandle& name() const { return name_; }
   void setName(OwnNameHandle name) { name_ = std::move(name); }
-  /// Forgets the results of the run before.
+  /// Clears the results of the previous run.
   void clearResults() {
     receivedRows_.clear();
     lastJoined_ = -1;
@@ -98,16 +101,17 @@ class NamedOperation final : public Operation {
 
 using NamedHandle = std::shared_ptr<NamedOperation>;
 
-/// A name in use at this rank. Ownership: shared by the operations under it and, if it has an id, by the driver's
-/// table.
+/// A name in use at this rank. Ownership: all operations with this name share it. If the name has an id, the
+/// PendingTable shares it, too.
 struct OwnName {
-  // Guarded by the StartQueue's lock.
+  // The StartQueue's lock guards these two members.
   bool isUnderWay = false;
-  /// The name that was started closely after this name the last time, or null. Use it for comparison only.
+  /// The name that was started closely after this name the last time, or null. The other name may have been destroyed
+  /// since, so compare the pointer only.
   const OwnName* follower = nullptr;
 
-  // Used by the driver alone. Fields that every operation reads are adjacent, because thousands of names compete for
-  // the processor's cache.
+  // Only the driver uses the members below. Members that every operation reads are adjacent, because thousands of names
+  // compete for the processor's cache.
   uint32_t id = 0;                    ///< the coordinator's id for `request`; 0: none
   uint64_t version = 0;               ///< counts changes of `id` and `request`
   NamedOperation* pending = nullptr;  ///< the operation that waits for its response, or null

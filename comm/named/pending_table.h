@@ -37,14 +37,14 @@ class PendingTable {
   NamedHandle take(const Response::Item& item);
   /// Removes and returns the pending operation of this name, or returns null if there is none.
   NamedHandle take(const std::string& name);
-  /// These two remove and return all pending operations, or all of one kind.
+  /// takeAll() removes and returns all pending operations, takeAll(kind) only the operations of this kind.
   std::vector<NamedHandle> takeAll();
   std::vector<NamedHandle> takeAll(NamedKind kind);
   /// Removes these ids, which the coordinator has evicted.
   void dropIds(const std::vector<uint32_t>& ids);
 
  private:
-  /// The agreement and the name for which an id stands.
+  /// What an id stands for: an agreement and a name.
   struct Numbered {
     AgreementHandle agreement;
     OwnNameHandle name;  ///< null if this rank has not used the name
@@ -55,7 +55,7 @@ class PendingTable {
 
   StartQueue& names_;
   std::vector<NamedHandle> pending_;  ///< NamedOperation::PendingState::place is the index
-  std::vector<Numbered> numbered_;    ///< by id - 1
+  std::vector<Numbered> numbered_;    ///< numbered_[id - 1] belongs to `id`
 };
 
 }  // namespace agspeed::comm

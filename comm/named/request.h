@@ -22,10 +22,11 @@ enum class NamedKind : uint8_t {
 #include "comm/named/named_kinds.def"
 };
 
-/// How the rows of an operation's tensors differ between ranks, and between inputs and outputs.
+/// How the numbers of rows differ between ranks, and between inputs and outputs. A row is the part of a tensor at one
+/// index of its first dimension.
 enum class NamedRows : uint8_t {
   kNone,       ///< there are no tensors
-  kSame,       ///< no difference; outputs may be the inputs, and operations may be fused
+  kSame,       ///< no difference; an output may be its input, and operations may be fused
   kGathered,   ///< ranks may have different numbers of rows, and get the rows of all ranks
   kExchanged,  ///< one tensor; each rank states how many of its rows go to each rank
   kScattered,  ///< ranks get equal parts of the rows; if impossible, the first ranks get one row more
@@ -60,18 +61,19 @@ struct Request {
   DType dtype = DType::kU8;
   NamedReduction reduction = NamedReduction::kSum;
   bool isOnDevice = false;   ///< the tensors are on a device
-  bool isCacheable = false;  ///< the name may get an id, because it is likely to be used again
+  bool isCacheable = false;  ///< the name will probably be used again, so it may get an id
   int32_t root = 0;          ///< for a broadcast: the root's rank in the group
-  int32_t priority = 0;      ///< for FusionOrder::kPriority: the highest runs first; the lowest rank's value is used
+  int32_t priority = 0;      ///< kPriority runs the highest first; all ranks use the lowest rank's value
   double prescale = 1, postscale = 1;
   std::string name;
-  std::vector<Dimensions> shapes;  ///< of the tensors; more than one for a grouped operation
-  Dimensions splits;               ///< for an all-to-all: rows for each rank
+  std::vector<Dimensions> shapes;  ///< one shape per tensor; a grouped operation has several tensors
+  Dimensions splits;               ///< for an all-to-all: splits[r] is the number of rows for rank r
 
   bool operator==(const Request&) const = default;
 };
 
-/// Return the number of elements of a tensor with these dimensions, or of one of its rows.
+/// numElements() returns the number of elements of a tensor with these dimensions. elementsPerRow() returns the number
+/// in one of its rows.
 int64_t numElements(const Dimensions& dimensions);
 int64_t elementsPerRow(const Dimensions& dimensions);
 /// Returns how many rows each rank gets from a reduce-scatter of `rows` rows.
@@ -95,16 +97,17 @@ using AgreementHandle = std::shared_ptr<const Agreement>;
 struct Response {
   struct Item {
     uint32_t id = 0;  ///< 0: the name is not cached
-    /// `agreement` is sent with the item. If false, the last agreement sent with this id is valid.
+    /// Whether the item is sent together with `agreement`. If not, the last agreement that was sent with this id
+    /// applies.
     bool isFull = true;
-    AgreementHandle agreement;  ///< not null if isFull, and for the first item
+    AgreementHandle agreement;  ///< may be null if !isFull, except in the first item
   };
 
   NamedKind kind = NamedKind::kBarrier;
   std::vector<Item> items;
   std::vector<uint32_t> evicted;   ///< ids that ranks must drop; ranks confirm this by Forgotten
   std::string error;               ///< not empty: the operations fail with this error
-  bool areKindsDifferent = false;  ///< the error: ranks call operations of different kinds under one name
+  bool areKindsDifferent = false;  ///< why `error` is set: the kinds of operations differ
   int32_t lastJoined = -1;
 };
 

@@ -10,8 +10,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// Encodes an id as its distance to the previous id of a list: 0 if it is `last` plus 1, a small number if it is close
-/// to `last`.
+/// Encodes an id relative to `last`, the previous id of a list. The result is small if the ids are close: it is 0 for
+/// last + 1, 1 for last, 2 for last + 2, 3 for last - 1, and so on.
 uint64_t stepTo(uint32_t id, uint32_t last) {
   const int64_t step = int64_t{id} - int64_t{last} - 1;
   return static_cast<uint64_t>(step) << 1 ^ static_cast<uint64_t>(step >> 63);
@@ -22,8 +22,8 @@ uint32_t idAfter(uint32_t last, uint64_t step) {
   return static_cast<uint32_t>(uint64_t{last} + 1 + signedStep);
 }
 
-/// Limit of the length of a list or text. No valid message has more elements, and an invalid length must not allocate
-/// much memory.
+/// Limit of the length of a list or text. No valid message has more elements. The limit prevents an invalid length from
+/// allocating much memory.
 constexpr uint32_t kMaxCount = 1u << 24;
 
 class Encoder {

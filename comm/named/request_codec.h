@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes the messages between ranks and coordinator as bytes.
 //
-// A message is a sequence of notes. Consecutive ids take one byte each. Both ends must use the same version of this
-// code and be little-endian (the handshake of a connection compares versions). Decoding checks every length; it fails
-// with data loss if a message is invalid.
+// A message is a sequence of notes: requests, responses, ids and farewells. Consecutive ids take one byte each. Both
+// ends must use the same version of this code and be little-endian (the handshake of a connection compares versions).
+// Decoding checks every length; it fails with data loss if a message is invalid.
 #pragma once
 
 #include <cstddef>
@@ -18,18 +18,18 @@
 
 namespace agspeed::comm {
 
-/// A rank repeats the requests for which the coordinator has assigned these ids.
+/// A note of a rank that repeats the requests for which the coordinator has assigned these ids.
 struct CachedRequests {
   std::vector<uint32_t> ids;
 };
 
-/// Says that the group has ended, because one of its ranks has left or failed.
+/// A note that the group has ended, because one of its ranks has left or failed.
 struct Farewell {
   bool isFailure = false;
   std::string reason;
 };
 
-/// A rank confirms that it no longer uses these evicted ids.
+/// A note of a rank that confirms that it no longer uses these evicted ids.
 struct Forgotten {
   std::vector<uint32_t> ids;
 };

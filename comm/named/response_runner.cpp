@@ -15,8 +15,8 @@ namespace {
 constexpr size_t kCopyBytes = size_t{256} << 10;
 constexpr int kMaxBuffers = 4;
 constexpr size_t kMinBufferBytes = size_t{64} << 10;
-/// The token with which work() packs the next run. All other tokens are pointers to a run whose collectives have
-/// completed.
+/// The token with which work() packs the next run. Every other token is a pointer to a run whose collectives have
+/// completed, and which work() unpacks.
 constexpr uint64_t kPack = 0;
 
 ReduceOp opOf(NamedReduction reduction) {
@@ -121,7 +121,7 @@ bool ResponseRunner::takeBuffer(Run& run) {
     return true;
   }
   if (freeBuffers_.empty() && stats_.numFusionBuffers == kMaxBuffers) return false;
-  if (!freeBuffers_.empty()) {  // replaces a buffer that is too small
+  if (!freeBuffers_.empty()) {  // the new buffer replaces a free one that is too small
     stats_.fusionBufferBytes -= freeBuffers_.back().first;
     --stats_.numFusionBuffers;
     freeBuffers_.pop_back();
@@ -262,7 +262,7 @@ void ResponseRunner::packNext() {
   if (next == runs_.end()) return;
   Run& run = **next;
   if (!run.isPrepared) {
-    if (run.needsBuffer() && !takeBuffer(run)) return;  // end() of another run schedules this again
+    if (run.needsBuffer() && !takeBuffer(run)) return;  // the end() of another run calls work() again
     endActivity(run);
     run.isPrepared = true;
     run.status = prepare(run);
@@ -280,7 +280,7 @@ bool ResponseRunner::copySome(Run& run, CopyList& list) {
   size_t numLeft = kCopyBytes / size;
   while (list.numDone < list.copies.size() && numLeft > 0) {
     Copy& copy = list.copies[list.numDone];
-    if (copy.count == 0) {  // an empty tensor may have no memory
+    if (copy.count == 0) {  // an empty tensor may have a null pointer
       ++list.numDone;
       continue;
     }

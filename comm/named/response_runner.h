@@ -2,9 +2,11 @@
 // ResponseRunner: runs the responses of a coordinator, in their order, as collectives of one communicator.
 //
 // A response of one tensor uses the caller's memory. Several tensors are packed into a fusion buffer and unpacked from
-// it, in parts. The engine polls the network between two parts. Packing and unpacking also scale: averages of floats
-// multiply by 1/size before the sum, as DistributedDataParallel does, so both train to the same bits. Integers are
-// scaled after the sum. A rank without the tensors (it has joined) contributes zeros.
+// it, in parts. The engine polls the network between two parts.
+//
+// Packing and unpacking also scale the elements. Averages of floats are multiplied by 1/size before the sum, as in
+// DistributedDataParallel, so both train to the same bits. Integers are scaled after the sum. A rank that has joined
+// has no tensors, and contributes zeros.
 //
 // Memory: at most four fusion buffers, which are reused. The size of each is a power of two that fits the largest
 // response that used it so far. A response waits while no buffer is free. Threading: on the engine's driver.
@@ -36,7 +38,7 @@ class ResponseListener {
   ~ResponseListener() = default;
 };
 
-/// Memory that the runner holds, and counts of what it has run.
+/// Memory that the runner holds, and counters of its runs.
 struct RunnerStats {
   size_t fusionBufferBytes = 0;     ///< bytes of all fusion buffers now
   size_t maxFusionBufferBytes = 0;  ///< the maximum of fusionBufferBytes so far
@@ -52,8 +54,8 @@ class ResponseRunner final : private Worker {
   ~ResponseRunner();
 
   /// Starts to run a response. operations[i] is this rank's operation for agreements[i], or null if this rank has none.
-  /// agreements[i] may be null if i > 0 and operations[i] is not null, because the operation's request has the same
-  /// values.
+  /// agreements[0] is never null. Another agreements[i] may be null if operations[i] is not null; the request of this
+  /// operation has the same values.
   void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
   /// Fails all runs that have not started and runs whose collectives have completed. The communicator completes the
   /// other runs.
@@ -68,13 +70,13 @@ class ResponseRunner final : private Worker {
   /// Copies elements, and multiplies them by a factor.
   struct Copy {
     std::byte* target;
-    const std::byte* source;  ///< null: zeros
-    size_t count;             ///< number of elements
+    const std::byte* source;  ///< null: copy zeros
+    size_t count;             ///< number of elements to copy
     double factor = 1;
   };
   struct CopyList {
     std::vector<Copy> copies;
-    size_t numDone = 0;  ///< copies that are complete
+    size_t numDone = 0;  ///< number of complete copies
   };
 
   /// A response in flight.
@@ -96,27 +98,28 @@ class ResponseRunner final : private Worker {
     CopyList before, after;  ///< copies to make before the calls start, and after the calls have completed
     std::vector<CollectiveCall> calls;
     size_t numCallsLeft = 0;
-    bool hasStarted = false, hasMoved = false;  ///< packing is complete; responseMoved() was called
+    bool hasStarted = false, hasMoved = false;  ///< in this order: packing is complete; responseMoved() was called
     std::unique_ptr<std::byte[]> buffer;
-    size_t capacity = 0;  ///< of `buffer`
+    size_t capacity = 0;  ///< bytes allocated for `buffer`
     Status status;
   };
 
-  /// Fills the run's calls and copies. The functions below do so for the different kinds; see named_kinds.def.
+  /// Fills the run's calls and copies, by one of the five functions below. named_kinds.def states the function of each
+  /// kind.
   Status prepare(Run& run);
   static Status prepareNothing(Run& run);
   Status prepareFused(Run& run);
   Status prepareGather(Run& run);
   Status prepareExchange(Run& run);
   Status prepareScatter(Run& run);
-  /// Adds a copy that scales the result in place, if it must be scaled.
+  /// Adds a Copy of the result onto itself that scales it, if the result must be scaled.
   void scaleAfter(Run& run, std::byte* bytes, size_t count) const;
-  /// These two return the factors by which elements are multiplied before and after the sum.
+  /// Elements are multiplied by factorBefore() before the sum, and by factorAfter() after the sum.
   double factorBefore(const Request& request) const;
   double factorAfter(const Request& request) const;
   /// Takes a free fusion buffer for the run, or allocates one. Returns false if the run must wait for a buffer.
   bool takeBuffer(Run& run);
-  /// These two begin and end an activity of all operations of the run in the timeline.
+  /// begin() and end() enclose an activity of all operations of the run in the timeline.
   void begin(const Run& run, std::string_view activity);
   void endActivity(const Run& run);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StallInspector: finds operations that some ranks started long ago and others have not started. It uses Horovod's
-// texts. The coordinator's rank calls it. Threading: one thread at a time.
+// StallInspector: finds operations that some ranks started long ago and others have not started. Its messages have
+// Horovod's words. The coordinator's rank calls it. Threading: one thread at a time.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ namespace agspeed::comm {
 
 class StallInspector {
  public:
-  /// `warning`: the waiting time after which an operation is logged. `shutdown`: the waiting time after which the group
-  /// must end. Zero means never; `shutdown` has no effect if `warning` is zero. `members`: the numbers by which texts
-  /// name the group's ranks.
+  /// `warning`: the waiting time after which an operation is logged; zero: never. `shutdown`: the waiting time after
+  /// which the group must end; zero: never. `shutdown` has no effect if `warning` is zero. `members`: the group's
+  /// ranks, by the numbers that logs use for them.
   StallInspector(Clock::duration warning, Clock::duration shutdown, std::vector<int> members)
       : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
 

@@ -32,7 +32,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   if (added_.size() == numBefore) return added;
   const OwnName& last = *added_.back()->name();
   const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name()->follower == added_[numBefore]->name().get();
-  if (isExpected && last.follower != nullptr) return added;  // in the middle of a known burst
+  if (isExpected && last.follower != nullptr) return added;  // the queue knows that the burst continues
   const auto now = Clock::now();
   if (!isExpected) learnFollower(numBefore, now);
   added.isFirst = numBefore == 0;
@@ -45,7 +45,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
     return added;
   }
   if (isPutOff_ && now - firstAdd_ > kFollow * added_.size()) {
-    for (const NamedHandle& each : added_) each->name()->follower = nullptr;  // too slow for a burst
+    for (const NamedHandle& each : added_) each->name()->follower = nullptr;  // the starts were too slow for a burst
   }
   added.isKickDue = std::exchange(isPutOff_, false) || now - lastKick_ >= kGather;
   if (added.isKickDue) lastKick_ = now;
@@ -101,8 +101,9 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
   if (added_.empty()) return;
   lastName_ = added_.back()->name();
   if (isAwaiting_) {
-    // Forget the follower if it was not added within kBurst. Keep it if the driver took the queue earlier for a waiting
-    // thread, because the follower may come the next time.
+    // The queue waited for the follower of the last name. Forget this follower if it was not added within kBurst. If
+    // the driver has taken the queue earlier, for a waiting thread, keep the follower, because it may come the next
+    // time.
     if (Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
     lastName_ = nullptr;
   }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // StartQueue: hands operations from the threads that start them to the engine's driver, and keeps the names in use.
 //
-// The driver takes calls together if they follow each other closely (a burst), because one round of the driver takes
-// longer than one call. Training steps repeat. So if another name closely followed a name the last time, the queue
-// waits for that other name. The driver then takes a repeated burst as a whole after its last name, and the other calls
-// of the burst do not even read the clock. Thread-safety: all functions, from any thread.
+// Calls that follow each other closely are a burst. The driver takes them together, because one round of the driver
+// takes longer than one call. Training steps repeat, so bursts repeat. The queue records which name followed a name
+// closely (its follower), and the next time it waits for the follower. So the driver takes a repeated burst as a whole,
+// after its last name. The other calls of the burst do not even read the clock. Thread-safety: all functions, from any
+// thread.
 #pragma once
 
 #include <mutex>
@@ -20,9 +21,10 @@ namespace agspeed::comm {
 
 class StartQueue {
  public:
-  /// For this time after a kick, the driver need not be woken again, because it takes the queue again by itself.
+  /// A thread need not wake the driver again within this time after a kick. The driver takes the queue again by itself
+  /// at the end of this time.
   static constexpr std::chrono::microseconds kGather{200};
-  /// A start follows another one closely if it comes within this time.
+  /// A start follows another start closely if at most this time is between them.
   static constexpr std::chrono::microseconds kFollow{20};
   /// The longest time for which the queue waits for a burst to complete. The driver takes a longer burst in parts.
   static constexpr std::chrono::milliseconds kBurst{1};
@@ -34,7 +36,7 @@ class StartQueue {
   };
   /// The result of add().
   struct Added {
-    bool isFirst = false;    ///< the queue was empty: the driver must take it by `takeBy`
+    bool isFirst = false;    ///< the queue was empty: the driver must take it at `takeBy` or earlier
     bool isKickDue = false;  ///< the caller must wake the driver, which takes the queue at once
     Clock::time_point takeBy{};
     std::vector<Refusal> refused;
@@ -44,8 +46,8 @@ class StartQueue {
   Added add(std::span<const NamedHandle> operations, int rank);
   /// Returns ok if add() would accept an operation of this name now, else the error.
   Status admits(const std::string& text, int rank);
-  /// Records that the starting thread has woken the driver. Whether a next start follows closely is measured from now
-  /// on, because the thread could not start operations before.
+  /// Records that the starting thread has woken the driver. The time to the next start is measured from this call,
+  /// because the thread was busy with the kick before.
   void kicked();
   /// Moves all operations added since the last call into `taken`, and reuses its memory.
   void take(std::vector<NamedHandle>& taken);
@@ -61,8 +63,8 @@ class StartQueue {
  private:
   static constexpr size_t kMinNames = 1024;
 
-  // The next three functions require mutex_.
-  /// Marks the name of the operation as in use. Returns an error if the operation must be refused.
+  // The caller of the next three functions holds mutex_. Marks the name of the operation as in use. Returns an error if
+  // the operation must be refused.
   Status refusalOf(NamedOperation& operation, int rank);
   /// Returns the name object for this text, and makes it if there is none.
   OwnNameHandle nameOf(const std::string& text);
@@ -71,12 +73,12 @@ class StartQueue {
   void learnFollower(size_t numBefore, Clock::time_point now);
 
   std::mutex mutex_;
-  /// By text. Names that are out of use are removed when the map has doubled since the last removal.
+  /// The names, by their text. Names without users are removed when the map has doubled in size since the last removal.
   std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
   size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
   bool isAwaiting_ = false;  ///< the queue waits for the follower of the last added name
-  bool isPutOff_ = false;    ///< the driver is not woken until the burst is complete: its last name has no follower
+  bool isPutOff_ = false;    ///< the driver is woken only at the end of the burst
   Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
   OwnNameHandle lastName_;         ///< the last name that the driver took, if its follower is not known yet; else null
   std::optional<Status> failure_;  ///< why the queue is closed

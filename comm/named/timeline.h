@@ -44,7 +44,7 @@ class Timeline {
   /// Writes an event for a response if open() was called with `marksCycles`.
   void markCycle();
 
-  /// Whether flush() is due, because much text was collected.
+  /// Whether flush() is due, because the timeline has collected much text.
   bool isFull();
   /// Writes the collected text to the file; waits for the disk.
   void flush();
@@ -61,13 +61,13 @@ class Timeline {
 
   const bool marksCycles_;
   const Clock::time_point openedAt_ = Clock::now();
-  std::mutex writeMutex_;  ///< locked before mutex_, so that texts are written in order
+  std::mutex writeMutex_;  ///< lock it before mutex_, so that texts are written in order
   std::FILE* file_;        ///< guarded by writeMutex_; null once closed
   std::mutex mutex_;
   std::string text_;
   bool isClosed_ = false;
-  std::unordered_map<std::string, int> numbers_;  ///< of names: process numbers in the trace
-  std::unordered_set<std::string> negotiated_;    ///< names that are being negotiated
+  std::unordered_map<std::string, int> numbers_;  ///< process number of each name in the trace
+  std::unordered_set<std::string> negotiated_;    ///< names without a response so far
 };
 
 }  // namespace agspeed::comm

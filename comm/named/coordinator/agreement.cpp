@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// Two ranks and their requests.
+/// Two ranks and their requests, which are compared.
 struct Two {
   int firstRank, otherRank;
   const Request& first;
@@ -71,7 +71,7 @@ std::optional<std::string> difference(const Two& two) {
   return shapesDiffer(two);
 }
 
-/// Returns an error of one request that does not depend on the other ranks' requests, if there is one.
+/// Returns an error if the request of `rank` is invalid in itself, whatever the other ranks request.
 std::optional<std::string> fault(int rank, const Request& request, size_t numRanks) {
   const auto who = [&] {
     return formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);

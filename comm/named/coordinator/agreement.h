@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the requests of all ranks for one operation agree, and what they agree on. Functions without state.
+// Checks whether the requests of all ranks for one operation agree, and returns the agreed values. Functions without
+// state.
 #pragma once
 
 #include <memory>
@@ -17,8 +18,8 @@ using Requests = std::vector<RequestHandle>;
 
 /// Returns the first request that is not null. Requires: there is one.
 const Request& firstOf(const Requests& requests);
-/// Checks whether the requests of all ranks agree, so that the operation can run. If not, returns an error, which names
-/// two ranks and both values in most cases. Requires: at least one request is not null.
+/// Checks whether the requests of all ranks agree, so that the operation can run. Returns nullopt if they agree, else
+/// an error. Most errors name two ranks and both values. Requires: at least one request is not null.
 std::optional<std::string> findMismatch(const Requests& requests);
 /// Returns the agreement of requests without a mismatch: the first request, with the rows of all ranks. Requires: at
 /// least one request is not null.

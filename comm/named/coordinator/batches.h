@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's batches: lists of ids that ranks send as a whole.
+// Batches: the coordinator's lists of ids that ranks send as a whole.
 //
-// If all ranks send the same list, only the first rank's list costs a lookup per id, and the list of each other rank
-// costs one comparison. Threading: one thread at a time. Ownership: Batches owns waiting batches; their entries own
-// ready ones.
+// Often all ranks send the same list. Then the first rank's list costs a lookup per id, and the list of every other
+// rank costs only one comparison. Threading: one thread at a time. Ownership: Batches owns waiting batches; their
+// entries own ready ones.
 #pragma once
 
 #include <cstddef>
@@ -18,9 +18,10 @@ class Batches {
  public:
   explicit Batches(int numRanks) : numRanks_(numRanks) {}
 
-  /// Makes a waiting batch of these ids. Returns null if an id occurs twice, or if a batch contains one already.
+  /// Makes a waiting batch of these ids. Returns null if an id occurs twice, or if another batch contains one of the
+  /// ids.
   Batch* add(const std::vector<uint32_t>& ids, size_t numBytes, Clock::time_point now);
-  /// Returns the waiting batch of exactly this list that `rank` has not sent, or null.
+  /// Returns a waiting batch with exactly this list that `rank` has not sent yet, or null if there is none.
   Batch* find(const std::vector<uint32_t>& ids, int rank) const;
   /// Returns the waiting batch that contains the id, or null.
   Batch* findWaiting(uint32_t id) const;
@@ -38,7 +39,7 @@ class Batches {
  private:
   int numRanks_;
   std::vector<BatchHandle> waiting_;
-  std::vector<Batch*> batchOf_;  ///< by id - 1: the waiting or ready batch that contains the id, or null
+  std::vector<Batch*> batchOf_;  ///< batchOf_[id - 1]: the waiting or ready batch that contains the id, or null
   size_t numWaitingIds_ = 0;
 };
 

@@ -133,8 +133,8 @@ Response Coordinator::next() {
   pool_.recycle(std::move(entry));
   if (isFused) fuse(response, numBytes);
   response.evicted = ids_.evict([this](uint32_t id) { return batches_.contains(id); });
-  // Treat requests that ranks sent by an evicted id as if they had been sent in full, because the id may soon belong to
-  // another name.
+  // Some ranks may have sent the id of a request that still waits here. The id is evicted and may soon belong to
+  // another name, so treat such a request as if it had been sent in full.
   for (const uint32_t id : response.evicted) {
     waiting_.forgetId(id, ids_.name(id));
     ready_.forgetId(id);
@@ -207,7 +207,7 @@ void Coordinator::join(int rank) {
   Request request;
   request.kind = NamedKind::kJoin;
   request.root = lastJoined_;
-  request.priority = std::numeric_limits<int32_t>::min();  // after all operations that came before it
+  request.priority = std::numeric_limits<int32_t>::min();  // runs after all earlier operations
   EntryHandle entry = pool_.make(0, {});
   entry->requests.assign(1, std::make_shared<const Request>(std::move(request)));
   ready_.push(std::move(entry), ids_);

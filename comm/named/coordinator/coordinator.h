@@ -9,8 +9,8 @@
 // Ranks submit operations in any order. An operation is ready when the last rank has submitted it. The coordinator
 // fuses ready operations of one kind (all-reduces or broadcasts) up to a number of bytes, in the order that the plan
 // states. If the requests of a name differ, all ranks get the same error, which names two ranks and both values; the
-// next operation works. Operations do not wait for ranks that have joined. If the ranks' lists of ids differ, they are
-// matched id by id.
+// next operation works. Operations do not wait for ranks that have joined. Ranks may send lists of ids. If these lists
+// differ, their operations are matched id by id.
 //
 // This class neither sends messages nor blocks; NamedGroup does the communication. Threading: one thread at a time.
 #pragma once
@@ -42,8 +42,8 @@ class Coordinator {
 
   /// Submits a request of `rank`. Requires: no other request of this rank and name is waiting for its response.
   void add(int rank, Request request, Clock::time_point now);
-  /// Submits the rank's last request under this id again, or its last requests under these ids. Fails with data loss if
-  /// the rank has made no request under an id, or if an id is part of a batch that is ready.
+  /// addCached(id) submits the rank's last request under this id again. addCached(ids) does so for a list of ids. Fails
+  /// with data loss if the rank has made no request under an id, or if an id is part of a batch that is ready.
   Status addCached(int rank, uint32_t id, Clock::time_point now);
   Status addCached(int rank, const std::vector<uint32_t>& ids, Clock::time_point now);
   /// Records that `rank` no longer uses an evicted id; see IdCache::drop().
@@ -60,12 +60,12 @@ class Coordinator {
   /// An operation that some ranks have submitted and others have not.
   struct Stalled {
     std::string name;
-    std::vector<int> missing;  ///< the ranks that have not submitted it
-    Clock::time_point since;   ///< when the first rank submitted it
+    std::vector<int> missing;  ///< the ranks that have not submitted the operation
+    Clock::time_point since;   ///< when the first rank submitted the operation
   };
   /// Returns the waiting operations that a rank has submitted before `since`, oldest first.
   std::vector<Stalled> stalled(Clock::time_point since) const;
-  /// Whether operations wait for ranks, or joined ranks wait for the others.
+  /// Whether operations wait for ranks, or joined ranks wait for the other ranks to join.
   bool isWaiting() const { return areAwaited() || numJoined_ > 0; }
   /// Returns the ranks that have not joined, or none if no rank has joined.
   std::vector<int> unjoined() const;
@@ -73,13 +73,13 @@ class Coordinator {
  private:
   /// Whether operations wait for ranks.
   bool areAwaited() const { return waiting_.size() + batches_.numWaitingIds() > 0; }
-  /// Adds a request to the entry of its name, and makes the entry ready if it was the last one. `sentId`: the id that
-  /// the rank has sent, or 0 if it has sent the request in full.
+  /// Adds a request to the entry of its name. Makes the entry ready if no other rank's request is missing. `sentId`:
+  /// the id that the rank has sent, or 0 if it has sent the request in full.
   void add(int rank, RequestHandle request, uint32_t sentId, Clock::time_point now);
   /// Makes a waiting batch of these ids. Returns null if they cannot form a batch; the caller then handles them one by
   /// one.
   Batch* newBatch(const std::vector<uint32_t>& ids, Clock::time_point now);
-  /// Records that the rank has sent the batch's list, and makes the batch ready if it was the last rank.
+  /// Records that the rank has sent the batch's list. Makes the batch ready if all other ranks have sent the list, too.
   void addSubmission(Batch& batch, int rank);
   /// Replaces the waiting batch by one waiting entry per id.
   void split(Batch& batch);
@@ -88,7 +88,8 @@ class Coordinator {
   /// Records that the rank has joined. When all ranks have joined, makes the join ready as an operation.
   void join(int rank);
   bool isReady(const Entry& entry) const;
-  /// Whether all ranks have repeated their requests of the last response by id, so that these are known to agree.
+  /// Whether each rank has repeated, by id, its request of the last response. The requests then agree, as they did for
+  /// that response, and need no comparison.
   bool isKnownToAgree(const Entry& entry) const;
   /// Makes the response for an entry: its operations, or the error if the requests differ.
   Response responseFor(const Entry& entry);
@@ -104,7 +105,7 @@ class Coordinator {
   WaitingTable waiting_;
   ReadyQueue ready_;
   EntryPool pool_;
-  std::vector<bool> hasJoined_;  ///< by rank
+  std::vector<bool> hasJoined_;  ///< hasJoined_[rank]
   int numJoined_ = 0, lastJoined_ = -1;
 };
 

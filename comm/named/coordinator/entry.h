@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Entry: an operation at the coordinator, from its first request to its response.
+// Entry: the coordinator's record of an operation, from its first request to its response.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace agspeed::comm {
 
-/// A list of ids that at least one rank has sent. It waits until all ranks have sent the same list. It takes the place
-/// of one entry per id, until a rank submits one of these operations in another way.
+/// A list of ids that at least one rank has sent. The batch waits until all ranks have sent the same list, and replaces
+/// one entry per id. If a rank submits one of these operations in another way, the batch is split into entries.
 struct Batch {
   std::vector<uint32_t> ids;
-  std::vector<bool> hasSubmitted;  ///< by rank
-  int numSubmitted = 0;            ///< the number of ranks that have sent the list; the batch is ready once all have
+  std::vector<bool> hasSubmitted;  ///< by rank: whether the rank has sent the list
+  int numSubmitted = 0;            ///< how many ranks have sent the list; the batch is ready when all ranks have
   size_t numBytes = 0;
-  Clock::time_point since;  ///< when the first rank sent it
+  Clock::time_point since;  ///< when the first rank sent the list
 };
 using BatchHandle = std::unique_ptr<Batch>;
 
@@ -28,11 +28,11 @@ struct Entry {
   Requests requests;
   int numSubmitted = 0;  ///< the number of requests that are not null
   uint32_t id = 0;       ///< the id that all ranks have sent so far; 0 if a rank has sent its request in full
-  uint64_t order = 0;    ///< waiting: the order in which entries were made; ready: in which they became ready
+  uint64_t order = 0;    ///< waiting entries are numbered when they are made, ready ones when they become ready
   int64_t place = 0;     ///< position among ready entries: the lowest runs first
-  size_t numBytes = 0;   ///< set once the entry is ready
+  size_t numBytes = 0;   ///< bytes of the operation; set when the entry becomes ready
   BatchHandle batch;  ///< the batch, if the entry is a ready batch; `requests[0]` is then the request of its first id
-  Clock::time_point since;  ///< when the first rank submitted it
+  Clock::time_point since;  ///< when the first rank submitted the operation
 
   /// Returns whether the entry is a large tensor, which is never fused. Requires: the entry is ready.
   bool standsAlone() const;

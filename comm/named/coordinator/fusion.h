@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which operations run together in one response, and in what order: the plan, and the rules that hold under any plan.
+// Decides which operations run together in one response, and in what order. FusionPlan is the part of this decision
+// that can be configured. The functions are the rules that hold under any plan.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +13,10 @@ namespace agspeed::comm {
 
 /// The order in which ready operations run.
 enum class FusionOrder : uint8_t {
-  kTime,      ///< in the order in which operations became ready
-  kSize,      ///< as kTime, but a buffer that is not full is held for up to 2 ms while other operations are awaited
-  kPriority,  ///< in the order of Request::priority, the highest first
-  kModel,     ///< in the order in which the names became ready for the first time
+  kTime,      ///< runs operations in the order in which they became ready
+  kSize,      ///< like kTime, but waits up to 2 ms for more operations while the buffer is not full
+  kPriority,  ///< runs operations in the order of Request::priority, the highest first
+  kModel,     ///< runs operations in the order in which their names first became ready
 };
 
 /// Returns "time", "size", "priority" or "model".

@@ -8,8 +8,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// An id may be evicted if kIdleTurns * capacity operations have run since its last use. So names that are used in turn
-/// keep their ids, even if there are somewhat more names than ids.
+/// An id may be evicted if kIdleTurns * capacity operations have run since its last use. This protects names that a job
+/// uses in turn: they keep their ids even if there are somewhat more names than ids.
 constexpr uint64_t kIdleTurns = 4;
 constexpr size_t kMaxExamples = 64;
 

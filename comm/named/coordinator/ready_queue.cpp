@@ -9,19 +9,19 @@
 namespace agspeed::comm {
 namespace {
 
-/// Limits of the number of responses that move data at the same time. Responses of one large tensor have other limits
-/// (below). Further operations wait and are fused meanwhile. kMaxRunningFull applies if the ready operations fill a
-/// buffer. It is higher, because a full buffer gains nothing by waiting: one buffer moves while others are packed and
-/// unpacked.
+/// The largest number of responses that move data at the same time. Responses of one large tensor have other limits
+/// (below). Further operations wait, and are fused meanwhile. kMaxRunningFull applies if the ready operations fill a
+/// buffer. It is higher than kMaxRunning, because waiting would not make a full buffer larger. Instead, one buffer can
+/// be packed or unpacked while another one moves.
 constexpr size_t kMaxRunning = 2, kMaxRunningFull = 4;
-/// Several large tensors run at a time, so that the network does not idle until the coordinator responds again. Another
-/// one starts while fewer than kMaxRunningLarge of them run, and these have less than kMaxRunningLargeBytes in total.
-/// So a tensor of any size can run.
+/// Several large tensors run at a time, so that the network is not idle until the coordinator responds again. Another
+/// tensor starts if fewer than kMaxRunningLarge are running, and if the running ones have less than
+/// kMaxRunningLargeBytes in total. The size of the new tensor does not matter.
 constexpr size_t kMaxRunningLarge = 16, kMaxRunningLargeBytes = size_t{16} << 20;
 /// The longest time for which FusionOrder::kSize holds a buffer that is not full.
 constexpr std::chrono::milliseconds kMaxHold{2};
 
-/// Returns the number of bytes by which an operation is counted in numBytes().
+/// Returns the number of bytes that numBytes() counts for an operation.
 size_t weightOf(const Entry& entry) { return std::max<size_t>(1, entry.numBytes); }
 
 bool runsEarlier(const EntryHandle& left, const EntryHandle& right) { return left->place < right->place; }
@@ -60,8 +60,8 @@ bool ReadyQueue::isResponseDue(const RunningResponses& running, bool areAwaited,
   const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
                                 : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
   if (isEnough && plan_.fusionBytes > 0) return false;
-  // Do not hold the buffer if no operation waits for ranks: the callers of the ready operations may be waiting for this
-  // response.
+  // FusionOrder::kSize waits for more operations only if some operations still wait for ranks. Otherwise the buffer
+  // cannot become fuller, and the callers may be waiting for this response.
   const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && areAwaited;
   if (!isHeld) {
     heldUntil_ = Clock::time_point::max();

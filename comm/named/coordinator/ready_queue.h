@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's operations that all ranks have submitted, in the order in which the plan runs them, and when the
-// next response is due.
+// ReadyQueue: the coordinator's operations that all ranks have submitted, in the order in which the plan runs them. It
+// decides when the next response is due.
 //
 // A large tensor runs alone, because copies into a buffer and back would cost more than one more operation.
 // Threading: one thread at a time.
@@ -21,7 +21,8 @@ namespace agspeed::comm {
 
 /// Counts the responses whose data is moving. Responses of one large tensor are counted separately.
 struct RunningResponses {
-  /// These two record the begin and the end of a response. `first`: the request of its first operation.
+  /// began() records that a response has begun, and ended() that it has ended. `first`: the request of its first
+  /// operation.
   void began(const Request& first);
   void ended(const Request& first);
 
@@ -38,21 +39,25 @@ class ReadyQueue {
   /// Returns the number of bytes of all entries. An entry without bytes is counted as one byte, so the result is 0 only
   /// if the queue is empty.
   size_t numBytes() const { return numBytes_; }
-  /// Decides whether a response should be made now. Returns false if the queue is empty, while enough responses are
-  /// running (so that more operations can be fused), and while FusionOrder::kSize holds a buffer that is not full. Such
-  /// a hold begins in this function. areAwaited: operations wait for ranks, so a buffer may still become full.
+  /// Decides whether a response should be made now. Returns false in three cases:
+  /// - The queue is empty.
+  /// - Enough responses are running, so the ready operations wait and more operations can be fused with them.
+  /// - FusionOrder::kSize holds a buffer that is not full. This function begins such a hold.
+  ///
+  /// `areAwaited`: some operations wait for ranks, so a buffer may still become full.
   bool isResponseDue(const RunningResponses& running, bool areAwaited, Clock::time_point now);
   /// Returns the time until which the plan holds entries; max: it holds none.
   Clock::time_point heldUntil() const { return heldUntil_; }
 
-  /// Inserts an entry that has become ready. `ids`: by these FusionOrder::kModel orders names.
+  /// Inserts an entry that has become ready. FusionOrder::kModel orders names by their ids in `ids`.
   void push(EntryHandle entry, const IdCache& ids);
   /// Removes and returns the first entry. Requires: the queue is not empty.
   EntryHandle pop();
   /// Removes entries that fit into `room` bytes together and for which `isWanted` returns true, and returns them in
   /// order. Stops as soon as the room is used up. Entries of large tensors stay.
   std::vector<EntryHandle> popFitting(size_t room, const std::function<bool(const Entry&)>& isWanted);
-  /// Replaces the plan. `split` makes entries of the ids of a batch which the new plan does not run as a whole.
+  /// Replaces the plan. If the new plan does not run a batch as a whole, this function calls `split`, which makes one
+  /// entry per id of the batch.
   void setPlan(FusionPlan plan, const IdCache& ids, const std::function<std::vector<EntryHandle>(const Batch&)>& split);
   /// Treats the requests of an entry with this id as if they had been sent in full.
   void forgetId(uint32_t id);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The coordinator's operations that some ranks have submitted and others have not, by id, or by name if the name has
-// no id.
+// WaitingTable: the coordinator's operations that some ranks have submitted and others have not. It finds them by id,
+// or by name if the name has no id.
 //
-// Threading: one thread at a time. The id of a name's entry is 0 if the entry is kept by its name.
+// Threading: one thread at a time. Parameters `id` are 0 for entries that are found by name.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,9 @@ class WaitingTable {
   bool contains(uint32_t id) const { return id <= byId_.size() && byId_[id - 1] != nullptr; }
   /// Returns the entry of the id or name, or null.
   Entry* find(uint32_t id, const std::string& name) const;
-  /// Adds an entry and returns it. Requires: there is none of this id or name.
+  /// Adds an entry and returns it. Requires: the table has no entry of this id or name.
   Entry& add(uint32_t id, const std::string& name, EntryHandle entry);
-  /// Removes an entry and returns it. Requires: there is one.
+  /// Removes and returns the entry of the id or name. Requires: there is one.
   EntryHandle take(uint32_t id, const std::string& name);
   /// Removes the entries for which `predicate` returns true, and returns them in the order in which they were made.
   std::vector<EntryHandle> takeIf(const std::function<bool(const Entry&)>& predicate);
@@ -34,7 +34,7 @@ class WaitingTable {
   void forEach(const std::function<void(const Entry&)>& visit) const;
 
  private:
-  std::vector<EntryHandle> byId_;  ///< at id - 1; null if no entry waits
+  std::vector<EntryHandle> byId_;  ///< byId_[id - 1]: the entry of the id; null if none waits
   std::unordered_map<std::string, EntryHandle> byName_;
   size_t numEntries_ = 0;
 };
