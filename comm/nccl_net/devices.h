@@ -16,8 +16,8 @@ struct Device {
   std::string name;     ///< "agspeed", "numa1" or an interface's name
   std::string pciPath;  ///< path of its first interface that is a PCI device; empty: there is none
   uint64_t guid = 0;
-  int speed = 0;  ///< in Mbit/s, the sum over its interfaces
-  Home home;      ///< its interfaces, which connections prefer; empty: all
+  int speed = 0;  ///< sum of the speeds of its interfaces, in Mbit/s
+  Home home;      ///< interfaces that its connections prefer; empty: all
 };
 
 /// Returns the devices, at least one. `kind`: the value of the setting nccl_devices. `folder`: the kernel's list of

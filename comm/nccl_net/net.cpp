@@ -97,7 +97,7 @@ Result Net::init(Logger logger) {
     process_ = getpid();
     // Make the devices only once, because NCCL keeps pointers into them.
     if (devices_.empty()) devices_ = devicesOf(domain_->interfaces(), settings().ncclDevices);
-    // The domain's thread must end before libraries clean up at exit.
+    // At exit, the domain's thread must end before libraries destroy their global objects.
     static const bool isRegistered = std::atexit([] {
                                        setLogSink(nullptr);
                                        Net::get().closeDomain();

@@ -34,7 +34,7 @@ class Net {
 
   /// Opens the domain at the first call. NCCL calls it once per communicator; old versions call it once per process.
   Result init(Logger logger);
-  /// Closes the domain at the last call, when it was called as often as init().
+  /// Closes the domain if finalize() was called as often as init().
   Result finalize();
 
   Result devices(int* count);
@@ -63,7 +63,7 @@ class Net {
   void logTraffic();
   /// Closes the domain. In a forked process, which has no copy of the domain's thread, leaks the domain instead.
   void closeDomain();
-  /// These two log a failure, or the reason why a call is refused, and return the result code.
+  /// fail() logs a failure, refuse() logs why a call is refused. Both return the result code.
   Result fail(const Status& failure);
   Result refuse(const std::string& why);
 

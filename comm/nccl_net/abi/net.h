@@ -59,13 +59,13 @@ struct VirtualDevice {
 // --- Properties -----------------------------------------------------------------------------------------------------
 
 struct PropertiesV6 {
-  char* name;     ///< unique
-  char* pciPath;  ///< null: attached to the first CPU
+  char* name;     ///< unique among the devices
+  char* pciPath;  ///< null: the device is attached to the first CPU
   uint64_t guid;
   int ptrSupport;
-  int speed;  ///< Mbit/s
+  int speed;  ///< in Mbit/s
   int port;
-  float latency;  ///< microseconds
+  float latency;  ///< in microseconds
   int maxComms;
   int maxRecvs;
 };
