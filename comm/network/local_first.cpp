@@ -45,7 +45,7 @@ Transport& LocalFirst::transportOf(int peer) const {
 }
 
 double LocalFirst::coalesceSeconds(int peer) const {
-  // Peers in shared memory must never wait for peers in the network.
+  // Do not coalesce if any peer is in shared memory, because its messages would then wait for peers in the network.
   return numLocal() > 0 ? 0 : network_->coalesceSeconds(peer);
 }
 
@@ -68,7 +68,7 @@ void LocalFirst::cancelSend(int peer, uint64_t token, ByteView payload) {
 }
 
 Clock::time_point LocalFirst::tick(Clock::time_point now) {
-  const Clock::time_point next = local_->tick(now);  // first: it may move peers to the network
+  const Clock::time_point next = local_->tick(now);  // call it first, because it may move peers to the network
   return std::min(next, network_->tick(now));
 }
 
@@ -82,12 +82,13 @@ void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& stat
     AG_LOG(kInfo, status.message() + "; it is reached over the network");
     routeOf(peer) = Route::kNetwork;
     network_->connect(peer);
-    if (network_->canSend(peer)) sink_->writable(peer);  // the peer has connected over the network before
+    if (network_->canSend(peer)) sink_->writable(peer);  // the peer had already connected over the network
     return;
   }
   if (routeOf(peer) == Route::kUndecided) routeOf(peer) = route;
   if (route == Route::kNetwork) local_->takeIn(peer);
-  // If one transport is corrupted, frames of the peer are lost, even if this rank reaches the peer over the other one.
+  // If frames of the peer are corrupted on one transport, they are lost. So the peer is lost, even if this rank sends
+  // to it over the other transport.
   if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }
 

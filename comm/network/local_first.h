@@ -54,7 +54,7 @@ class LocalFirst final : public Transport {
   std::unique_ptr<RouteSink> localSink_;
   std::unique_ptr<RouteSink> networkSink_;
   Sink* sink_ = nullptr;
-  std::vector<Route> routes_;  ///< by rank
+  std::vector<Route> routes_;  ///< routes_[rank]: the chosen transport to the peer
 };
 
 }  // namespace agspeed::comm

@@ -96,8 +96,8 @@ void NetworkMessenger::ready(uint32_t) {
       rail.linkChanged(isUp);
       changed.push_back(i);
     }
-    // Report the changes only after the loop. Until all rails of the interface are closed, the link-state frame about
-    // one of them might leave on another one.
+    // Report the changes only after the loop, when all rails of the interface know of the change. Otherwise the
+    // link-state frame about one rail might be sent on another rail of the same interface, which is broken, too.
     for (const int rail : changed) multirail_->linkChanged(rail, isUp);
   });
 }
@@ -125,7 +125,8 @@ double NetworkMessenger::roundTripSeconds(int peer) const {
 
 uint32_t NetworkMessenger::host() const {
   if (shm_ == nullptr) return 0;
-  // If two hosts had the same checksum, messages would only take longer routes.
+  // Two hosts could have the same checksum. Then operations would treat their ranks as ranks of one host, which makes
+  // messages slower, but results stay correct.
   const std::string identity = hostIdentity();
   return std::max(1u, crc32c(std::as_bytes(std::span(identity))));
 }

@@ -53,8 +53,8 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   uint32_t host() const override;
   void wake() override { poller_.wake(); }
   /// Returns a descriptor that is readable while a socket of the messenger is ready or wake() was called. Timers,
-  /// shared memory and frames that beginTurn() delays do not make it readable, so also call progress() regularly. One
-  /// thread can poll the descriptors of several messengers.
+  /// shared memory and frames that beginTurn() delays do not make the descriptor readable, so also call progress()
+  /// regularly. One thread can poll the descriptors of several messengers.
   int descriptor() const { return poller_.descriptor(); }
 
   /// Returns the record with which peers can connect to this rank.
@@ -71,7 +71,7 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   uint64_t numRefused() const;
   /// Returns the counters of shared memory; nullptr if it is not used.
   const shm::ShmCounters* sharedMemoryCounters() const;
-  /// Returns the state of the rails to a peer; nullopt if this rank has nothing to do with the peer over the network.
+  /// Returns the state of the rails to a peer; nullopt if this rank has used no rail for the peer.
   std::optional<RouteState> routeTo(int peer) const { return multirail_->routeTo(peer); }
   /// Whether frames to the peer go through shared memory.
   bool sharesMemoryWith(int peer) const;

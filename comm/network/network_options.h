@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetworkOptions: how a rank reaches other ranks, as plain values. They do not include the store and the records in it.
+// NetworkOptions: how a rank reaches other ranks, as plain values. The store, with the records of ranks, is not part of
+// the options.
 #pragma once
 
 #include <chrono>
@@ -21,9 +22,9 @@ namespace agspeed::comm {
 struct NetworkOptions {
   int rank = 0;
   int size = 1;
-  uint32_t epoch = 0;          ///< incarnation of the group
-  RankNames names;             ///< of the group, for errors and log lines
-  std::string interfaces;      ///< see comm/topology/interface_selector.h
+  uint32_t epoch = 0;          ///< number of the group's incarnation
+  RankNames names;             ///< names of the group's ranks in errors and log lines
+  std::string interfaces;      ///< list of interfaces; see comm/topology/interface_selector.h
   std::string interfacesFrom;  ///< the variable or file that set `interfaces`; empty: the caller did
   /// The mode: integrity, authenticated, encrypted or opportunistic. Empty: authenticated if there is a key, else
   /// opportunistic.

@@ -61,7 +61,7 @@ StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Dir
   for (const Interface& interface : interfaces) {
     RailOptions rail;
     rail.address = {interface.address, static_cast<uint8_t>(interface.prefixBits), 0};
-    // The traffic of a rail with a loopback address may take other interfaces.
+    // Do not bind a rail with a loopback address to its interface, because its traffic may take other interfaces.
     if (!interface.address.isLoopback()) rail.device = interface.name;
     rail.index = opened.rails.size();
     rail.numRails = interfaces.size();
