@@ -2,9 +2,9 @@
 // Predicts how long an algorithm takes on a measured network, and which algorithm is faster there than the plan's own
 // choice.
 //
-// The model is coarse on purpose. It only has to order algorithms that differ in rounds and bytes, and the plan follows
-// it only if the predicted times differ much. It ignores that partial results may have wider elements than the buffer.
-// The functions are pure: equal figures give equal results at all ranks.
+// The model is coarse on purpose. It only has to find the faster one of algorithms that differ much in rounds and
+// bytes. The plan follows it only if the predicted times differ much. The model ignores that partial results may have
+// wider elements than the buffer. The functions are pure: equal figures give equal results at all ranks.
 #pragma once
 
 #include <span>
@@ -18,10 +18,10 @@ namespace agspeed::comm {
 /// The cost of a message and of a byte between two ranks of the group. All figures are positive. Ranks measure the
 /// latency and the rate of their rails (HostStatsExchange); the other figures keep their defaults.
 struct NetworkMeasurement {
-  double latencySeconds = 30e-6;        ///< from the start of a send until its receive completes, for an empty message
-  double messageSeconds = 5e-6;         ///< processor time per message sent
+  double latencySeconds = 30e-6;        ///< time from the start of an empty send until its receive completes
+  double messageSeconds = 5e-6;         ///< processor time for each message that a rank sends
   double bytesPerSecond = 1.2e9;        ///< all rails of a rank together, in each direction
-  double reducedBytesPerSecond = 10e9;  ///< inputs read by the reduction kernels
+  double reducedBytesPerSecond = 10e9;  ///< rate at which the kernels read inputs of reductions
 };
 
 /// Returns the predicted seconds of an operation on a buffer of `bytes`, whose chunks are cut into `numSegments`

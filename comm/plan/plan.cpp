@@ -9,9 +9,11 @@ namespace agspeed::comm {
 namespace {
 
 constexpr size_t kKiB = 1024;
-/// Up to this number of ranks it is faster to send everything to every rank than to pass results on in rounds.
+/// With at most this number of ranks, it is faster to send all data to every rank at once than to forward partial
+/// results in several rounds.
 constexpr int kFewRanks = 8;
-/// If there are many ranks and each rank's chunk has at most this size, the messages take longer than the bytes.
+/// If there are many ranks and each rank's chunk has at most this size, the costs per message are higher than the costs
+/// per byte.
 constexpr size_t kShortChunk = 8 * kKiB;
 constexpr size_t kSegmentUnit = 256;
 

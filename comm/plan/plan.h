@@ -23,15 +23,15 @@ struct Choice {
   std::vector<uint32_t> shares;  ///< relative sizes of the ranks' chunks; empty: not stated
   /// The algorithm to use instead of `algorithm` if several ranks share each host; nullptr: there is none.
   const Algorithm* hierarchical = nullptr;
-  bool isByRule = false;  ///< whether a PlanRule chose it; else PlanFitter may choose another one
+  bool isByRule = false;  ///< whether a PlanRule chose the algorithm; if not, PlanFitter may change it
 };
 
 /// A rule that overrides the plan's own choice of an algorithm.
 struct PlanRule {
   Collective collective = Collective::kAllReduce;
   size_t maxBytes = SIZE_MAX;  ///< the rule applies up to this size
-  std::string algorithm;       ///< a name in the catalog
-  size_t segmentBytes = 0;     ///< 0: the plan's value
+  std::string algorithm;       ///< name of the algorithm in the catalog
+  size_t segmentBytes = 0;     ///< Choice::segmentBytes; 0: the plan's value
 };
 
 /// Returns whether each rank owns and reduces one chunk of the buffer in this algorithm, so that chunks may differ in
@@ -43,7 +43,7 @@ constexpr size_t kMaxFlatBytes = 64 * 1024;
 
 struct Plan {
   uint32_t version = 0;
-  bool isReproducible = true;         ///< whether only algorithms of canonical order may run
+  bool isReproducible = true;         ///< whether all reductions must have the canonical order
   size_t segmentBytes = 128 * 1024;   ///< the bytes that one segment takes from each chunk
   uint32_t window = 8;                ///< the most segments of one operation that are in flight
   std::vector<uint32_t> shares = {};  ///< relative chunk sizes for unequal hosts; empty: the group measures

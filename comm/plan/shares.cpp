@@ -37,7 +37,7 @@ std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond) {
     for (const double rate : rates) sum += chunkOf(rate, seconds);
     return sum;
   };
-  double low = 0, high = 1 + others;  // at this time the fastest rank alone could own everything
+  double low = 0, high = 1 + others;  // in the time `high`, the fastest rank could own all chunks
   for (int i = 0; i < kBisections; ++i) (covered((low + high) / 2) < 1 ? low : high) = (low + high) / 2;
   std::vector<uint32_t> shares;
   for (const double rate : rates) shares.push_back(static_cast<uint32_t>(std::lround(kWhole * chunkOf(rate, high))));
