@@ -17,7 +17,7 @@ Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& di
   const StatusOr<const Peer*> peer = directory.find(admission.peer, Clock::now());
   if (!peer.hasValue()) return admission;
   if (*peer == nullptr) {
-    admission.verdict = Admission::Verdict::kWait;  // the peer's record may have appeared just after the last look-up
+    admission.verdict = Admission::Verdict::kWait;  // the peer may have published its record since the last look-up
     return admission;
   }
   admission.responder = Responder::answer(request, (*peer)->secret);

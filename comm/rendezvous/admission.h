@@ -13,7 +13,7 @@ namespace agspeed::comm {
 
 struct Admission {
   enum class Verdict {
-    kAnswer,  ///< send the responder's reply
+    kAnswer,  ///< send the reply of `responder`
     kWait,    ///< the directory does not know the peer yet: try again later
     kRefuse,
   };
@@ -22,8 +22,8 @@ struct Admission {
   std::optional<Responder> responder;  ///< set if the verdict is kAnswer
 };
 
-/// Decides about a request. The verdict is kAnswer if the request names this rank, epoch and protection, and its sender
-/// is a rank of this job and has proven the secret of the pair.
+/// Decides about a request. The verdict is kAnswer if two conditions hold. The request names this rank, epoch and
+/// protection. Its sender is a rank of this job and has proven the secret of the pair.
 Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& directory);
 
 }  // namespace agspeed::comm

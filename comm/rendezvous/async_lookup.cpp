@@ -22,7 +22,7 @@ struct AsyncLookup::Shared {
   const Store::Reader reader;
   std::mutex mutex;  ///< guards the members below
   std::condition_variable changed;
-  std::vector<std::string> wanted;  ///< keys of the next request
+  std::vector<std::string> wanted;  ///< keys that the next request will read
   bool isReading = false;
   std::map<std::string, std::optional<Result>> results;
   bool isStopping = false;

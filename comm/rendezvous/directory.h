@@ -21,7 +21,7 @@ namespace agspeed::comm {
 struct DirectoryOptions {
   int rank = 0;
   int size = 1;
-  uint32_t epoch = 0;  ///< incarnation of the group; each has its own records
+  uint32_t epoch = 0;  ///< number of the group's incarnation; each incarnation has its own records
   Protection protection = Protection::kAuthenticated;
   /// Empty: the mode is opportunistic, and an attacker who can change the store can pose as another rank.
   JobKey key;
@@ -32,7 +32,7 @@ struct DirectoryOptions {
 /// Another rank, whose record is verified.
 struct Peer {
   PeerRecord record;
-  Digest secret{};  ///< shared with this peer alone
+  Digest secret{};  ///< secret that this rank shares with this peer alone
 };
 
 class Directory {
@@ -60,10 +60,14 @@ class Directory {
   /// Later calls for the same peer change only its name.
   void introduce(int rank, std::string name, const std::string& record);
 
-  /// Looks up a peer. Returns: the peer, whose pointer stays valid; nullptr while the peer has not published itself or
-  /// the store has not answered; or the reason why the peer cannot be connected. Invalid argument is final; unavailable
-  /// means that the store cannot be read. The call waits at most 2 ms for the store (AsyncLookup). It asks for a
-  /// missing peer every 5 ms at first, and less often the longer the peer is missing.
+  /// Looks up a peer. Returns:
+  /// - the peer, if its record was found; the pointer stays valid
+  /// - nullptr if the peer has not published itself yet, or the store has not answered yet
+  /// - invalid argument, with the reason, if the peer can never be connected
+  /// - unavailable if the store cannot be read
+  ///
+  /// The call waits at most 2 ms for the store (AsyncLookup). It asks for a missing peer every 5 ms at first, and less
+  /// often the longer the peer is missing.
   StatusOr<const Peer*> find(int rank, TimePoint now);
   /// Returns when to call find() again for a peer that was missing or for which the store has not answered.
   TimePoint askAgainAt(int rank) const;
@@ -84,18 +88,19 @@ class Directory {
     std::optional<TimePoint> requestedAt;  ///< when the store was asked; nullopt: no request is unanswered
     bool isWarned = false;
   };
-  /// Returns the time of the next look-up. The pause before it grows with the time since `since`.
+  /// Returns the time of the next look-up. The longer the peer has been missing (since `since`), the longer is the
+  /// pause until then.
   static TimePoint nextRetry(TimePoint since, TimePoint now);
   /// Looks up a peer in the store.
   StatusOr<const Peer*> lookUp(int rank, Entry& entry, TimePoint now);
-  /// Verifies the record of a peer, and keeps the peer or the reason why it cannot be connected.
+  /// Verifies the record of a peer. Stores the peer, or the reason why it cannot be connected.
   StatusOr<const Peer*> add(int rank, Entry& entry, const std::string& record) const;
   /// Logs a warning if `rank` is late and no warning about a late rank was logged before.
   void warnOfMissing(int rank, const Entry& entry, TimePoint now);
   Status checkStore(int rank, Entry& entry, TimePoint now) const;
   StatusOr<Peer> check(int rank, const std::string& text) const;
 
-  Store* store_ = nullptr;  ///< nullptr: there is none
+  Store* store_ = nullptr;  ///< nullptr: the directory has no store
   const DirectoryOptions options_;
   RankNames names_;
   const KeyPair keys_;
@@ -103,7 +108,7 @@ class Directory {
   std::string record_;
   std::map<int, Entry> entries_;
   bool isLateWarned_ = false;
-  std::optional<AsyncLookup> lookup_;  ///< set if there is a store
+  std::optional<AsyncLookup> lookup_;  ///< set if the directory has a store
 };
 
 }  // namespace agspeed::comm

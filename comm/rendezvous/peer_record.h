@@ -2,8 +2,8 @@
 // PeerRecord: the record that a rank publishes about itself in the store. An attacker may be able to write to the
 // store, so records are parsed as untrusted. With a job key a record proves that its writer knows the key.
 //
-//   text (at most kMaxRecordBytes): magic "AGREC", version, then the fields below in order, rails last, then 32 bytes
-//   of HMAC-SHA256 under the job key, zeros without one.
+// The text has at most kMaxRecordBytes. It contains the magic "AGREC", the version, the fields of PeerRecord in their
+// order with the rails last, and 32 bytes of HMAC-SHA256 under the job key. Without a job key, these 32 bytes are zero.
 //
 // All functions are pure and thread-safe.
 #pragma once
@@ -47,9 +47,10 @@ std::string encodePeerRecord(const PeerRecord& record, const JobKey& key);
 StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key);
 
 /// Pairs the rails of two ranks. Returns: for each rail of `mine`, the index of the rail of `theirs` that it connects
-/// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with one of the same network, or else
-/// with one of the same address family; the search begins at the rail's own index. If both ranks are in two networks,
-/// rails are not paired across these networks, because there may be no route between them.
+/// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with a rail of the same network. If there
+/// is none, it is paired with a rail of the same address family. The search begins at the rail's own index. If both
+/// ranks have rails in the same two networks, a rail of one network is not paired with a rail of the other, because
+/// there may be no route between the networks.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm

@@ -17,10 +17,10 @@
 namespace agspeed::comm {
 
 struct PendingLimits {
-  size_t numConnections;  ///< one more replaces the oldest
+  size_t numConnections;  ///< limit of connections; a further one replaces the oldest one
   size_t numBytes;        ///< the most bytes that the listener keeps of one connection
-  /// The limit of the time until the proof. ActiveTimer measures this time; it shortens gaps in which this process did
-  /// not poll.
+  /// The limit of the time until the peer has proven its identity. ActiveTimer measures this time, so long gaps in
+  /// which this process did not poll count only in part.
   Clock::duration deadline;
 };
 
@@ -56,7 +56,7 @@ class PendingConnections {
     while (!entries_.empty() && entries_.front().waited > limits_.deadline) late.push_back(remove(entries_.begin()));
     return late;
   }
-  /// Calls `visit` for each connection, the oldest first. It may take the connection for which it is called.
+  /// Calls `visit` for each connection, the oldest first. `visit` may call take() for the connection that it gets.
   template <typename Visit>
   void forEach(const Visit& visit) {
     for (auto at = entries_.begin(); at != entries_.end();) visit(*(at++)->connection);
@@ -76,7 +76,7 @@ class PendingConnections {
   }
 
   const PendingLimits limits_;
-  Entries entries_;  ///< the oldest first
+  Entries entries_;  ///< connections, the oldest first
   ActiveTimer active_{Clock::now()};
 };
 

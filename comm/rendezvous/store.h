@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Store: a small map that all ranks see, through which they find each other before they are connected. MemoryStore
 // serves ranks of one process, FileStore processes that share a folder, and StreamStore processes that reach a server
-// (stream_store.h). comm/c10d wraps torch's store. PrefixStore keeps several users of one store apart.
+// (stream_store.h). comm/c10d wraps torch's store. PrefixStore gives each user of a shared store its own keys.
 //
 // Values are untrusted: an attacker may have written them, so readers check them. They are small (at most
 // kMaxValueBytes).

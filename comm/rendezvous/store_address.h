@@ -15,7 +15,7 @@ namespace agspeed::comm {
 struct StoreAddress {
   sockaddr_storage system{};
   socklen_t systemBytes = 0;
-  std::string text;  ///< as it was given
+  std::string text;  ///< the text that was parsed
 
   /// Parses "10.0.0.1:29500", "[fd00::1]:29500" or "node7:29500". The look-up of a name may block.
   static StatusOr<StoreAddress> parse(const std::string& text);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The protocol between a StreamStore and its StoreServer.
 //
-//   handshake   the rails' handshake (wire/handshake.h), with a secret derived from the job key, which both ends prove
+//   handshake   the rails' handshake (wire/handshake.h). Its secret is derived from the job key, and both ends prove
+//               that they have it
 //   message     length of the body (4 bytes), body, 16 bytes of GMAC over both; each direction has a key of its own
 //   request     operation (1), amount (8), length of the key (4), key, value
 //   reply       code of the status (1), whether there is a value (1), number (8), value or the status's message
@@ -60,8 +61,9 @@ class StoreChannel {
 
   /// Returns the message with this body: its length, the body and its tag.
   StoreBytes seal(std::span<const std::byte> body);
-  /// Removes the first message from `arrived`. Returns: its body; nullopt while the message is incomplete; data loss if
-  /// the message is too long or the other end did not send it. After a data loss, the connection cannot be used.
+  /// Removes the first message from `arrived`, and returns its body. Returns nullopt if the message is incomplete.
+  /// Fails with data loss if the message is too long, or if the other end did not send it. After a data loss, the
+  /// connection cannot be used.
   StatusOr<std::optional<StoreBytes>> take(StoreBytes& arrived);
 
  private:

@@ -34,7 +34,7 @@ class StoreServer {
   StoreServer(FileDescriptor listener, FileDescriptor wakeUp, uint16_t port, const JobKey& key);
   void serve();
   void accept();
-  /// Continues a connection that is ready, and destroys it if that ends it.
+  /// Reads or writes on a connection that is ready. Destroys the connection if it has ended or failed.
   void proceed(Connection& connection);
   /// read(), answer(), answerHandshake() and write() return whether the connection may stay open.
   bool read(Connection& connection);
@@ -48,7 +48,7 @@ class StoreServer {
   const Digest secret_;
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   PendingConnections<Connection> pending_;
-  std::vector<std::unique_ptr<Connection>> connections_;  ///< whose clients have proven the key
+  std::vector<std::unique_ptr<Connection>> connections_;  ///< connections whose clients have proven the key
   std::thread thread_;
 };
 

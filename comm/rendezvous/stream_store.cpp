@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 /// The timeout of one read or write. A live server answers at once.
 constexpr std::chrono::seconds kIoTimeout{10};
 /// A server with another key always closes the connection during the handshake. A server that ends or is overloaded may
-/// do so, too, so the client concludes that the key differs only after this number of closed handshakes in a row.
+/// do the same. So the client concludes that the keys differ only after this number of closed handshakes in a row.
 constexpr int kMaxClosed = 5;
 constexpr milliseconds kFirstPause{10}, kLongestPause{250};
 
