@@ -4,8 +4,8 @@
 //
 // A buffer has a chunk per rank. To reduce, the owner of a chunk receives all contributions and reduces them in one
 // step. To gather, every owner sends its chunk to all ranks. Each rank sends and receives the least possible bytes, in
-// one or two rounds of p - 1 messages. Rank r starts with its successor, so that not all ranks send to the same rank
-// first.
+// one or two rounds of p - 1 messages. Rank r sends to rank r + 1 first, then to r + 2, and so on. So not all ranks
+// send to the same rank first.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {
@@ -108,7 +108,7 @@ Schedule directBroadcast(const ScheduleRequest& request) {
   B builder(request, count);
   const auto ownerOf = [&](int distance) { return (request.root + distance) % size; };
   const auto chunkAt = [](int distance) { return B::output(chunk(distance - 1)); };
-  const int own = (request.rank + size - request.root) % size;  // distance from the root
+  const int own = (request.rank + size - request.root) % size;  // the distance of this rank from the root
   if (own == 0) {
     for (int to = 1; to < size; ++to) builder.send(ownerOf(to), B::input(chunk(to - 1)));
     builder.copy(B::output(0, count), B::input(0, count));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dissemination: in the round of distance d = 1, 2, 4, ... every rank sends everything that it has to the rank d
-// positions before it. For any number of ranks p, every rank has everything after log2 p rounds, rounded up.
+// Dissemination: in the round of distance d = 1, 2, 4, ... every rank r sends all data that it has to rank r - d. This
+// works for any number of ranks p: after ceil(log2 p) rounds every rank has all data.
 #include <algorithm>
 
 #include "comm/schedule/algorithms.h"
@@ -41,9 +41,9 @@ Schedule disseminationAllGather(const ScheduleRequest& request) {
 }
 
 Schedule disseminationBarrier(const ScheduleRequest& request) {
-  // A rank forwards the token that it received last, so a message leaves only after all earlier messages have arrived.
-  // The next token is received into other memory than the token that is still being sent. Otherwise ranks whose sends
-  // complete late would wait for each other in a cycle.
+  // In each round, a rank sends on the token that it received in the round before. So a message leaves only after all
+  // earlier messages have arrived. Two consecutive tokens are received into different memory. Otherwise a rank could
+  // receive only after its last send has completed, and such ranks would wait for each other in a cycle.
   const int size = request.numRanks;
   B builder(request, 1);
   const ChunkRange token = builder.scratch(B::input(0));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exchange: every rank sends its whole input to every rank that needs the result. Each of these ranks receives p - 1
-// inputs in one round, and reduces them together with its own in one step. This algorithm is fastest for short buffers
-// and few ranks.
+// inputs in one round, and reduces them together with its own input in one step. This algorithm is fastest for short
+// buffers and few ranks.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {

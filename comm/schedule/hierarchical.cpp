@@ -16,8 +16,8 @@
 //                   2. In each group, the members exchange all chunks that they have.
 //
 // Local groups are subtrees of the canonical tree (reduce_op.h), in which H groups are paired as H ranks would be. The
-// partial results of a group are wide, so 16-bit floats are sent once as f32. With L = 1 these are the direct
-// algorithms.
+// partial results of a group have the accumulator type (they are "wide"). So the messages between groups carry 16-bit
+// floats as f32. With L = 1 these are the direct algorithms.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm {
@@ -90,7 +90,7 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   const TwoLevels levels(request);
   if (levels.groupSize == 1) return directAllReduce(request);
   B builder(request, number(request.numRanks));
-  // Part m of the buffer has one chunk for the member m of every group.
+  // Part m of the buffer consists of one chunk for each group's member m.
   const auto chunkOf = [&](int member, int group) { return number(member * levels.numGroups + group); };
   const auto partOf = [&](int member) { return B::input(chunkOf(member, 0), number(levels.numGroups)); };
   const ChunkRange partial = reduceInGroup(builder, levels, partOf(levels.member), 0, partOf);

@@ -11,7 +11,8 @@
 //             end. The same rounds in reverse order gather the result. It has 2 log2 P messages and sends 2 (P-1)/P S
 //             bytes.
 //
-// Partial results are wide, so 16-bit floats double their bytes from the second round on.
+// Partial results have the accumulator type (they are "wide"). So 16-bit floats are sent as f32, with twice the bytes,
+// from the second round on.
 #include "comm/reduce/reduce_op.h"
 #include "comm/schedule/algorithms.h"
 
@@ -21,8 +22,8 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// Does the parts that doubling and halving have in common: finds the partners of the rounds, and handles the pairs
-/// before and after the rounds.
+/// The common parts of doubling and halving. It finds the partners of the rounds, and handles the pairs before and
+/// after the rounds.
 class Recursion {
  public:
   Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numChunks)
@@ -37,8 +38,9 @@ class Recursion {
   bool isRight(int distance) const { return (position_ & distance) != 0; }
   int partner(int distance) const { return tree_.firstLeaf(position_ ^ distance); }
 
-  /// Returns the range that holds the value of this position: this rank's contribution, or for a pair the reduction of
-  /// its two contributions, which this function adds. Requires: takesPart().
+  /// Returns the range that holds the value of this position. Without a pair, it is this rank's contribution. For a
+  /// pair, this function adds the step that reduces the two contributions, and returns the result. Requires:
+  /// takesPart().
   ChunkRange join() {
     const ChunkRange own = B::input(0, all_);
     if (!tree_.isPair(position_)) return own;
@@ -66,9 +68,9 @@ class Recursion {
     return target;
   }
 
-  /// Adds the whole schedule if this rank takes no part in the rounds. This is the case for a single rank, and for the
-  /// second rank of a pair, which sends its contribution to the first rank and gets the result. Returns: whether this
-  /// rank takes part in the rounds.
+  /// Returns whether this rank takes part in the rounds. If it does not, adds its whole schedule. There are two such
+  /// cases: a single rank, and the second rank of a pair. The second rank sends its contribution to the first rank and
+  /// gets the result.
   bool takesPart() {
     if (isSingle_) {
       builder.reduceFinally(B::output(0, all_), {B::input(0, all_)});

@@ -47,7 +47,7 @@ enum class BufferKind : uint8_t { kInput, kOutput, kScratch };
 /// Chunks first .. first + count - 1 of a buffer.
 struct ChunkRange {
   BufferKind buffer = BufferKind::kInput;
-  uint32_t scratch = 0;  ///< which scratch buffer, for kScratch
+  uint32_t scratch = 0;  ///< index of the scratch buffer if the range is in one (kScratch)
   uint32_t first = 0;
   uint32_t count = 0;
   bool operator==(const ChunkRange&) const = default;
@@ -56,18 +56,18 @@ struct ChunkRange {
 /// Scratch memory as large as some chunks of the input or output, with the same chunk numbers.
 struct ScratchBuffer {
   ChunkRange like;
-  bool isWide = false;  ///< whether it holds partial results, which have the accumulator type
+  bool isWide = false;  ///< whether the buffer holds partial results, which have the accumulator type
 };
 
 enum class StepKind : uint8_t { kSend, kReceive, kReduce, kCopy };
 
 struct Step {
   StepKind kind = StepKind::kSend;
-  int peer = -1;                       ///< for a send or receive
-  uint32_t tag = 0;                    ///< for a send or receive: unique among messages from one rank to another
-  ChunkRange range;                    ///< the bytes that are sent or written
-  std::vector<ChunkRange> sources;     ///< for a reduction in canonical order (reduce_op.h), or for a copy
-  bool isResult = false;               ///< whether the reduction yields the final value, which is divided and rounded
+  int peer = -1;                       ///< rank of the peer of a send or receive
+  uint32_t tag = 0;                    ///< tag of a send or receive, unique among messages from one rank to another
+  ChunkRange range;                    ///< the chunks that the step sends, receives or writes
+  std::vector<ChunkRange> sources;     ///< inputs of a copy, or of a reduction in canonical order (reduce_op.h)
+  bool isResult = false;               ///< for a reduction: it yields the final value, which is divided and rounded
   std::vector<uint32_t> dependencies;  ///< earlier steps that must finish before this step starts
 };
 
@@ -80,7 +80,7 @@ struct Schedule {
   std::vector<ScratchBuffer> scratch;
   std::vector<Step> steps;  ///< can be executed one after another in this order
 
-  /// Returns the limit of tags: the tags of all algorithms are smaller at all ranks.
+  /// Returns a number that is larger than every tag, in the schedules of all algorithms and all ranks.
   uint32_t tagLimit() const { return 2 * static_cast<uint32_t>(numRanks) + 64; }
   bool isWide(const ChunkRange& range) const {
     return range.buffer == BufferKind::kScratch && scratch[range.scratch].isWide;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Trees: broadcasts and reductions of short buffers in log2 p rounds, and the double tree for long broadcasts.
 //
-//   binomial broadcast  The root sends to the rank half the ranks away. Then both continue in their halves.
+//   binomial broadcast  The root sends to the rank that is half of all ranks away. Then each of the two ranks is the
+//                       root of one half, and continues in the same way.
 //   binomial reduce     Every merge of the canonical tree is computed at the root if the root is in one of the two
 //                       halves, otherwise at a rank of the left half.
 //   double tree         Each of two trees carries half of the buffer, and no rank has children in both trees. Every
@@ -18,7 +19,8 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// Reduces positions along the canonical tree. Every rank walks the whole tree, and adds only its own steps.
+/// Makes the steps of a reduction along the canonical tree (reduce_op.h). Every rank walks the whole tree, and adds
+/// only its own steps.
 class BinomialReduction {
  public:
   explicit BinomialReduction(const ScheduleRequest& request)
@@ -56,7 +58,7 @@ class BinomialReduction {
     const bool isRight = right.holder == request_.root;
     Value& kept = isRight ? right : left;
     Value& given = isRight ? left : right;
-    const auto tag = static_cast<uint32_t>(given.holder);  // a rank sends its value away only once
+    const auto tag = static_cast<uint32_t>(given.holder);  // unique, because a rank sends away its value only once
     if (request_.rank == given.holder) builder_.send(kept.holder, given.here, tag);
     if (request_.rank == kept.holder) {
       given.here = given.isWide ? builder_.wideScratch(B::input(0)) : builder_.scratch(B::input(0));
@@ -82,8 +84,10 @@ int treeParent(int node, int numNodes) {
   return parent < numNodes ? parent : node ^ height;
 }
 
-/// Returns the number that `node` of the first tree has in the second tree. A node with children in the first tree has
-/// none in the second: numbers are mirrored, or moved by one if mirroring would keep odd nodes odd.
+/// Returns the number that `node` of the first tree has in the second tree. No node has children in both trees, because
+/// each even node gets an odd number, and odd nodes have no children. For an odd number of nodes, this function mirrors
+/// the numbers: n becomes numNodes - n. For an even number of nodes, it adds 1, and the last node becomes 1. The root
+/// stays 0.
 int inSecondTree(int node, int numNodes) {
   if (node == 0) return 0;
   return numNodes % 2 ? numNodes - node : node % (numNodes - 1) + 1;

@@ -21,7 +21,8 @@ std::string describe(const ChunkRange& range) {
   return formatText("{}[{}, {})", text, range.first, range.first + range.count);
 }
 
-/// Knows which input and output chunks each rank has in a collective, and the expected value of each output chunk.
+/// The promises of a collective: which input and output chunks each rank has, and the expected value of each output
+/// chunk.
 class Contract {
  public:
   Contract(Collective collective, int numRanks, int root) : collective_(collective), numRanks_(numRanks), root_(root) {}
@@ -109,7 +110,7 @@ class Rank {
     for (const uint32_t i : schedule.steps[step].dependencies) latest = std::max(latest, round[i]);
     return latest;
   }
-  /// Returns, by rank, whether `step` can start only after that rank has started.
+  /// Returns for each rank r whether `step` can start only after rank r has started.
   std::vector<bool> knownBefore(size_t step) const {
     std::vector<bool> known(static_cast<size_t>(schedule.numRanks), false);
     known[static_cast<size_t>(schedule.rank)] = true;
@@ -122,8 +123,8 @@ class Rank {
 
   const Schedule& schedule;
   std::vector<bool> isDone;
-  std::vector<int> round;  ///< by step: the number of messages on the longest path to its end
-  /// By finished step: its knownBefore(), and for a receive also the knownBefore() of its send.
+  std::vector<int> round;  ///< by step: the number of messages on the longest path to the step's end
+  /// For each finished step: the result of knownBefore(). For a receive, the union with the result of its send.
   std::map<uint32_t, std::vector<bool>> knows;
 
  private:
@@ -146,7 +147,7 @@ class Verification {
   }
 
  private:
-  using MessageKey = std::tuple<int, int, uint32_t>;  // from, to, tag
+  using MessageKey = std::tuple<int, int, uint32_t>;  // sender, receiver, tag
 
   Status wrong(const Rank& rank, size_t step, const std::string& what) const {
     return internalError("{} of {} ranks: rank {}, step {} ({}) {}", toString(collective_), ranks_.size(),
@@ -253,7 +254,7 @@ class Verification {
 
   StatusOr<bool> executeStep(Rank& rank, size_t index) {
     const Step& step = rank.schedule.steps[index];
-    if (step.kind == StepKind::kReceive) return false;  // runs together with its send
+    if (step.kind == StepKind::kReceive) return false;  // transfer() executes it together with its send
     if (step.kind == StepKind::kSend) return transfer(rank, index);
     std::vector<Symbol> values(step.range.count);
     for (uint32_t chunk = 0; chunk < step.range.count; ++chunk) {

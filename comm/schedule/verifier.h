@@ -18,10 +18,10 @@ namespace agspeed::comm {
 /// The costs of an algorithm, for chunks of equal size. Each member is the maximum over all ranks.
 struct ScheduleCounts {
   int numRounds = 0;    ///< messages that must come one after another
-  int numMessages = 0;  ///< sent by one rank
-  double sent = 0;      ///< elements sent by one rank, as a share of the whole buffer
-  double received = 0;  ///< elements received by one rank
-  double reduced = 0;   ///< elements read by the reductions of one rank
+  int numMessages = 0;  ///< number of messages that one rank sends
+  double sent = 0;      ///< elements that one rank sends, as a share of the whole buffer
+  double received = 0;  ///< elements that one rank receives, as a share of the whole buffer
+  double reduced = 0;   ///< elements that the reductions of one rank read, as a share of the whole buffer
 };
 
 /// Verifies an algorithm for `numRanks` ranks. Returns: its costs, or an error that describes the first violation.
