@@ -14,7 +14,7 @@ namespace {
 
 using ByteView = std::span<const std::byte>;
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
+constexpr uint32_t kPolynomial = 0x82f63b78;  // bit-reflected form of the Castagnoli polynomial
 
 using ByteTable = std::array<uint32_t, 256>;
 
@@ -33,8 +33,9 @@ constexpr ByteTable kByteTable = makeByteTable();
 
 #if defined(__x86_64__)
 
-/// Three runs of this many bytes are summed side by side, because the instruction has a latency of three cycles. The
-/// checksums of the runs are then joined: appending kRunBytes zeros to a message is a linear map of its checksum.
+/// The checksums of three consecutive runs of this many bytes are computed side by side, because the instruction has a
+/// latency of three cycles. Then the three checksums are joined. This is possible because appending kRunBytes zeros to
+/// a message changes its checksum by a linear map.
 constexpr size_t kRunBytes = 1024;
 
 using ShiftTable = std::array<ByteTable, 4>;

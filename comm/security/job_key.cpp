@@ -17,7 +17,7 @@ namespace {
 
 constexpr size_t kMinKeyBytes = 16;
 constexpr size_t kMaxKeyBytes = 4096;
-constexpr size_t kMaxSpaceBytes = 64;  ///< around the key in a file
+constexpr size_t kMaxSpaceBytes = 64;  ///< limit of the white space around the key in a file
 
 /// `agspeed run` passes a key on in memory with this name, whose descriptor the ranks inherit by number.
 constexpr std::string_view kInherited = "/proc/self/fd/";
