@@ -25,7 +25,7 @@ struct Interface {
   std::string name;
   IpAddress address;
   int prefixBits = 0;
-  bool isUp = false;  ///< administratively up and with carrier
+  bool isUp = false;  ///< the interface is administratively up and has its carrier
 };
 
 /// An interface and whether it is selected. `reason` is part of a sentence: "it is down".
@@ -35,7 +35,7 @@ struct InterfaceChoice {
   std::string reason;
 };
 
-/// A parsed list.
+/// A parsed list of rules by which interfaces are selected.
 class InterfaceSelector {
  public:
   /// Parses a list. An empty list selects all interfaces that are neither loopback, link-local nor a container's bridge

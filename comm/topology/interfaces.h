@@ -26,8 +26,8 @@ int connectionsToFill(const std::string& name, int numPeers, const std::string& 
 /// environment variable (agspeed's before NCCL's before Gloo's) or a line of a file.
 std::pair<std::string, std::string> interfaceSelection();
 
-/// Returns a text that is equal for two processes exactly if they have the same host and network namespace: the boot id
-/// and the namespace's number.
+/// Returns the boot id of the host and the number of this process's network namespace. The text is equal for two
+/// processes exactly if they have the same host and the same network namespace.
 std::string hostIdentity();
 
 }  // namespace agspeed::comm

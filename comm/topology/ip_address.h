@@ -13,7 +13,7 @@ namespace agspeed::comm {
 /// An IPv4 or IPv6 address without port.
 struct IpAddress {
   bool isV6 = false;
-  std::array<std::byte, 16> bytes{};  ///< the first 4 for IPv4
+  std::array<std::byte, 16> bytes{};  ///< an IPv4 address uses the first 4 bytes
   auto operator<=>(const IpAddress&) const = default;
 
   bool isLoopback() const;
