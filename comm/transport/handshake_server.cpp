@@ -60,7 +60,8 @@ Clock::time_point HandshakeServer::expire(Clock::time_point now) {
 }
 
 HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
-  // Never read beyond the handshake: frames follow it, and a peer sends nothing after its request before the reply.
+  // Read only up to the end of the expected handshake message. After the confirmation, the next bytes are frames, which
+  // the new owner of the connection must read. After its request, a peer waits for the reply and sends nothing.
   const size_t wanted = connection.responder_ ? kConfirmBytes : kRequestBytes;
   const std::span<std::byte> missing = std::span(connection.bytes_).first(wanted).subspan(connection.size_);
   const std::optional<size_t> numRead = connection.read(missing);

@@ -28,8 +28,8 @@ class HandshakeServer {
   /// An acceptor accepts at most this many connections before other handlers of the poller get their turn.
   static constexpr int kMaxAcceptsAtOnce = 16;
 
-  /// Returns the limits of one of `numRails` network listeners. It has a place per rank, because all ranks may connect
-  /// at once, at least 4 places, and at least 64 places on all rails together.
+  /// Returns the limits of one of `numRails` network listeners. A listener has a place for each rank, because all ranks
+  /// may connect at once. It has at least 4 places, and all rails together have at least 64.
   static PendingLimits networkLimits(size_t numRails, size_t numRanks);
   /// Returns the limits of the listener for processes of this host and user.
   static PendingLimits localLimits(size_t numRanks);
@@ -40,8 +40,8 @@ class HandshakeServer {
    public:
     virtual ~Connection() = default;
     /// Reads arrived bytes, at most as many as fit into `target`, and returns how many. Returns nullopt if the
-    /// connection was closed, or if bytes arrived that a peer never sends. An empty `target` means that no byte may
-    /// arrive.
+    /// connection was closed, or if bytes arrived that a peer never sends. If `target` is empty, a peer sends no byte
+    /// at this point of the handshake, so any byte is an error.
     virtual std::optional<size_t> read(std::span<std::byte> target) = 0;
     /// Sends the reply. Returns false if it was not written completely.
     virtual bool reply(const ReplyBytes& reply) = 0;
@@ -53,10 +53,10 @@ class HandshakeServer {
     friend HandshakeServer;
     bool isRequestWhole() const { return !responder_ && size_ == kRequestBytes; }
 
-    std::vector<std::byte> bytes_;        ///< of the request, then of the confirmation
-    size_t size_ = 0;                     ///< the number of bytes that have arrived
-    int peer_ = -1;                       ///< set when the request has arrived
-    std::optional<Responder> responder_;  ///< set when the request is answered
+    std::vector<std::byte> bytes_;        ///< bytes of the request, later of the confirmation
+    size_t size_ = 0;                     ///< number of bytes that have arrived in bytes_
+    int peer_ = -1;                       ///< the rank that the request claims; -1 before the request
+    std::optional<Responder> responder_;  ///< set after the request was answered
   };
 
   /// `kind`: the kind of connection, for the log, such as "a connection".
@@ -70,8 +70,8 @@ class HandshakeServer {
   void read(Connection& connection);
   /// Calls read() for all pending connections.
   void readAll();
-  /// Refuses connections whose deadline has passed, and answers requests of peers that the directory did not know
-  /// before. Returns the latest time for the next call.
+  /// Refuses connections whose deadline has passed. Answers requests that had to wait because the directory did not
+  /// have the peer's record yet. Returns the latest time for the next call.
   Clock::time_point expire(Clock::time_point now);
 
   size_t numPending() const { return pending_.size(); }

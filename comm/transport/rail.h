@@ -18,15 +18,16 @@
 
 namespace agspeed::comm {
 
-/// Facts about a rail, for reports and for its peers.
+/// Properties and measurements of a rail, for reports and for its peers.
 struct RailInfo {
   RailAddress address;  ///< the address at which the rail listens
   std::string device;   ///< the interface that the rail is bound to; empty: none
-  /// The recent peak rate of all connections of the rail together; 0: not known. It is measured while at least two of
-  /// them have bytes in flight (or the only one), so that one slow peer does not limit it.
+  /// The recent peak rate of all connections of the rail together; 0: not known. The rail measures it only while at
+  /// least two of its connections have bytes in flight, so that one slow peer does not limit the result. If the rail
+  /// has only one connection, this one is enough.
   double bytesPerSecond = 0;
   uint64_t numRefused = 0;  ///< connections that were refused because the other end did not prove to be a peer
-  bool isHome = true;       ///< see RailOptions
+  bool isHome = true;       ///< whether frames prefer this rail; see RailOptions
 };
 
 /// Describes a rail to make.
@@ -34,7 +35,7 @@ struct RailOptions {
   RailAddress address;  ///< the address at which the rail listens; port 0: the system chooses one
   std::string device;   ///< the interface to bind to, if the process may; empty: bind to the address only
   size_t index = 0;     ///< the rail's position among this rank's rails
-  size_t numRails = 1;  ///< the number of this rank's rails
+  size_t numRails = 1;  ///< number of rails of this rank
   bool isHome = true;   ///< frames prefer this rail; other rails take frames that would arrive much later on home rails
 };
 
@@ -44,8 +45,9 @@ class Rail : public Transport {
   virtual void disconnect(int peer) = 0;
   /// Handles a report of the kernel that the rail's interface has lost or regained its link.
   virtual void linkChanged(bool isUp) = 0;
-  /// Handles a report of the peer that its rail number `rail` has lost or regained its link. If the peer's rail is the
-  /// one that this rail connects to, closes a connection that the change has broken, or reconnects at once.
+  /// Handles a report of the peer that its rail number `rail` has lost or regained its link. Does nothing if this rail
+  /// connects to another rail of the peer. Otherwise closes a connection that the change has broken, or reconnects at
+  /// once.
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;
   /// Whether the rail may still read payloads that were passed to send() for the peer.
   virtual bool isReading(int peer) const = 0;
@@ -56,7 +58,7 @@ class Rail : public Transport {
   virtual bool mayStillReceive(int peer) const = 0;
   /// Returns the shortest round trip so far; 0: not known.
   virtual double minRoundTripSeconds(int peer) const = 0;
-  /// Returns the current facts about the rail.
+  /// Returns the rail's properties and its latest measurements.
   virtual RailInfo info() const = 0;
 };
 

@@ -28,7 +28,7 @@ using ByteView = std::span<const std::byte>;
 struct OutgoingFrame {
   FrameHeader header;
   ByteView payload;
-  uint64_t token = 0;    ///< returned with the acknowledgement
+  uint64_t token = 0;    ///< the value that Sink::acknowledged() gets for this frame
   bool mayWait = false;  ///< the frame may wait for flush(), so that several frames leave in one system call
 };
 
@@ -36,10 +36,10 @@ struct OutgoingFrame {
 enum class LossCause {
   kClosed,        ///< the peer's end was closed: its process may have ended
   kRefused,       ///< no process listens at the peer's address
-  kCorrupted,     ///< bytes that an intact peer never sends
+  kCorrupted,     ///< the peer has sent bytes that an intact peer never sends
   kStalled,       ///< the peer's kernel is silent; frames may still arrive, and writable() reports a recovery
   kSilent,        ///< the peer's kernel answers, but its process has not answered the handshake yet
-  kUnreachable,   ///< no route to the peer
+  kUnreachable,   ///< no route leads to the peer
   kUnpaired,      ///< the peer has no rail to pair with this one; final for this rail
   kIncompatible,  ///< the peer cannot be used at all; final
 };
@@ -97,8 +97,8 @@ class Transport {
   virtual void send(int peer, const OutgoingFrame& frame) = 0;
   /// Sends the frames to the peer that have waited because of OutgoingFrame::mayWait.
   virtual void flush(int peer) = 0;
-  /// These two begin and end a turn of the event loop. During a turn, control frames may wait, so that they leave
-  /// together.
+  /// beginTurn() and endTurn() enclose a turn of the event loop. During a turn, control frames may wait, so that they
+  /// leave together.
   virtual void beginTurn() = 0;
   virtual void endTurn() = 0;
   /// Makes the transport stop reading `payload` for frames to the peer with this token. Such frames in flight continue
@@ -115,8 +115,8 @@ class Transport {
   /// Describes the current route to the peer for the log, such as "rail 0 (10.0.0.5 to 10.0.0.6)". Returns an empty
   /// text if there is no route. If there is a route and the peer is silent, the peer's process does not answer.
   virtual std::string describeRoute(int peer) const = 0;
-  /// Returns for how many seconds wake-ups may be coalesced: the bytes in flight keep the route to the peer busy for
-  /// that long without a call of this transport. 0: not known.
+  /// Returns for how many seconds the caller may coalesce wake-ups. The bytes in flight keep the route to the peer busy
+  /// during this time, so the transport needs no call. 0: not known.
   virtual double coalesceSeconds(int peer) const = 0;
 };
 

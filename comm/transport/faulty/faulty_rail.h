@@ -40,7 +40,7 @@ class FaultyRail final : public RailDecorator {
   const FaultPlan plan_;
   Capabilities capabilities_;
   std::mt19937_64 random_;
-  std::map<int, OutgoingFrame> delayed_;  ///< by peer: at most one frame each
+  std::map<int, OutgoingFrame> delayed_;  ///< by peer: the frame that is held back
 };
 
 }  // namespace agspeed::comm

@@ -6,8 +6,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// An acknowledgement is due after the bytes of this many frames, so that longer frames on fast rails do not need one
-/// each.
+/// An acknowledgement is due after at least this many times the length of the longest arrived frame. Fast rails carry
+/// long frames, and would otherwise need an acknowledgement for each of them.
 constexpr uint64_t kFramesDue = 4;
 
 }  // namespace

@@ -2,9 +2,10 @@
 // AckTracker: records which frames of one peer have arrived, and into which memory the arriving payloads are written.
 // It decides when an acknowledgement is due.
 //
-// Every header carries an acknowledgement, so any frame to the peer usually makes a separate acknowledgement
-// unnecessary (ackSent()). A separate one is due in two cases: the end of a large message has arrived, because its
-// sender waits for the acknowledgement; or many bytes have arrived. Not thread-safe; no clock of its own.
+// Every header carries an acknowledgement, so a frame to the peer usually makes a separate acknowledgement unnecessary
+// (ackSent()). A separate acknowledgement is due in two cases. The first is the arrival of the end of a large message,
+// because its sender waits for the acknowledgement. The second is the arrival of many bytes. Not thread-safe; no clock
+// of its own.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,11 @@ class AckTracker {
 
   explicit AckTracker(size_t numRails) : placements_(numRails) {}
 
-  // --- A frame arrives on a rail: begin, takeEarlierCopy, place; end, add ---
+  // --- Arrival of a frame: begin(), takeEarlierCopy(), place() at its header; end(), add() at its end ---
 
-  /// Begins a frame whose header has arrived on `rail`. Returns true if its payload is wanted. If two copies of a frame
-  /// arrive at the same time, the payload of the later attempt is wanted: the sender has given up the connection of the
-  /// earlier attempt, which may be closed at any byte.
+  /// Begins a frame whose header has arrived on `rail`. Returns true if its payload is wanted. Two copies of a frame
+  /// may arrive at the same time. Then only the payload of the later attempt is wanted, because the sender has given up
+  /// the connection of the earlier attempt, which may be closed at any byte.
   bool begin(int rail, const FrameHeader& header);
   /// Removes and returns the earlier copy of the frame, if one is arriving on another rail. That rail must not write to
   /// the copy's target any more, and the copy is not recorded as arrived. Call this function after begin().
@@ -45,9 +46,9 @@ class AckTracker {
   /// Records that the frame has arrived. Requires: isWanted(header.number).
   void add(const FrameHeader& header);
 
-  /// Cancels the payload that is arriving on the rail if its memory overlaps `target`, to which no byte may be written
-  /// any more. Returns this memory, or an empty view if nothing was cancelled. The frame is still recorded as arrived
-  /// when it is complete.
+  /// Cancels the payload that is arriving on the rail if its memory overlaps `target`. Returns the memory of this
+  /// payload, or an empty view if nothing was cancelled. The caller must make the rail stop writing to the returned
+  /// memory. The frame is still recorded as arrived when it is complete.
   ByteView cancel(int rail, ByteView target);
 
   // --- Acknowledgements to the peer ---
@@ -77,13 +78,13 @@ class AckTracker {
   Placement& placementOf(int rail) { return placements_[static_cast<size_t>(rail)]; }
 
   ReceiveWindow received_;
-  std::vector<Placement> placements_;  ///< per rail: the frame that is arriving
+  std::vector<Placement> placements_;  ///< placements_[rail]: the frame that is arriving there
   uint64_t acknowledged_ = 1;          ///< the last acknowledgement that was sent
   uint64_t firstDue_ = 0;              ///< number of the first unacknowledged frame that ends a large message; 0: none
   uint64_t lastDue_ = 0;               ///< number of the last frame that ends a large message
   static constexpr uint64_t kMinBytesDue = 256 * 1024;
-  uint64_t bytesDue_ = 0;            ///< bytes that arrived since the last acknowledgement
-  uint64_t mostDue_ = kMinBytesDue;  ///< an acknowledgement is due after this many bytes
+  uint64_t bytesDue_ = 0;            ///< payload bytes that arrived since the last acknowledgement
+  uint64_t mostDue_ = kMinBytesDue;  ///< an acknowledgement is due when bytesDue_ reaches this limit
 };
 
 }  // namespace agspeed::comm

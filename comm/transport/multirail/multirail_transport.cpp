@@ -228,7 +228,7 @@ Clock::time_point MultirailTransport::tick(Clock::time_point now) {
       resend(peer);
     }
     if (peer.acks.hasUnsentAck()) acknowledge(peer);
-    // A frame may wait for a full rail that has been lost since, so that no acknowledgement wakes the sender.
+    // Wake a sink that waits for a full rail. If that rail was lost, no acknowledgement wakes the sink.
     if (rails_.size() > 1 && !peer.window.isEmpty() && canSend(peer)) sink_->writable(rank);
     const bool isBusy = !peer.window.isEmpty() || peer.acks.hasUnsentAck();
     if (isBusy || peer.reachability.isSought()) next = std::min(next, now + kAcknowledgeAfter);
@@ -293,7 +293,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
   counters_.rails[static_cast<size_t>(rail)].numBytesReceived += header.length;
   peer.acks.add(header);
   sink_->arrived(rank, header);
-  // Frames that the sink sent in arrived() carried the acknowledgement, so check only now.
+  // Check only now: if the sink has sent a frame in arrived(), this frame carried the acknowledgement.
   if (peer.acks.isDue()) acknowledgeSoon(peer);
 }
 
@@ -315,8 +315,8 @@ void MultirailTransport::takeAcknowledgement(Peer& peer, uint64_t acknowledged) 
   if (wasFull) sink_->writable(peer.rank);
 }
 
-/// A rail may still hold an earlier copy of the frame, or even its only copy: a faulty peer may acknowledge frames that
-/// it has not received.
+/// Cancels the frame on all rails that may still read its payload. A rail may still hold an earlier copy of the frame.
+/// It may even hold the only copy, because a faulty peer may acknowledge frames that it has not received.
 void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   if (sent.frame.header.length == 0) return;
   const bool hasOneCopy = sent.rail != kNoRail && sent.frame.header.attempt == 0;

@@ -58,7 +58,7 @@ class MultirailTransport final : public Transport {
   ~MultirailTransport() override;
 
   const MultirailCounters& counters() const { return counters_; }
-  /// Returns the state of the rails to a peer; nullopt if this rank has nothing to do with the peer.
+  /// Returns the state of the rails to a peer; nullopt if this rank has neither sent to the peer nor received from it.
   std::optional<RouteState> routeTo(int peer) const {
     const Peer* found = findPeer(peer);
     if (found == nullptr) return std::nullopt;
@@ -96,7 +96,7 @@ class MultirailTransport final : public Transport {
     SendWindow window;
     AckTracker acks;
     Reachability reachability;
-    Capabilities capabilities;          ///< the payload lengths follow the rails' speed while frames are in flight
+    Capabilities capabilities;          ///< fitPayloads() adapts the payload lengths while frames are in flight
     std::vector<int> linkStatesToSend;  ///< rails of this rank whose link state must still be sent to the peer
     bool isToFlush = false;             ///< the peer is in toFlush_: control frames wait, or an acknowledgement is due
   };

@@ -7,14 +7,16 @@
 namespace agspeed::comm {
 namespace {
 
-/// A frame waits for a full rail if that rail would deliver it in less than kMuchSooner of the time that the best rail
-/// with room needs. With this value, a rail with a tenth of the others' rate still carries one frame at a time.
+/// A frame waits for a full rail if time(full rail) < kMuchSooner * time(best rail with room). These are the estimated
+/// times until the frame is delivered. With a value of 0.6, even a rail with a tenth of the other rails' rate gets
+/// frames, one at a time.
 constexpr double kMuchSooner = 0.6;
-/// A frame does not wait for a full rail if the best rail with room would deliver it within this time, because
-/// estimates of short times are inaccurate.
+/// If the best rail with room would deliver a frame within this time, the frame does not wait for a full rail.
+/// Estimates of such short times are inaccurate.
 constexpr double kLongSeconds = 4e-3;
-/// No payload takes longer than kMaxSeconds on any rail. Payloads have at most kUnlikeBytes if the slowest rail takes
-/// more than kAlike times as long as the fastest, and more than kLongSeconds.
+/// longestPayload() limits payloads so that no rail needs more than kMaxSeconds for one. If the rails differ much in
+/// speed, payloads have at most kUnlikeBytes. Rails differ much if the slowest one needs more than kAlike times as long
+/// as the fastest one, and more than kLongSeconds.
 constexpr double kMaxSeconds = 8e-3, kAlike = 2;
 constexpr uint32_t kUnlikeBytes = 64 * 1024;
 /// Payloads may be longer than kLongBytes if every rail carries one within this time. The longer frames then save work

@@ -37,7 +37,7 @@ class Reachability {
   bool isUp(size_t rail) const { return isUp_[rail]; }
   /// Whether a rail leads to the peer now.
   bool isReached() const;
-  /// Whether rails have failed and none leads to the peer.
+  /// Whether no rail leads to the peer, and at least one rail has failed. The rails then try to reach the peer again.
   bool isSought() const { return downSince_ != Clock::time_point(); }
   bool isLost() const { return stage_ == Stage::kLost; }
   /// Whether a rail has ever led to the peer and the peer is not lost.
@@ -57,8 +57,8 @@ class Reachability {
   void tick() { ++numQuietTicks_; }
   void markLost() { stage_ = Stage::kLost; }
 
-  /// Decides whether the peer is lost, or whether a warning is due. `mayStillReceive`: connections that the peer made
-  /// are open.
+  /// Decides whether the peer is lost, or whether a warning is due. `mayStillReceive`: whether a connection that the
+  /// peer has made is still open.
   Verdict check(Clock::time_point now, bool mayStillReceive, const ReachabilityOptions& options);
   /// Returns for how long no rail has led to the peer. Requires: isSought().
   std::chrono::milliseconds downFor(Clock::time_point now) const;
@@ -72,7 +72,7 @@ class Reachability {
   Stage stage_ = Stage::kNew;
   std::vector<bool> isUp_;
   std::vector<LossCause> causes_;  ///< the causes of the rails' last failures; meaningful while no rail is up
-  bool wasFound_ = false;          ///< a process has answered at one of its addresses, if only by closing a connection
+  bool wasFound_ = false;          ///< a process has answered at a peer's address; closing is an answer, too
   Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: a rail is up
   int numQuietTicks_ = 0;          ///< ticks since downSince_, or since a frame last arrived
   bool isWarned_ = false;

@@ -27,7 +27,7 @@ class ReceiveWindow {
 
  private:
   uint64_t next_ = 1;
-  std::bitset<kFrames> hasArrived_;  ///< for the numbers [next_, next_ + kFrames), each at its remainder
+  std::bitset<kFrames> hasArrived_;  ///< number n of [next_, next_ + kFrames) is at index n % kFrames
 };
 
 }  // namespace agspeed::comm

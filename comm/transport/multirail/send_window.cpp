@@ -9,7 +9,7 @@
 namespace agspeed::comm {
 namespace {
 
-/// The retransmission timeout for rails that lose frames silently; it doubles each time.
+/// The retransmission timeout for rails that lose frames silently; every timeout doubles it.
 constexpr Clock::duration kFirstTimeout = std::chrono::milliseconds(30);
 constexpr Clock::duration kMaxTimeout = std::chrono::milliseconds(2000);
 

@@ -20,8 +20,8 @@ namespace agspeed::comm {
 /// A frame that its receiver has not acknowledged.
 struct InFlightFrame {
   OutgoingFrame frame;
-  int rail = kNoRail;         ///< the rail that carries it; kNoRail: it must be retransmitted
-  int stalledRail = kNoRail;  ///< while it must be retransmitted: the stalled rail that may still deliver it
+  int rail = kNoRail;         ///< the rail that carries the frame; kNoRail: the frame must be retransmitted
+  int stalledRail = kNoRail;  ///< while the frame waits for retransmission: the stalled rail that may still deliver it
   Clock::time_point sentAt{};
 };
 

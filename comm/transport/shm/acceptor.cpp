@@ -13,7 +13,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-constexpr size_t kHandedOver = 3;  ///< ring, page, bell
+constexpr size_t kHandedOver = 3;  ///< descriptors of the ring, of the flag's memory, and of the eventfd
 
 }  // namespace
 

@@ -29,7 +29,7 @@ struct AcceptedConnection {
   FileDescriptor socket;
   Process process;
   SharedMemory ring;
-  Doorbell bell;  ///< the peer's
+  Doorbell bell;  ///< the bell of the peer
 };
 
 class Acceptor final : public Poller::Handler {

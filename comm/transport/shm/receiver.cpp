@@ -103,7 +103,7 @@ bool Receiver::readFromPeer(uint64_t address, std::span<std::byte> target) {
     if (size <= 0) return cannotRead(std::strerror(errno));
     done += static_cast<size_t>(size);
   }
-  // If the process has ended, its number may belong to another process by now.
+  // If the process has ended, its pid may belong to another process by now.
   pollfd ended = {alive_.get(), POLLIN, 0};
   return poll(&ended, 1, 0) == 0;
 }

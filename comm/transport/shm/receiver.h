@@ -17,7 +17,7 @@ namespace agspeed::comm::shm {
 
 class Receiver {
  public:
-  /// `process` and `bell` are the peer's. `alive` becomes readable when the process has ended.
+  /// `process` is the peer's process, and `bell` wakes the peer. `alive` becomes readable when the process has ended.
   Receiver(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
            Doorbell& bell, ShmCounters& counters);
 

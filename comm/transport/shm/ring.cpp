@@ -13,7 +13,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-constexpr size_t kKindBytes = 8;  ///< kind and length
+constexpr size_t kKindBytes = 8;  ///< bytes of `kind` and `length` in a record
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<RecordKind>::is_always_lock_free &&
                   sizeof(std::atomic<RecordKind>) == 4,
               "processes share nothing but memory");

@@ -4,12 +4,13 @@
 //   kind u32, length u32 | address u64, frame header (kFrame and kOffer) | `length` bytes
 //
 // A record begins at a multiple of 8 and may wrap around to the ring's beginning. It stays in place until the reader
-// has passed it. An offer is completed in one of three ways: the reader takes it (has read the payload), the reader
-// refuses it (could not read the payload), or the writer cancels it. The side that acts first changes the kind of the
-// record in place.
+// has passed it. An offer is completed in one of three ways. The reader takes it after it has read the payload, the
+// reader refuses it because it cannot read the payload, or the writer cancels it. The side that acts first changes the
+// kind of the record in place.
 //
-// The reader trusts nothing in the ring: it checks lengths against the published bytes, and headers by decodeHeader.
-// One process holds the RingWriter, another the RingReader; each is used by one thread at a time.
+// The reader does not trust the content of the ring. It checks lengths against the published bytes, and headers by
+// decodeHeader. One process has the RingWriter, the other one has the RingReader. One thread at a time may use each of
+// them.
 #pragma once
 
 #include <atomic>
@@ -25,8 +26,8 @@ namespace agspeed::comm::shm {
 
 enum class RecordKind : uint32_t {
   kFrame = 1,  ///< a header and the first bytes of its payload
-  kPart,       ///< further bytes of that payload
-  kCut,        ///< the rest of that payload will not follow
+  kPart,       ///< further bytes of the payload of the last kFrame
+  kCut,        ///< the payload of the last kFrame was cancelled, so its rest never follows
   kOffer,      ///< a header and the address of its payload in the writer's memory
   kTaken,      ///< an offer whose payload was read
   kCancelled,  ///< an offer whose payload must not be used any more
@@ -52,8 +53,8 @@ class RingWriter {
 
   const SharedMemory& memory() const { return memory_; }
   SharedMemory& memory() { return memory_; }
-  /// Returns how many bytes have room, including the heads of records. The reader's position is that of the last
-  /// readPosition().
+  /// Returns how many bytes of the ring are free, as of the last readPosition(). The heads of records also need such
+  /// bytes.
   size_t room() const { return Ring::kBytes - static_cast<size_t>(written_ - read_); }
   /// Returns the position of the next record.
   uint64_t position() const { return written_; }
@@ -72,7 +73,7 @@ class RingWriter {
   void cut() { append(RecordKind::kCut, nullptr, 0, {}); }
   void offer(const FrameHeader& header, ByteView payload);
 
-  // Both require a record at `position` that has not been overwritten.
+  // Both functions require a record at `position` that has not been overwritten.
   RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
   /// Cancels the offer at `position`. Has no effect if the reader has already taken or refused it.
   void cancelSend(uint64_t position);
@@ -92,8 +93,8 @@ class RingWriter {
 
 struct Record {
   RecordKind kind{};
-  FrameHeader header;    ///< of kFrame and kOffer
-  uint64_t address = 0;  ///< of kOffer
+  FrameHeader header;    ///< header of the frame; only in kFrame and kOffer
+  uint64_t address = 0;  ///< address of the payload; only in kOffer
   uint32_t length = 0;   ///< payload bytes in the ring
 };
 

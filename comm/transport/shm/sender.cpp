@@ -135,7 +135,8 @@ bool Sender::isFlushed() const {
 void Sender::askToBeWoken() {
   uint64_t position = std::numeric_limits<uint64_t>::max();
   if (isFull_) position = ring_.position() - std::min<uint64_t>(ring_.position(), Ring::kBytes / 2);
-  // Do not wait for every frame: only the end of a large message completes a transfer.
+  // Ask to be woken at the end of a large message, not after every frame. Only the last frame of a large message
+  // completes a transfer of this rank.
   const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
     const FrameHeader& header = sent.frame.header;
     return isLarge(sent.frame) && header.offset + header.length == header.total;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sender: sends frames to one peer through a ring. Small payloads are copied into the ring. Large payloads are offered
 // in place: the ring holds their address, and the peer reads them from this process's memory. If the peer cannot read
-// this memory, they are copied into the ring part by part. The payload of a small message is free after send(). A frame
-// with a token is acknowledged when the peer has read it.
+// this memory, they are copied into the ring part by part. The caller may reuse the payload of a small message after
+// send(). A frame with a token is acknowledged when the peer has read it.
 //
 // One thread at a time. It calls Sink::acknowledged and Sink::writable from advance() and send() only.
 #pragma once
@@ -29,8 +29,8 @@ class Sender {
   /// Requires: canSend().
   void send(const OutgoingFrame& frame);
   /// Acknowledges the frames that the peer has read, and writes more bytes. Returns true if the peer has read bytes
-  /// since the last call, or if this call has written bytes. Returns false at once if no frame awaits an
-  /// acknowledgement and the ring was not full.
+  /// since the last call, or if this call has written bytes. The call is cheap if there is nothing to do: no frame
+  /// awaits an acknowledgement, and the ring was not full.
   bool advance();
   /// Stops reading the payloads of frames with this token. advance() acknowledges these frames later.
   void cancelSend(uint64_t token);
@@ -46,12 +46,12 @@ class Sender {
   /// A frame that the peer has not read. Only an offer that was not cancelled has a payload here.
   struct Awaited {
     OutgoingFrame frame;
-    uint64_t position = 0;  ///< the frame's last record begins here
-    uint64_t end = 0;       ///< the frame's last record ends here
+    uint64_t position = 0;  ///< position at which the frame's last record begins
+    uint64_t end = 0;       ///< position at which the frame's last record ends
   };
 
-  /// Handles the awaited frames before `read`, the position up to which the peer has read the ring. Acknowledges frames
-  /// that the peer has received, and queues offers that the peer has refused in refused_.
+  /// Handles the awaited frames before `read`, the position up to which the peer has read the ring. Acknowledges the
+  /// frames that the peer has received. Adds the offers that the peer has refused to refused_.
   void settle(uint64_t read);
   /// Begins to copy a frame and its payload into the ring.
   void start(const OutgoingFrame& frame);
@@ -72,10 +72,10 @@ class Sender {
   Doorbell& bell_;
   ShmCounters& counters_;
   std::deque<Awaited> awaited_;
-  // In these two members, a cancelled frame has no payload.
+  // The next two members remove the payload of a frame when its send is cancelled.
   std::deque<OutgoingFrame> refused_;      ///< offers that the peer could not read, which must be copied into the ring
   std::optional<OutgoingFrame> streamed_;  ///< the frame that is being copied into the ring
-  size_t numStreamed_ = 0;                 ///< copied bytes of its payload
+  size_t numStreamed_ = 0;                 ///< payload bytes of streamed_ that were copied
   std::vector<std::byte> remaining_;       ///< the rest of a small message for which the ring had no room
   bool mayOffer_ = true;                   ///< false once the peer has refused an offer
   bool isFull_ = false;                    ///< canSend() was false after the last change

@@ -151,12 +151,12 @@ void ShmTransport::takeIn(int peer) {
 }
 
 void ShmTransport::gone(PeerConnections& connections) {
-  // Handle the frames that the peer wrote or read before its end.
+  // Before its end, the peer may have written frames, and may have read frames of this rank. Handle both.
   takeIn(connections.peer);
   if (connections.stage == Stage::kUp) connections.sender->advance();
   if (connections.stage == Stage::kUp) return fail(connections, LossCause::kClosed, "its process has ended");
-  // The peer connected to this rank and ended before this rank reached it. The attempt to reach it will report the
-  // loss.
+  // The peer connected to this rank, and ended before this rank connected to it. This rank's next attempt to connect
+  // will report the loss.
   retire(std::move(connections.incoming));
   retire(std::move(connections.process));
 }
@@ -215,7 +215,7 @@ bool ShmTransport::isFlushed() const {
 
 bool ShmTransport::poll() {
   bool hasChanged = false;
-  for (size_t i = 0; i < used_.size(); ++i) {  // by index, because a sink may add peers to used_
+  for (size_t i = 0; i < used_.size(); ++i) {  // use an index, because a sink may add peers to used_
     PeerConnections& connections = *used_[i];
     const bool isGone = connections.receiver != nullptr && connections.incoming == nullptr;
     if (connections.receiver != nullptr && !isGone) {

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring (ring.h),
-// which the sender makes and passes to the receiver over a local socket. Afterwards the socket only shows when the
-// process at the other end has ended. Frames are delivered in order as long as the receiver's process lives, so nothing
-// is ever retransmitted.
+// ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring (ring.h).
+// The sender makes the ring and passes it to the receiver over a local socket. Afterwards, the socket has one purpose:
+// it is closed when the process at the other end ends. Frames are delivered in order as long as the receiver's process
+// lives, so nothing is ever retransmitted.
 //
 // A waiting rank sleeps in the poller and is woken by its bell (doorbell.h); a rank that does not sleep costs its peers
 // no system call. Frames are not sealed, because only authenticated processes of the same user have the memory.
 //
-// Reports for a peer: writable() when it is first reached; lost() with kUnreachable if it cannot be reached through
-// shared memory, for example because it is on another host; lost() with another cause if it was reached and its process
-// has ended or does not answer the handshake, or if its frames are corrupted. `lost()` is final, except that kCorrupted
-// may follow kUnreachable, because the peer may still send.
+// The transport calls the sink for a peer in these cases:
+//
+//   writable()             the peer was reached for the first time
+//   lost(kUnreachable)     shared memory does not lead to the peer, for example because it is on another host
+//   lost(another cause)    the peer was reached, but its process has ended or does not answer the handshake, or its
+//                          frames are corrupted
+//
+// `lost()` is final, except that kCorrupted may follow kUnreachable, because the peer may still send.
 //
 // Memory per pair of ranks: two rings (264 KiB), whatever the number of frames in flight. One thread at a time; poller
 // and directory outlive the transport.
@@ -65,7 +69,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
  private:
   enum class Stage {
     kIdle,         ///< connect() was not called
-    kWanted,       ///< the peer's record in the directory or a try to connect is awaited
+    kWanted,       ///< waits for the peer's record in the directory, or for the next attempt to connect
     kHandshaking,  ///< connected, and the request was sent
     kUp,
     kUnreachable,  ///< this rank cannot send to the peer; the peer may still send to this rank
@@ -76,12 +80,12 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
     explicit PeerConnections(int rank) : peer(rank) {}
 
     const int peer;
-    Stage stage = Stage::kIdle;  ///< of the direction to the peer
+    Stage stage = Stage::kIdle;  ///< state of the direction to the peer
     // During the handshake:
     std::optional<Initiator> initiator;
     std::optional<SharedMemory> ring;
     Clock::duration waited{};
-    std::unique_ptr<Doorbell> bell;  ///< the peer's
+    std::unique_ptr<Doorbell> bell;  ///< the bell of the peer
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
     std::unique_ptr<Watch> outgoing;  ///< watches the socket that this rank has connected
@@ -121,7 +125,7 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   Acceptor acceptor_;
   ActiveTimer active_{Clock::now()};
   Sink* sink_ = nullptr;
-  std::vector<std::unique_ptr<PeerConnections>> peers_;  ///< by rank; null until used
+  std::vector<std::unique_ptr<PeerConnections>> peers_;  ///< peers_[rank]; null until it is used
   std::vector<PeerConnections*> used_;
   std::vector<std::unique_ptr<Watch>> retired_;
   ShmCounters counters_;

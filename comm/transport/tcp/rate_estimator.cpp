@@ -8,19 +8,19 @@ namespace agspeed::comm::tcp {
 namespace {
 
 constexpr double kLeastSeconds = 5e-3;
-constexpr double kLeastRoundTrips = 4;  ///< the first round trip brings no acknowledgements and must weigh little
+constexpr double kLeastRoundTrips = 4;  ///< least span in round trips; the first one brings no acknowledgement
 constexpr uint64_t kLeastBytes = 32 * 1024;
 /// In a span of at least kLongSeconds, kLeastBytesOfLong bytes suffice for a measurement. Otherwise a path that has
 /// become slow would not be measured.
 constexpr double kLongSeconds = 30e-3;
 constexpr uint64_t kLeastBytesOfLong = 8 * 1024;
 constexpr double kWeight = 0.25;  ///< weight of a new measurement
-/// While few bytes are in flight, a sample can still show that the path has recovered: if its rate exceeds kRecovered
-/// times the known rate, the known rate grows by the factor kGrowth. A lower rate shows nothing, because a shaper lets
-/// short bursts through at any rate.
+/// Few bytes in flight are not enough to measure a rate, but can show that the path has become faster. If the rate of
+/// such a sample exceeds kRecovered times the known rate, the known rate is multiplied by kGrowth. A lower rate of the
+/// sample shows nothing, because a shaper lets short bursts through at any rate.
 constexpr double kRecovered = 8;
 constexpr double kGrowth = 1.1;
-/// A rate is old when all connections have carried the bytes of this many seconds since it was measured.
+/// A rate is old if the rail has carried many bytes since it was measured: as many as at full rate in kOldSeconds.
 constexpr double kOldSeconds = 0.5;
 constexpr double kBestSeconds = 0.1;     ///< length of a window of the peak rate
 constexpr double kWeightOfWorse = 0.02;  ///< weight of a window whose rate is below the peak rate

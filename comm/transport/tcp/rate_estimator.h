@@ -2,10 +2,10 @@
 // RateEstimator: estimates the rate of a connection, or of several connections of a rail together, from samples of the
 // number of bytes that the peers' kernels have acknowledged.
 //
-// It measures only in time spans in which bytes were in flight all the time, because an idle connection says nothing
-// about the path. The kernel's own estimate (tcpi_delivery_rate) is unsuitable: it keeps the burst that a shaper lets
-// through after a pause, and it counts small frames that wait behind other connections. Not thread-safe; no clock of
-// its own.
+// It measures only time spans in which bytes were always in flight, because an idle connection does not show the speed
+// of the path. The kernel's own estimate (tcpi_delivery_rate) is unsuitable for two reasons. After a pause, a shaper
+// lets a burst through, and the kernel keeps the rate of this burst. Small frames wait behind other connections, and
+// the kernel takes their low rate for the rate of the path. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace agspeed::comm::tcp {
 
 class RateEstimator {
  public:
-  /// Takes a sample: until `now`, `numAcked` bytes have been acknowledged in all. `isIdle`: too few bytes were in
-  /// flight to measure a rate.
+  /// Takes a sample. `numAcked`: all bytes that were acknowledged until `now`. `isIdle`: too few bytes were in flight
+  /// to measure a rate.
   void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
   /// Forgets the rate if it is old. `numAckedOfAll`: bytes that all connections of the rail have carried so far.
@@ -40,9 +40,9 @@ class RateEstimator {
   uint64_t ackedBefore_ = 0;
   double bytesPerSecond_ = 0;
   bool isNew_ = false;          ///< the rate was measured since the last age()
-  uint64_t measuredAfter_ = 0;  ///< numAckedOfAll at the last measurement
+  uint64_t measuredAfter_ = 0;  ///< the value of numAckedOfAll at the last measurement
   double seconds_ = 0;          ///< length of the current window of the peak rate
-  double numBytes_ = 0;         ///< bytes acknowledged in that window
+  double numBytes_ = 0;         ///< bytes acknowledged in the current window of the peak rate
   double bestBytesPerSecond_ = 0;
 };
 

@@ -36,17 +36,19 @@ class Receiver final : public Poller::Handler {
   void ready(uint32_t events) override;
 
  private:
-  /// Staging memory for small frames. A read that ends a payload uses only kFollowingBytes of it. That is enough for
-  /// the next header, but takes little of the next large payload, because staged bytes are copied.
+  /// kStagingBytes: the size of the staging memory, which receives headers and small frames. The receiver copies
+  /// payload bytes out of the staging memory, so few bytes of a large payload should get there. Therefore a read that
+  /// may end a payload reads only kFollowingBytes after it. They have room for the next header.
   static constexpr size_t kStagingBytes = 16 * 1024, kFollowingBytes = 4 * 1024;
   /// The receiver reads at most this much per turn, so that one peer does not delay the others.
   static constexpr size_t kTurnBytes = 1024 * 1024;
-  /// Limits of the receive low-water mark. If less than kMinAwaited bytes of a payload are missing, every arriving byte
-  /// wakes the receiver, because the missing bytes arrive almost together anyway. kMaxAwaited bytes are enough work for
-  /// one wake-up.
+  /// Limits of the receive low-water mark. The mark is the number of missing payload bytes, but at most kMaxAwaited,
+  /// which are enough work for one wake-up. If fewer than kMinAwaited bytes are missing, every arriving byte wakes the
+  /// receiver. These last bytes arrive almost together anyway.
   static constexpr size_t kMinAwaited = 8 * 1024, kMaxAwaited = 64 * 1024;
 
-  /// Reads once from the socket into the payload's memory and the staging memory. `numAsked`: the bytes that had room.
+  /// Reads once from the socket, first into the payload's memory and then into the staging memory. Sets `numAsked` to
+  /// the number of bytes for which there was room.
   Moved readOnce(size_t& numAsked);
   /// Sets the receive low-water mark after each turn. The kernel then wakes this process when the payload is complete
   /// or much of it has arrived, not for every few packets.

@@ -3,9 +3,9 @@
 //
 // Bytes beyond the bandwidth-delay product wait in queues of the path, of the host's shaper and of the receiver. Later
 // frames wait behind them, and queues that overflow drop packets. So the limit is rate * (4 round trips + 3 ms), at
-// least 32 KiB. The limit itself may reduce the measured rate. With 4 round trips it can still grow, although the
-// kernel's bookkeeping takes a part of it. Above 512 KiB there is no limit, because the kernel chooses better on such
-// paths. Not thread-safe; no clock of its own.
+// least 32 KiB. The limit itself may reduce the measured rate, and the rate determines the limit. With 4 round trips
+// instead of one, the limit can still grow, although the kernel's bookkeeping uses a part of it. Above 512 KiB there is
+// no limit, because the kernel chooses better on such paths. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,8 @@ class SendBufferLimit {
 
  private:
   static constexpr double kRoundTrips = 4, kSeconds = 3e-3;
-  /// The limit changes only by more than these factors, because a change costs a system call.
+  /// The limit changes only if it would grow by more than the factor kMore, or shrink by more than kLess, because a
+  /// change costs a system call.
   static constexpr double kMore = 1.25, kLess = 2;
 
   int bytes_ = 0;

@@ -24,18 +24,21 @@ constexpr double kStallRoundTrips = 6;
 /// A stalled connection is closed after this further time.
 constexpr std::chrono::milliseconds kStallGracePeriod{1000};
 
-/// Limits of the unsent bytes in the kernel (not-sent low-water mark): enough that a rail does not run dry between two
-/// turns of the event loop, few enough that a slow rail does not take bytes that a fast one could send sooner. If the
-/// process is scheduled late, several rails run dry and are then filled equally, so slow rails get more than their
-/// share. Therefore a connection that was found dry gets a higher mark, which decays afterwards.
+/// Limits of the unsent bytes in the kernel (not-sent low-water mark). With too few bytes, a rail has nothing to send
+/// between two turns of the event loop. With too many bytes, a slow rail takes bytes that a fast rail could send
+/// sooner.
+///
+/// If the process is scheduled late, several rails run out of bytes. They are then filled equally, so slow rails get
+/// more than their share. Therefore a connection that has run out of bytes gets a higher mark, which decays afterwards.
 constexpr int kMinUnsentBytes = 32 * 1024;
 constexpr int kMaxUnsentBytes = 1024 * 1024;
 constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
-constexpr double kUnsentDecay = 0.99;  ///< applied by each check, every 10 ms
+constexpr double kUnsentDecay = 0.99;  ///< factor of each check(); checks come every 10 ms
 
-/// Limits of the bytes that are queued in this class, so that they leave with the next write. A fast path may have as
-/// many bytes queued as it carries in kQueuedSeconds, every path kMinQueuedBytes.
+/// Limits of the bytes that are queued in this class, so that they leave with the next write. A fast path may queue as
+/// many bytes as it carries in kQueuedSeconds, but at most kMaxQueuedBytes. A path is fast if it carries at least
+/// kWorthQueuing bytes in this time. Other paths may queue kMinQueuedBytes.
 constexpr size_t kMinQueuedBytes = 4 * 1024;
 constexpr double kWorthQueuing = 64 * 1024, kMaxQueuedBytes = 512 * 1024;
 constexpr double kQueuedSeconds = 0.5e-3;
@@ -235,14 +238,16 @@ bool Sender::check(Clock::time_point now) {
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   setNotSentLowat();
   if (held_.follow(rate_.bytesPerSecond(), tcpInfo_.minRoundTripSeconds)) socket_.setSendBuffer(held_.bytes());
-  // Bytes wait, but none is in flight: the peer's window is closed. Its process is slow, but its kernel is alive.
+  // If bytes wait and no packet is in flight, the peer's TCP window is closed. The peer's process is slow, but its
+  // kernel answers, so this is not a stall.
   if (tcpInfo_.bytesAcked != bytesAcked_ || tcpInfo_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = tcpInfo_.bytesAcked;
   checkStall(now);
   return true;
 }
 
-/// Called while the peer's kernel has acknowledged the request, and its process, which may be stopped, has not replied.
+/// Called when the peer's kernel has acknowledged the request, but the peer's process has not replied. The process may
+/// be stopped.
 void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not answer the handshake";
   if (waited_ > kHandshakeTimeout) return close(LossCause::kSilent, why);
@@ -272,7 +277,7 @@ void Sender::checkStall(Clock::time_point now) {
 }
 
 void Sender::look(Clock::time_point now) {
-  // An idle connection costs no system call: ranks have hundreds of connections, most of them idle.
+  // Do not ask the kernel about an idle connection. A rank has hundreds of connections, and most of them are idle.
   look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
 }
 

@@ -98,7 +98,8 @@ class Sender final : public Poller::Handler {
   void acknowledged(Clock::time_point now);
   /// Marks the connection stalled if the peer's kernel has acknowledged nothing for long, and closes it later.
   void checkStall(Clock::time_point now);
-  /// These two take a sample of the acknowledged bytes for the rate.
+  /// Both functions sample how many bytes the peer's kernel has acknowledged, and update the rate. The first one asks
+  /// the kernel for the number of unacknowledged bytes.
   void look(Clock::time_point now);
   void look(Clock::time_point now, uint64_t numUnacknowledged);
   /// Raises the not-sent low-water mark if the kernel has run out of unsent bytes. Called when a full socket has room
@@ -119,19 +120,20 @@ class Sender final : public Poller::Handler {
   size_t replySize_ = 0;
   std::optional<Sealer> sealer_;
 
-  /// A frame to write: its header with a tag, its payload, and the payload's tag.
+  /// A frame to write: its header with a tag, its payload, and the payload's tag. The tags authenticate the bytes
+  /// before them.
   struct Queued {
     std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix;
     ByteView payload;
     std::array<std::byte, kMaxTagBytes> tag;
     std::vector<std::byte> owned;  ///< the payload, if it is encrypted or its send was cancelled
-    size_t numBytes = 0;           ///< header, payload and tags
+    size_t numBytes = 0;           ///< size of header, payload and tags together
   };
   static constexpr size_t kMaxQueued = 16;
   /// Returns the i-th of the frames to write.
   Queued& queued(size_t i) { return queue_[(firstQueued_ + i) % kMaxQueued]; }
-  /// Whether another frame may be queued. A sample of the rate does not change the result, so a caller may take one
-  /// between canSend() and send().
+  /// Whether another frame may be queued. The limit is not recomputed when the rate is sampled. So if canSend() was
+  /// true, it stays true until send(), even if the caller samples the rate in between.
   bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes_); }
   /// Returns how many bytes may be queued here at the current rate.
   size_t maxQueuedBytes() const;
@@ -143,17 +145,17 @@ class Sender final : public Poller::Handler {
   std::vector<std::byte>
       spare_;  ///< the largest unused payload buffer. Only one is kept, because a rank has hundreds of senders
   size_t firstQueued_ = 0, numQueued_ = 0;
-  size_t queuedBytes_ = 0;     ///< bytes left to write
+  size_t queuedBytes_ = 0;     ///< bytes of all queued frames that are not written yet
   size_t maxQueuedBytes_ = 0;  ///< the limit that was computed for the first waiting frame or at the last write
   size_t written_ = 0;         ///< bytes of the first frame that are written
   bool isFull_ = false;        ///< the kernel did not accept all bytes
 
-  // Watching.
+  // State of check(): timeouts, stalls, and the rate.
   ActiveTimer active_;
   Clock::duration waited_{};      ///< time spent connecting, then time spent in the handshake
-  bool isSilent_ = false;         ///< it was reported that the handshake takes long
+  bool isSilent_ = false;         ///< the owner knows that the handshake takes long
   bool isQuiet_ = false;          ///< a sample found all bytes acknowledged, and none was written since
-  Clock::time_point progressAt_;  ///< last sign of the peer's kernel; zero while nothing is in flight
+  Clock::time_point progressAt_;  ///< when the peer's kernel last answered; zero while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< the not-sent low-water mark
@@ -164,7 +166,7 @@ class Sender final : public Poller::Handler {
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< the part of numBytes_ that was acknowledged at the last sample
   Clock::time_point lookedAt_;
-  Clock::time_point askedAt_;                                   ///< last query whether the kernel has unsent bytes
+  Clock::time_point askedAt_;                                   ///< when keepFilled() last asked the kernel
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< position in numBytes_ of the first large frame
 };
 

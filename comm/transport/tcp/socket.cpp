@@ -50,7 +50,7 @@ Socket openSocket(bool isV6) {
 }
 
 void setOption(int descriptor, int level, int option, int value) {
-  // Ignore failures: options only tune, and a kernel that lacks one still carries frames.
+  // Ignore failures. Options only make connections faster, and a kernel without an option still carries frames.
   (void)setsockopt(descriptor, level, option, &value, sizeof(value));
 }
 
@@ -94,7 +94,7 @@ StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& dev
   if (!socket.isOpen()) return failure("send from", source, 0);
   if (hasSmallPackets) setOption(socket.descriptor_, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayload);
   if (!device.empty()) {
-    // Without the privilege, only the source address selects the interface.
+    // The kernel may refuse this call to an unprivileged process. Then only the source address selects the interface.
     (void)setsockopt(socket.descriptor_, SOL_SOCKET, SO_BINDTODEVICE, device.data(),
                      static_cast<socklen_t>(device.size()));
   }
@@ -140,11 +140,13 @@ void Socket::prepare() const {
   setOption(descriptor_, IPPROTO_TCP, TCP_KEEPCNT, 4);
 }
 
-/// BBR is avoided because it mistakes the rate of small frames that wait behind other connections for the rate of the
-/// path, and then paces large frames at that rate; measured: 30 KB, then a pause of 60 ms, on a link of 1 Gbit/s. The
-/// change must precede connecting: the kernel continues to pace a connection that began with BBR. It paces by the first
-/// round trip, which may have waited a second for the peer's link address; measured: stalls of 600 to 1000 ms when a
-/// rail came back.
+/// BBR is unsuitable here. It mistakes the rate of small frames, which wait behind other connections, for the rate of
+/// the path. Then it paces large frames at this low rate. Measured on a link of 1 Gbit/s: it sent 30 KB, then paused
+/// for 60 ms.
+///
+/// The change must precede connecting, because the kernel continues to pace a connection that began with BBR. The first
+/// round trip determines this pace, and may have waited a second for the peer's link address. Measured when a rail came
+/// back: stalls of 600 to 1000 ms.
 void Socket::avoidBbr() const {
   std::array<char, 16> name = {};
   socklen_t size = name.size() - 1;
@@ -167,7 +169,8 @@ void Socket::setSendBuffer(int numBytes) const {
     return getsockopt(descriptor_, SOL_SOCKET, SO_BUF_LOCK, &lock, &size) == 0;
   }();
   if (!canBeLifted) return;
-  // Half, because the kernel doubles the size to allow for its overhead, which is small for large writes.
+  // Set half of the limit, because the kernel doubles the value to leave room for its own overhead. This overhead is
+  // small for large writes.
   numBytes > 0 ? setOption(descriptor_, SOL_SOCKET, SO_SNDBUF, numBytes / 2)
                : setOption(descriptor_, SOL_SOCKET, SO_BUF_LOCK, 0);
 }

@@ -29,8 +29,8 @@ struct TcpInfo {
   uint64_t bytesAcked = 0;
   uint32_t packetsInFlight = 0;
   std::chrono::milliseconds sinceLastAck{0};
-  double roundTripSeconds = 0;     ///< smoothed round trip, including the path's queues
-  double minRoundTripSeconds = 0;  ///< shortest round trip, nearly without queues
+  double roundTripSeconds = 0;     ///< smoothed round trip, including the time in the path's queues
+  double minRoundTripSeconds = 0;  ///< shortest round trip so far, nearly without waiting in queues
 };
 
 class Socket {
@@ -50,7 +50,7 @@ class Socket {
   /// Payload bytes per packet of a connection with small packets. Every path carries such packets (IPv6 requires 1,280
   /// bytes).
   static constexpr int kSmallPacketPayload = 1200;
-  /// Starts to connect from `source`, and through `device` if the process may bind to one.
+  /// Starts to connect from `source` to `target`. Binds the socket to the interface `device` if the process may do so.
   static StatusOr<Socket> connect(const IpAddress& source, const std::string& device, const RailAddress& target,
                                   bool hasSmallPackets = false);
 
@@ -74,7 +74,7 @@ class Socket {
   /// nothing on kernels that cannot remove such a limit (before Linux 5.15).
   void setSendBuffer(int numBytes) const;
 
-  /// These two read and write as many bytes as possible without blocking.
+  /// read() and write() transfer as many bytes as possible without blocking.
   Moved read(std::span<const iovec> parts) const;
   Moved write(std::span<const iovec> parts) const;
   /// Sets the receive low-water mark: the poller reports the socket readable only when this many bytes, or the end of

@@ -20,18 +20,19 @@ constexpr Clock::duration kConnectingTick = milliseconds(40);
 constexpr Clock::duration kIdleTick = milliseconds(1000);
 /// Interval between two samples of all connections.
 constexpr Clock::duration kLookInterval = milliseconds(1);
-/// A connection whose peer acknowledges nothing for this time is left out of the load, so that frames to other peers do
-/// not wait for its bytes.
+/// If a peer acknowledges nothing for this time, the bytes of its connection do not count as load. Otherwise frames to
+/// other peers would seem to wait for these bytes.
 constexpr Clock::duration kStuckAfter = milliseconds(100);
 /// The rail makes at most this many connections at a time. With hundreds of peers, a larger number of attempts would
 /// delay each other until they time out.
 constexpr int kMaxConnecting = 8;
-/// Wake-ups are coalesced for this share of the time in which the rail carries its bytes in flight, but no longer than
-/// the connection takes to carry kMaxCoalescedBytes. The limit exists because about as many bytes arrive as leave, and
-/// a kernel acknowledges few of the bytes that its process has not read (tcp_ack_snd_check).
+/// coalesceSeconds() = kCoalesceShare * (time in which the rail carries its bytes in flight, without one round trip).
+/// The result is at most the time in which the connection carries kMaxCoalescedBytes. This limit exists because about
+/// as many bytes arrive as leave. A kernel acknowledges few bytes that its process has not read (tcp_ack_snd_check), so
+/// a process that sleeps too long delays its peer.
 constexpr double kCoalesceShare = 0.5, kMaxCoalescedBytes = 16 * 1024;
-/// The rate is not measured while fewer bytes are in flight, because these bytes wait for a delayed acknowledgement,
-/// not for the path.
+/// The rate is measured only while at least this many bytes are in flight. Fewer bytes wait for a delayed
+/// acknowledgement, so their rate would say nothing about the path.
 constexpr uint64_t kMinBusyBytes = 8 * 1024;
 
 }  // namespace
@@ -145,8 +146,8 @@ double TcpRail::coalesceSeconds(int peer) const {
   Sender& sender = *found->second.sender;
   const double alone = sender.bytesPerSecond();
   if (alone == 0) return 0;
-  // Use the bytes in flight of all connections, because they use the same path. Subtract the last round trip, because
-  // it only brings acknowledgements.
+  // carrySeconds(0) includes the bytes in flight of all connections, because they share the path. Subtract a round
+  // trip: in its last round trip, the path carries no more bytes and only brings acknowledgements.
   return std::clamp(kCoalesceShare * (carrySeconds(0) - sender.minRoundTripSeconds()), 0.0, kMaxCoalescedBytes / alone);
 }
 
@@ -188,8 +189,9 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
 
 Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnecting) {
   Clock::time_point next = Clock::time_point::max();
-  // Every rank begins with the peer after itself, so that ranks do not all connect to the same peer first. It continues
-  // after the peer that it tried last, so that peers that do not answer do not delay the others.
+  // Every rank begins with the peer after itself, so that ranks do not all connect to the same peer first. The next
+  // call continues after the peer that was tried last. So peers that do not answer cannot delay the connections to
+  // other peers.
   auto at = peers_.upper_bound(triedLast_);
   for (size_t i = 0; i < peers_.size(); ++i, ++at) {
     if (at == peers_.end()) at = peers_.begin();
@@ -246,8 +248,8 @@ void TcpRail::failAttempt(int peer, PeerConnections& connections, LossCause caus
   const bool hasLasted = connections.upSince != Clock::time_point() && now - connections.upSince > kLastingTime;
   connections.pause = hasLasted ? kFirstPause : std::clamp(connections.pause * 2, kFirstPause, kLongestPause);
   connections.upSince = {};
-  // The first attempt after a connection that lasted is made at once: it shows whether the peer is dead or only the
-  // connection.
+  // After the loss of a connection that lasted, try again at once. This attempt shows whether the peer is dead or only
+  // the connection.
   connections.nextAttempt = hasLasted ? now : now + connections.pause;
   sink_->lost(peer, cause, status);
 }
@@ -321,8 +323,8 @@ void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool isUp) {
     return;
   }
   PeerConnections& connections = found->second;
-  // A connection that is up was made after the link returned and may be intact. A connection that is still being made
-  // has lost its first packets.
+  // If the link has returned and a connection is already up, it was made after the return and may be intact. A
+  // connection that is still being made has lost its first packets, so give it up.
   if (connections.sender != nullptr && !(isUp && connections.sender->isUp())) {
     connections.sender->giveUp(isUp ? "the peer's interface has its carrier again"
                                     : "the peer's interface has no carrier");

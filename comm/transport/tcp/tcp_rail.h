@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // TcpRail: frames over TCP between one local address and an address of each peer. A pair of ranks uses two connections,
-// one per direction. The sending rank makes each of them when it first has something to send. So ranks need not agree
-// on who connects, and a sender alone decides when to give up a connection and make another.
+// one per direction. The sender of a direction makes the connection when it first has something to send. So ranks need
+// not agree on who connects. The sender alone decides when to close a connection and make another one.
 //
-// The rail reconnects after a pause that doubles with every failure and is reset only after a connection has lasted, so
-// that a flapping rail is damped. One thread at a time; poller and directory outlive the rail.
+// The rail reconnects after a pause, which doubles with every failure. Only a connection that has lasted resets the
+// pause, so a flapping rail causes few attempts. One thread at a time; poller and directory outlive the rail.
 #pragma once
 
 #include <map>
@@ -72,7 +72,7 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
     uint64_t numAcked = 0;         ///< acknowledged bytes of the sender at the last sample of the load
     Clock::time_point ackedAt{};   ///< the last sample that saw progress, or when the sender became busy
     Clock::time_point nextAttempt{};
-    Clock::duration pause{};  ///< before the next attempt after a failure
+    Clock::duration pause{};  ///< pause before the next attempt after a failure
   };
 
   /// The load of all connections of the rail together. The rate of a single connection does not show the rate of the
@@ -94,7 +94,8 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
   /// Starts to connect to the peer if the directory knows it.
   void attempt(int peer, PeerConnections& connections, Clock::time_point now);
-  /// Logs once that large packets are lost, after a connection with small packets has worked for a while.
+  /// Logs, once per peer, that large packets are lost. It does so when a connection with small packets has worked for a
+  /// while.
   void warnOfSmallPackets(int peer, PeerConnections& connections, Clock::time_point now);
   /// Sets the time of the next attempt, and reports the loss of the connection.
   void failAttempt(int peer, PeerConnections& connections, LossCause cause, const Status& status);
