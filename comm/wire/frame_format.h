@@ -39,7 +39,7 @@ constexpr uint64_t kZeroCopyBytes = 64 * 1024;
 
 struct FrameHeader {
   FrameKind kind = FrameKind::kVoid;
-  uint32_t length = 0;  ///< of the payload; only kData and kEager have one
+  uint32_t length = 0;  ///< bytes of the payload; only kData and kEager have one
   uint32_t epoch = 0;
   MessageId id;
   /// The bytes of the whole message. In a kCts frame: the bytes of the receive. In a kLinkState frame: 1 if the rail

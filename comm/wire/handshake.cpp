@@ -11,7 +11,7 @@
 namespace agspeed::comm {
 namespace {
 
-constexpr uint32_t kMagic = 0x48534741;  // "AGSH"
+constexpr uint32_t kMagic = 0x48534741;  // the bytes "AGSH"
 constexpr size_t kClaimBytes = kRequestBytes - kDigestBytes;
 
 /// Returns the proof of one of the three messages. Its key depends on the role of the message, so that no message can
