@@ -42,7 +42,8 @@ class EpochAgreement {
     uint32_t joined = kNone;
     for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
       AG_ASSIGN_OR_RETURN(const uint32_t offered, offer());
-      // Read this after the offer, because rank 0 completes an epoch before it offers the next one.
+      // Read this key after the offer. Rank 0 completes an epoch before it offers the next one, so this order never
+      // misses a completion.
       AG_ASSIGN_OR_RETURN(const bool hasAgreed, isSet(completeKey(joined)));
       if (hasAgreed) return joined;
       if (offered != joined) {

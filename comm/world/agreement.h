@@ -6,7 +6,8 @@
 // Instead:
 //
 //   rank 0            takes the next epoch number for worlds of its size and offers it
-//   every other rank  joins the offered epoch, unless that epoch is complete: then it belongs to an earlier world
+//   every other rank  joins the offered epoch, unless this epoch is complete. A complete epoch belongs to an earlier
+//                     world
 //   rank 0            declares the epoch complete when all ranks have joined it
 //   every other rank  has agreed when the epoch that it joined is complete; if a new process becomes rank 0 before that
 //                     and offers another epoch, the rank joins that one instead

@@ -174,8 +174,8 @@ void FlightRing::failed(const std::string& reason) {
 }
 
 void FlightRing::settleFirst() {
-  // Operations mostly complete in their order. The outcome of an operation behind one that is still running is recorded
-  // by settleAll().
+  // Operations mostly complete in their order, so stop at the first one that is still running. settleAll() records the
+  // outcome of later operations.
   while (firstOpen_ < numAdded_ && settle(entries_[firstOpen_ % entries_.size()])) ++firstOpen_;
 }
 

@@ -27,7 +27,7 @@ namespace agspeed::comm {
 
 /// The facts about an operation that are known when it starts.
 struct FlightFacts {
-  std::string_view name;  ///< "all_reduce", of static lifetime
+  std::string_view name;  ///< such as "all_reduce"; the text has static lifetime
   uint64_t sequence = 0;  ///< number of the operation in its group
   DType dtype = DType::kU8;
   int rank = -1;     ///< rank of the root, or of a message's peer; -1: none
@@ -39,7 +39,7 @@ struct FlightFacts {
 /// Sums over the operations of one name.
 struct OperationTotals {
   uint64_t numStarted = 0;
-  uint64_t numEnded = 0;  ///< includes numFailed
+  uint64_t numEnded = 0;  ///< includes numFailed operations
   uint64_t numFailed = 0;
   uint64_t numBytes = 0;  ///< bytes of input or output, whichever is larger at this rank
   double seconds = 0;     ///< sum of the times from start to end of the operations that have ended
@@ -48,7 +48,7 @@ struct OperationTotals {
 /// The operation that ended last.
 struct FinishedOperation {
   std::string group;
-  std::string_view name;  ///< see FlightFacts
+  std::string_view name;  ///< name of the operation, of static lifetime
   uint64_t sequence = 0;
   Clock::time_point ended;
 };
@@ -57,7 +57,7 @@ class FlightRing;
 
 class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
  public:
-  static constexpr size_t kEntries = 512;  ///< per group
+  static constexpr size_t kEntries = 512;  ///< number of operations kept for each group
 
   FlightRecorder(int rank, int size) : rank_(rank), size_(size) {}
 

@@ -26,7 +26,7 @@ constexpr size_t kMaxItems = 64;
 double secondsSince(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
 
 std::mutex readerMutex;
-StackReader stackReader;  // guarded by readerMutex
+StackReader stackReader;  // readerMutex guards it
 
 std::vector<std::string> readStack() {
   StackReader reader;

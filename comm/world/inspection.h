@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes what one rank has in flight, as the JSON document that `agspeed comm inspect` reads and compares with those
-// of other ranks (python/agspeed/inspection). Everything in it comes from what the parts keep anyway.
+// Describes what one rank has in flight, as the JSON document that `agspeed comm inspect` reads and compares with the
+// documents of other ranks (python/agspeed/inspection). The document contains only values that the parts of comm keep
+// for their own work.
 #pragma once
 
 #include <functional>
@@ -27,8 +28,8 @@ void setStackReader(StackReader reader);
 
 /// Describes a rank that has waited since `since` for the others to join.
 std::string joiningJson(const WorldIdentity& identity, Clock::time_point since);
-/// Describes a rank that has a world. If the driver is busy for too long, the document says only this. Requires: the
-/// caller is not the driver.
+/// Describes a rank that has a world. If the driver does not answer in time, the document says only that the driver is
+/// busy. Requires: the caller is not the driver.
 std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const NetworkMessenger& messenger,
                            FlightRecorder& recorder);
 

@@ -2,13 +2,14 @@
 // InspectionPoint: a local socket at which people can ask a rank what it waits for, while the job runs.
 //
 // The socket is an abstract one (comm/transport/shm/local_socket.h), so it needs no folder and leaves no file behind.
-// Programs find all points in /proc/net/unix by their names, which also say whose they are if a process does not
+// Programs find the names of all points in /proc/net/unix. The name also identifies the rank if its process does not
 // answer:
 //
 //   agspeed-inspect-JOB-RANK-SIZE-RANDOM    JOB is empty until the ranks have agreed on it
 //
-// The random digits keep other users from taking a name first. A connection is the whole request: the point sends one
-// document and closes the connection. It reads nothing, and it refuses processes of other users, except root.
+// Because of the random digits, other users cannot occupy a name before the rank does. A connection is the whole
+// request: the point sends one document and closes the connection. It reads nothing, and it refuses processes of other
+// users, except root.
 //
 // Threading: one thread of its own, which sleeps until a process connects. Ownership: the destructor ends the thread
 // and waits for the answer that it may be making.
@@ -42,7 +43,7 @@ class InspectionPoint {
   void answer(const FileDescriptor& connection);
 
   const FileDescriptor listener_;
-  const FileDescriptor stop_;  ///< readable once the thread must end
+  const FileDescriptor stop_;  ///< becomes readable when the thread must end
   const std::function<std::string()> describe_;
   std::thread thread_;
 };

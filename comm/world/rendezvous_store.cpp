@@ -37,7 +37,7 @@ StatusOr<std::shared_ptr<Store>> openRendezvousStore(const std::string& where, i
   }
   AG_ASSIGN_OR_RETURN(std::shared_ptr<StoreServer> server, StoreServer::start(address, options.key));
   Store* store = server->store().get();
-  return std::shared_ptr<Store>(std::move(server), store);  // keeps the server
+  return std::shared_ptr<Store>(std::move(server), store);  // the pointer keeps the server alive
 }
 
 }  // namespace agspeed::comm

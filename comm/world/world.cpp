@@ -22,7 +22,7 @@ namespace agspeed::comm {
 namespace {
 
 std::mutex defaultMutex;
-std::weak_ptr<World> defaultWorld;  // guarded by defaultMutex
+std::weak_ptr<World> defaultWorld;  // defaultMutex guards it
 
 Status rankZeroIsMissing(const NewGroup& group) {
   return resourceExhausted(
@@ -36,7 +36,8 @@ WireCoding codingFromSettings() {
   return coding == "off" ? WireCoding::kOff : WireCoding::kAuto;
 }
 
-/// Agrees on the epoch of a new world. While the rank waits for the others, an inspection point tells so.
+/// Agrees on the epoch of a new world. While the rank waits for the other ranks, an inspection point answers `agspeed
+/// comm inspect` with joiningJson().
 StatusOr<uint32_t> join(Store& store, int rank, int size, std::chrono::milliseconds timeout) {
   const auto began = Clock::now();
   const WorldIdentity identity{rank, size, ""};
@@ -44,7 +45,8 @@ StatusOr<uint32_t> join(Store& store, int rank, int size, std::chrono::milliseco
   return agreeOnEpoch(store, rank, size, began + timeout);
 }
 
-/// Agrees with the other ranks on digits that no other world has, by which people tell jobs apart.
+/// Agrees with the other ranks on the job's name: hexadecimal digits that no other world has. People distinguish jobs
+/// by this name.
 StatusOr<std::string> agreeOnJob(Store& store) {
   const std::string own = randomDigits(4);
   AG_ASSIGN_OR_RETURN(std::string job, store.setOnce("job", own));

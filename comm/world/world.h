@@ -2,9 +2,9 @@
 // World: the parts that all process groups of one job share in a process: rails to the other ranks, and the engine that
 // drives them.
 //
-// The first group of the process makes the world. All groups keep it, so it is destroyed with the last group. This
-// class does not depend on the frontends of comm. Thread-safety: all functions, from any thread. Functions that use a
-// store block.
+// The first group of the process makes the world. All groups share its ownership, so it is destroyed with the last
+// group. This class does not depend on the frontends of comm. Thread-safety: all functions, from any thread. Functions
+// that use a store block.
 #pragma once
 
 #include <chrono>
@@ -74,13 +74,14 @@ class World {
   World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger, std::string job);
   std::unique_ptr<InspectionPoint> openInspectionPoint(std::string job);
 
-  const uint64_t processMark_;  ///< tells the process that made the world from a forked one
+  const uint64_t processMark_;  ///< processMark() of the process that made the world
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::string prefix_;  ///< prefix of this world's keys in any store
   const std::unique_ptr<Store> store_;
   std::unique_ptr<NetworkMessenger> messenger_;
   Engine engine_;
-  /// Null if the system had no room for one. The last member, because its thread uses the others.
+  /// Null if the system had no room for an inspection point. This is the last member, because its thread uses the other
+  /// members.
   const std::unique_ptr<InspectionPoint> inspectionPoint_;
 };
 
