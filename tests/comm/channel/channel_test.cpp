@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Both ends of a channel in one thread, over loopback addresses: which receive gets which message, requests and their
-// pool, and what an end learns of the other end's close.
+// pool, and the effects of a close on the other end.
 #include "comm/channel/channel.h"
 
 #include <gmock/gmock.h>
@@ -64,7 +64,8 @@ class ChannelTest : public testing::Test, public ControlLine::Owner {
     sender_.reset();
     connector_.reset();
   }
-  /// Returns the number of lost connections that the listener has counted, and counts as a domain does in each turn.
+  /// Calls countLosses(), as a domain does in each turn. Returns the number of lost connections that the listener has
+  /// counted.
   uint64_t numLosses() {
     listener_->countLosses();
     InterfaceTraffic traffic;

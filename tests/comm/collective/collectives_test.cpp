@@ -321,8 +321,8 @@ TEST(Collectives, UnequalSharesGiveTheSameBits) {
 
 TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
   // Ranks exchange statistics before the first call and after 16 and 32 MiB. Then chunks are unequal and segments
-  // shorter. Ranks may be up to 96 MiB ahead of each other. So some of them start operations, and even the next
-  // exchange, while an exchange is in flight, and others do so after it.
+  // shorter. Ranks may be up to 96 MiB ahead of each other. So one rank may start operations, and even the next
+  // exchange, while an exchange is in flight. Another rank may start the same operations after the exchange.
   constexpr int kSize = 4, kNumCalls = 90, kNumBuffers = 24, kNumEqual = 3, kFirstUnequal = 70;
   constexpr size_t kNumElements = size_t{1} << 20;
   Ranks ranks(kSize, {}, {.shuffleSeed = 11, .bytesPerSecond = {25e6, 12.5e6, 24e6, 25e6}, .roundTripSeconds = 2e-4});
@@ -372,7 +372,7 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
 }
 
 TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
-  // Calls are made before, during and after each of the exchanges that find out that the second host is slow.
+  // Ranks make calls before, during and after each of the exchanges that show that the second host is slow.
   constexpr size_t kNumElements = size_t{1} << 20, kNumCalls = 80, kNumBuffers = 16;
   Ranks ranks(4, {}, {.shuffleSeed = 5, .bytesPerSecond = {25e6, 25e6, 12.5e6, 12.5e6}, .hosts = {1, 1, 2, 2}});
   std::atomic<int> numWrong = 0;
@@ -451,7 +451,7 @@ TEST(Collectives, StatedSharesHoldWhereRanksShareHosts) {
     group.setPlan(plan);
     allReduceInPlace(group, buffer);
   });
-  // 1.5 buffers before the plan, then 1 chunk of its own and 2 shares of 10.
+  // Each rank sends 1.5 buffers before the plan. With the plan, it sends 1 + 2 * share buffers (shares.h): 1.2 or 1.6.
   const auto sent = [&](int rank) {
     return static_cast<double>(ranks.network.numBytesSent(rank)) / (kNumElements * sizeof(float));
   };
@@ -471,7 +471,8 @@ TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
     return static_cast<double>(sum) / kNumBytes;
   };
   std::atomic<int> numWrong = 0;
-  // Calls run ahead of the exchange. All calls behind it must use its result, even if they were made earlier.
+  // Ranks make calls before an earlier exchange is complete. All calls that come after the exchange must use its
+  // result, even if they were made before its end.
   const auto run = [&](Collective collective, int numCalls) {
     ranks.run([&](int rank, Communicator& group) {
       const auto own = static_cast<size_t>(rank);

@@ -67,7 +67,7 @@ TEST(Failure, RanksWithAnotherOperationAreNamed) {
 }
 
 TEST(Failure, RanksWithAnotherRootAreNamed) {
-  // Only the root waits for others, so the other ranks get the error at their next operation.
+  // In a reduce, only the root waits for other ranks. So the other ranks get the error at their next operation.
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(600));
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
@@ -178,7 +178,7 @@ TEST(Failure, ALostRankIsNamedFirstAtRanksThatOnlyWaitForOthers) {
     std::this_thread::sleep_for(milliseconds(20));
     ranks.network.kill(3);
   });
-  // Rank 2 waits for 1, 1 for 0, and 0 for the rank that dies.
+  // Rank 2 waits for rank 1, rank 1 for rank 0, and rank 0 for the rank that ends.
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
     if (rank == 3) return nullptr;
     return group.receive(rank == 0 ? 3 : rank - 1, 1, inboxes[static_cast<size_t>(rank)]);

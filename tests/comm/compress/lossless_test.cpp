@@ -19,7 +19,7 @@ constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16};
 constexpr std::byte kGuard{0xa5};
 constexpr size_t kGuardBytes = 64;
 
-/// Draws values as bits of f32, in runs of one kind.
+/// Draws random values as bits of f32. Consecutive values are of one kind, for example infinity or denormal.
 class Values {
  public:
   explicit Values(RandomBytes& random) : random_(random) {}

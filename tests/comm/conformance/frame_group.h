@@ -19,7 +19,7 @@ namespace agspeed::comm {
 /// The events that a transport reports about one peer.
 struct PeerEvents {
   std::vector<uint64_t> numbers;                      ///< frame numbers in the order of arrival
-  std::map<uint64_t, std::vector<std::byte>> frames;  ///< the last copy of each
+  std::map<uint64_t, std::vector<std::byte>> frames;  ///< by number: the last copy of each frame
   std::vector<uint64_t> tokens;                       ///< tokens of acknowledged frames
   std::vector<LossCause> losses;
   int numWritable = 0;
@@ -38,7 +38,7 @@ struct FrameEnd final : Transport::Sink {
   Poller poller;
   Directory directory;
   std::map<int, PeerEvents> peers;
-  std::function<bool(uint64_t number)> isWanted = [](uint64_t) { return true; };  ///< otherwise it is not placed
+  std::function<bool(uint64_t number)> isWanted = [](uint64_t) { return true; };  ///< false: the frame is not placed
   std::map<std::pair<int, uint64_t>, std::vector<std::byte>> placed;
 };
 

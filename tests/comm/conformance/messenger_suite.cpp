@@ -75,7 +75,7 @@ TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   std::mt19937_64 random(seed);
   auto group = GetParam().make(kRanks);
   std::vector<std::unique_ptr<Parcel>> sends, receives;
-  std::vector<std::pair<bool, size_t>> starts;  // true for a send, and its index
+  std::vector<std::pair<bool, size_t>> starts;  // pairs: whether it is a send, and the index of its transfer
   for (int source = 0; source < kRanks; ++source) {
     for (int destination = 0; destination < kRanks; ++destination) {
       for (uint32_t i = 0; source != destination && i < kMessages; ++i) {
@@ -91,7 +91,7 @@ TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
   }
   std::shuffle(starts.begin(), starts.end(), random);
   for (auto [isSend, index] : starts) {
-    // A send's receiver owns its receive, and vice versa.
+    // A transfer starts at the messenger of its own rank, which is the peer of the matching transfer.
     if (isSend) group->messenger(receives[index]->peer).send(*sends[index]);
     if (!isSend) group->messenger(sends[index]->peer).receive(*receives[index]);
     if (random() % 4 == 0) group->messenger(static_cast<int>(random() % kRanks)).progress({});

@@ -22,7 +22,8 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-/// Has unsent data until another thread than its creator drives it while `mayFlush` is set.
+/// A messenger with unsent data. The data is sent when `mayFlush` is set and a thread drives the messenger that is not
+/// the thread that made it.
 class Unflushed final : public FakeMessenger {
  public:
   Unflushed() : FakeMessenger(1) {}
@@ -62,7 +63,7 @@ int numThreads() {
 TEST(Engine, BytesOfFinishedSendsLeaveThoughTheUserIsBusy) {
   Unflushed messenger;
   Engine engine(messenger);
-  // A caller that polls often keeps the background thread idle if there is nothing to do.
+  // If there is nothing to do, and a caller polls often, the background thread does not drive.
   const Clock::time_point limit = Clock::now() + seconds(20);
   while (messenger.hasUnsent() && Clock::now() < limit) {
     engine.kick();

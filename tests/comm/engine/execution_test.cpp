@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The executor over a messenger whose transfers end at once, so that only the executor does any work.
+// Executions over a messenger whose transfers end at once, so that only the execution does any work.
 #include "comm/engine/execution.h"
 
 #include <gtest/gtest.h>

@@ -38,15 +38,16 @@ void waitForChange(Poller& poller, ChangingMemory& memory, int numVain) {
   EXPECT_EQ(memory.numPolls, 0);
 }
 
-/// True if a yield gives this processor to others for long. In this case a Poller sleeps on purpose.
+/// True if a yield gives this processor to other processes for long. A Poller then sleeps on purpose, so some tests do
+/// not apply.
 bool isCrowded() {
   const Clock::time_point since = Clock::now();
   sched_yield();
   return Clock::now() - since > std::chrono::microseconds(500);
 }
 
-/// Waits for changes that come soon, until ten in a row found the memory not armed. Skips the test if other processes
-/// took the processor instead.
+/// Waits for changes that come soon, until ten consecutive changes came while the memory was not armed. Skips the test
+/// if other processes use the processor.
 void expectToStayAwake(Poller& poller, ChangingMemory& memory) {
   constexpr int kWanted = 10;
   poller.setMemory(&memory);

@@ -23,7 +23,7 @@ class ReadyDescriptor final : public Poller::Handler {
     ++numSeen;
   }
 
-  Clock::time_point seenAt{};  ///< the last time that the poller reported it
+  Clock::time_point seenAt{};  ///< when the poller last reported the descriptor
   int numSeen = 0;
 
  private:

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A messenger without a network, for tests that say what becomes of a transfer.
+// A messenger without a network. Tests override its functions to determine how a transfer ends.
 #pragma once
 
 #include "comm/messaging/messenger.h"
 
 namespace agspeed::comm {
 
-/// Rank 0 of `size` ranks. Every transfer ends well as soon as it starts, and nothing ever arrives unexpectedly.
+/// Rank 0 of `size` ranks. Every transfer succeeds as soon as it starts, and no unexpected message ever arrives.
 class FakeMessenger : public Messenger {
  public:
   explicit FakeMessenger(int size) : size_(size) {}

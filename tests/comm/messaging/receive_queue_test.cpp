@@ -29,8 +29,8 @@ class ReceiveQueueTest : public testing::Test {
     return header;
   }
 
-  /// Bytes [begin, begin + length) of a message of `total` bytes arrive. Every byte of the message is its place.
-  /// Returns whether the queue took them.
+  /// Bytes [begin, begin + length) of a message of `total` bytes arrive. The byte at position i has the value i.
+  /// Returns whether the queue accepted the bytes.
   bool arrive(FrameKind kind, uint64_t sequence, uint64_t total, uint64_t begin, uint32_t length) {
     FrameHeader header = headerOf(kind, sequence, total);
     header.offset = begin;

@@ -412,7 +412,7 @@ TEST_F(TransportMessengerTest, AnotherReceiveConnectsOnce) {
   messenger->cancel(second, unavailable("the test ends"));
 }
 
-/// When a messenger wakes up for a descriptor that is always ready.
+/// Tests of the time at which a messenger wakes up, with a descriptor that is always ready.
 class WakeUpTest : public TransportMessengerTest {
  protected:
   WakeUpTest() {
@@ -423,7 +423,8 @@ class WakeUpTest : public TransportMessengerTest {
     for (Parcel& parcel : parcels_) messenger->cancel(parcel, {});
   }
 
-  /// Sends a message that waits for room. It is a background message, so no probe joins it.
+  /// Sends a message, for which the transport has no room. It is a background message, so the messenger sends no probe
+  /// beside it.
   void send(size_t numBytes) {
     Parcel& parcel = parcels_.emplace_back(kPeer, MessageId{1, 2, parcels_.size()}, numBytes);
     parcel.isBackground = true;
@@ -433,8 +434,8 @@ class WakeUpTest : public TransportMessengerTest {
   void sendMuch() {
     for (int i = 0; i < 4; ++i) send(kRendezvousBytes + 20'000);
   }
-  /// True if most wake-ups leave a ready descriptor alone for a while. The next tick would end that early, so each
-  /// trial begins with a tick.
+  /// True if most waits do not handle the ready descriptor for at least a millisecond. A tick would end a wait early,
+  /// so each trial begins right after a tick.
   bool coalesces() {
     int numLeftAlone = 0;
     for (int i = 0; i < kTrials; ++i) {
@@ -453,7 +454,7 @@ class WakeUpTest : public TransportMessengerTest {
 
   std::deque<Parcel> parcels_;
   std::vector<Clock::time_point> lookedAt_;
-  bool endsWait_ = false;  ///< the next call of the handler
+  bool endsWait_ = false;  ///< the next call of the handler calls wake()
   Watch watch_{poller, FileDescriptor(eventfd(1, EFD_CLOEXEC)), EPOLLIN, [this] {
                  lookedAt_.push_back(Clock::now());
                  if (std::exchange(endsWait_, false)) poller.wake();

@@ -209,7 +209,7 @@ TEST(NamedGroup, AStalledOperationIsEndedWhereThatIsAskedFor) {
 
 TEST(NamedGroup, InputsMayComeAfterTheCallAndTheirFailureEndsAll) {
   NamedRanks ranks(2);
-  std::barrier bothHaveTheSum(2);  // a failure ends an operation on ranks that have not ended it, even if others have
+  std::barrier bothHaveTheSum(2);  // otherwise one rank might fail before the other has the sum
   ranks.run([&](int rank, NamedGroup& group) {
     std::vector<float> values = {1, 2};
     std::atomic<int> numAsked = 0;

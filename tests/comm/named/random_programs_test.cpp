@@ -142,7 +142,7 @@ TEST(NamedGroup, RandomProgramsEqualAPlainLoop) {
   for (const int size : {1, 2, 4, 7}) {
     NamedOptions options;
     options.plan.fusionBytes = size == 4 ? 0 : 4096;
-    options.cacheCapacity = 16;  // so that names are repeated with other shapes, and some have no number
+    options.cacheCapacity = 16;  // so small that some names have no id
     NamedRanks ranks(size, options);
     for (int round = 0; round < 50; ++round, ++seed) {
       const Program program(seed, size);

@@ -381,7 +381,7 @@ TEST_P(AgspeedNet, AConnectionThatThePeerClosedFailsAndOthersGoOn) {
         side.barrier();
         side.waitForFailure(never);
         requireLogged({peer, "closed"});
-        // A failed request keeps no place from later ones.
+        // A failed request does not occupy a place, so more than kMaxRequests of them can follow each other.
         for (int i = 0; i < 2 * kMaxRequests; ++i) side.waitForFailure(never = side.receive(closing, {unsent}));
         side.barrier();
         Pending pending = side.receive(staying, {bytes});

@@ -28,7 +28,7 @@ class NetContract : public testing::TestWithParam<TableSource> {
   }
 };
 
-/// Passes a message from one end to the other. `capacity` is the size of the receive.
+/// sendOne() and receiveOne() pass a message from one end to the other. `capacity` is the size of the receive.
 void sendOne(Side& side, void* comm, uint64_t seed, size_t size) {
   Bytes bytes = patternOf(seed, size);
   Pending pending = side.send(comm, bytes);

@@ -33,7 +33,7 @@ void keepLine(LogLevel, unsigned long, const char*, int, const char* format, ...
 
 Result ignoreEvent(void**, int, void*, int64_t, void*) { return Result::kOk; }
 
-/// A table of any version. The argument types of its functions select what they are called with.
+/// A table of any version. The parameter types of the table's functions determine the arguments of the calls.
 template <typename Table, int kVersion>
 class VersionedTable final : public NetTable {
  public:

@@ -16,7 +16,7 @@
 
 namespace agspeed::comm::nccl {
 
-/// Properties that differ between the versions are left out, or have the value of a table that does not have them.
+/// Properties that exist only in some versions are left out, or have a default value for the versions without them.
 struct DeviceProperties {
   std::string name;
   int ptrSupport = 0;
@@ -43,7 +43,7 @@ class NetTable {
   virtual Result registerMemory(void* comm, std::span<std::byte> bytes, int type, void*& registration) = 0;
   virtual Result deregisterMemory(void* comm, void* registration) = 0;
   virtual Result send(void* comm, std::span<std::byte> bytes, int tag, void* registration, void*& request) = 0;
-  /// `request` is passed unchanged, because NCCL puts a hint there.
+  /// Passes `request` to the table unchanged, because NCCL stores a hint in it before the call.
   virtual Result receive(void* comm, std::span<const std::span<std::byte>> targets, std::span<const int> tags,
                          std::span<void* const> registrations, void*& request) = 0;
   virtual Result test(void* request, bool& isDone, int* sizes) = 0;
@@ -64,7 +64,7 @@ std::unique_ptr<NetTable> wrapTable(int version, const void* table);
 struct TableSource {
   std::string label;  ///< part of test names: "agspeed_v11", "nccl_socket"
   std::string library;
-  int version = 0;  ///< 0: the library's socket transport
+  int version = 0;  ///< 6 to 12; 0: NCCL's own socket transport
 };
 /// Used in the names of failed tests.
 inline std::ostream& operator<<(std::ostream& out, const TableSource& source) { return out << source.label; }

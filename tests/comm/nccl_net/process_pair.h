@@ -20,9 +20,9 @@ struct SideFailure : std::runtime_error {
 };
 /// Throws unless `isTrue`.
 void require(bool isTrue, const std::string& what);
-/// Throws unless the call of the table succeeded. Adds the lines that the table logged.
+/// Throws unless the call of the table succeeded. The exception's text includes the lines that the table logged.
 void requireOk(Result result, const std::string& call);
-/// Throws unless one of the table's log lines has all these texts. Adds the log.
+/// Throws unless one of the table's log lines has all these texts. The exception's text includes the log.
 void requireLogged(const std::vector<std::string>& texts);
 
 /// A send or receive in flight. Requires: the memory lives until it is done.
@@ -39,10 +39,10 @@ class Side {
 
   NetTable& table() { return table_; }
 
-  // Data exchanged with the other side outside of the table.
+  // Send and receive data through a socket, not through the table.
   void tell(std::span<const std::byte> bytes) const;
   void hear(std::span<std::byte> bytes) const;
-  /// Waits until the other side has called it as often.
+  /// Waits until the other side has called barrier() as often as this side.
   void barrier() const;
   /// Returns the other side's name, "process 1234 on host". Both sides must call it.
   std::string exchangeNames() const;
@@ -65,7 +65,7 @@ class Side {
   void wait(Pending& pending) { wait(std::span(&pending, 1)); }
   /// Tests the request until it fails. Throws if it succeeds or does not end.
   Result waitForFailure(Pending& pending);
-  /// Tests for that time. Returns the first result that is not kOk, or kOk if there was none.
+  /// Tests the request repeatedly for `time`. Returns the first result that is not kOk, or kOk if there was none.
   Result testFor(Pending& pending, std::chrono::milliseconds time);
 
  private:
@@ -80,7 +80,7 @@ using SideBody = std::function<void(Side&)>;
 /// Loads the table in two new processes, and runs init, a body and finalize in each. A body may end by killing its
 /// process. Returns "" or the failure, and "skip: ..." if the table cannot be loaded here.
 std::string runTwo(const TableSource& source, const SideBody& first, const SideBody& second);
-/// The same with one process.
+/// Like runTwo(), but with one process.
 std::string runOne(const TableSource& source, const std::function<void(NetTable&)>& body);
 
 /// Several processes, each with a Side for every other.
@@ -90,14 +90,14 @@ class Group {
 
   size_t rank() const { return rank_; }
   size_t size() const { return sides_.size(); }
-  /// Requires: another rank.
+  /// Requires: `peer` is not this rank.
   Side& side(size_t peer) { return sides_[peer]; }
-  /// Waits until all processes have called it as often.
+  /// Waits until all processes have called barrier() as often as this one.
   void barrier();
 
  private:
   size_t rank_;
-  std::vector<Side> sides_;  ///< by rank; the own entry is not used
+  std::vector<Side> sides_;  ///< by rank; the entry of this rank is not used
 };
 std::string runGroup(const TableSource& source, size_t size, const std::function<void(Group&)>& body);
 

@@ -30,20 +30,20 @@ constexpr std::byte kUntouched{0xEE};
 /// How a connection ends: after all messages, or early because one end closes.
 enum class End {
   kAgreed,            ///< both close when both are done
-  kSenderLeaves,      ///< closes when its sends are done: all arrive, and then the receiver gets the end
-  kSenderBreaksOff,   ///< closes with sends in flight
-  kReceiverBreaksOff  ///< closes with receives in flight
+  kSenderLeaves,      ///< closes when its sends are done: all arrive, then the receiver is notified
+  kSenderBreaksOff,   ///< the sender closes with sends in flight
+  kReceiverBreaksOff  ///< the receiver closes with receives in flight
 };
 
 struct Message {
   uint64_t seed = 0;
   size_t size = 0;
-  size_t capacity = 0;  ///< size of its receive
+  size_t capacity = 0;  ///< size of the receive
   int tag = 0;
 };
 
 /// Messages in the order in which they are sent, and the groups in which they are received. An end begins the next
-/// batch when all of this one are done.
+/// batch when all messages of this batch are done.
 struct Batch {
   std::vector<Message> messages;
   std::vector<std::vector<size_t>> groups;
@@ -146,7 +146,7 @@ class LineEnd {
     goBeyondEnd();
     return true;
   }
-  /// The peer will close, or has. A request that starts now must fail in the end.
+  /// The peer will close or has closed. A request that starts now must fail in the end.
   void goBeyondEnd() {
     isBeyondEnd_ = true;
     buffers_.assign(1, Bytes(8, kUntouched));

@@ -15,8 +15,8 @@
 namespace agspeed::comm::nccl {
 namespace {
 
-constexpr size_t kStepsAhead = 8;       ///< the number of NCCL's step buffers
-constexpr size_t kSliceFloats = 50000;  ///< the last slice is shorter
+constexpr size_t kStepsAhead = 8;       ///< slices in flight; NCCL has as many step buffers
+constexpr size_t kSliceFloats = 50000;  ///< floats in a slice; the last one is shorter
 
 class Replay : public testing::TestWithParam<TableSource> {
  protected:

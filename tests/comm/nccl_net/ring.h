@@ -22,13 +22,14 @@ class Stream {
   Stream(Side& side, void* comm, bool isSending, size_t mostUnderWay)
       : side_(side), comm_(comm), isSending_(isSending), mostUnderWay_(mostUnderWay) {}
 
-  /// `memory` is called when it is the slice's turn, and returns its place until it is done. `arrived` is called when
-  /// the slice has arrived or has left. It may add slices to any stream.
+  /// Adds a slice. `memory` is called when the slice is started, and returns the memory of the slice, which stays in
+  /// place until the slice is done. `arrived` is called when the slice has arrived or has left. It may add slices to
+  /// any stream.
   void add(std::function<std::span<float>()> memory, std::function<void()> arrived = {}) {
     waiting_.push_back({std::move(memory), std::move(arrived)});
   }
   bool isDone() const { return waiting_.empty() && underWay_.empty(); }
-  /// Returns true if anything moved.
+  /// Returns true if a slice was started or completed.
   bool advance();
 
  private:
@@ -53,7 +54,7 @@ void drive(std::span<Stream* const> streams);
 
 /// How a ring's data are cut into slices.
 struct Slicing {
-  size_t numFloats = 50000;   ///< in a slice; a chunk's last slice is shorter
+  size_t numFloats = 50000;   ///< number in a slice; a chunk's last slice may have fewer
   size_t mostUnderWay = 8;    ///< slices in flight each way on a connection; NCCL has 8 steps
   size_t numConnections = 1;  ///< each way; slices use them in turn
 };
@@ -95,7 +96,8 @@ class Ring {
   Side& next();
   Lane open(int device);
   void run(size_t firstStep, size_t endStep);
-  /// The same for all chunks; the last slices may be empty.
+  /// Returns the number of slices of a chunk. It is the same for all chunks, so the last slices of a short chunk may be
+  /// empty.
   size_t numSlices() const;
   std::span<float> slice(size_t chunk, size_t index);
   void send(size_t step, size_t index);

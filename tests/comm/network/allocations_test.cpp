@@ -62,7 +62,7 @@ TEST_P(Allocations, MessagesMakeNone) {
   const Clock::time_point since = Clock::now();
   ASSERT_TRUE(pass(group, parcels));
   const size_t made = numAllocations() - before;
-  // More messages may be in flight at a time than ever before, and timers format texts.
+  // Allow a few allocations. More messages may be in flight at a time than before, and timers format texts.
   const auto elapsedMs = static_cast<size_t>(std::chrono::duration<double, std::milli>(Clock::now() - since).count());
   EXPECT_LE(made, kAtOnce * kRounds / 20 + elapsedMs)
       << "for " << kAtOnce * kRounds << " messages in " << elapsedMs << " ms";

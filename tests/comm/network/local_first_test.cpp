@@ -75,7 +75,7 @@ TEST(SharingMemory, ARankStoppedDuringTheHandshakeGoesOn) {
   });
   Parcel send(0, {5, 5, 5}, 100), receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  const Clock::time_point connected = Clock::now() + milliseconds(200);  // by then connected, and without an answer
+  const Clock::time_point connected = Clock::now() + milliseconds(200);  // then it is connected and has no answer
   while (Clock::now() < connected) group[0].progress(connected);
   std::this_thread::sleep_for(milliseconds(1500));
   group[1].send(send);

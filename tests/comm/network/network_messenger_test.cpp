@@ -49,7 +49,7 @@ TEST(NetworkMessenger, AllRailsCarryALargeMessage) {
   group[1].receive(receive);
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
-  // On a busy machine, shares differ widely.
+  // Require little of each rail, because the rails' shares differ widely on a busy machine.
   for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 16);
 }
 

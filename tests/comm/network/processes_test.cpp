@@ -131,7 +131,7 @@ TEST_F(Processes, ARankThatEndsWhileItsChildLivesOnIsNoticed) {
   const std::vector<int> results = run(2, [&](NetworkMessenger& messenger) {
     if (exchangeInRounds(messenger, 2, 4) != kFine) return 1;
     if (messenger.rank() == 1) {
-      if (fork() == 0) {  // keeps every descriptor of its parent open
+      if (fork() == 0) {  // this child keeps every descriptor of its parent open
         close(STDOUT_FILENO);
         close(STDERR_FILENO);
         alarm(20);

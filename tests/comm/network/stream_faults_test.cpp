@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Faults of bytes below the seals: flips, cuts and repeats in transit, and rails that fail and recover.
+// Faults that the seals must detect: bits that flip, cut connections and repeated bytes in transit. Also rails that
+// fail and recover.
 #include <random>
 
 #include <gtest/gtest.h>

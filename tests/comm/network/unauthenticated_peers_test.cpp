@@ -34,7 +34,7 @@ class UnauthenticatedPeer {
   UnauthenticatedPeer(const UnauthenticatedPeer&) = delete;
 
   void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
-  /// True if the other end has closed the connection. It never sends first.
+  /// True if the other end has closed the connection. A read shows this, because the other end never sends first.
   bool isClosed() const {
     char byte = 0;
     const ssize_t size = recv(descriptor_, &byte, 1, MSG_DONTWAIT);
@@ -138,7 +138,7 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsServed) {
     group[rank].send(*sends.back());
     group[0].receive(*receives.back());
   }
-  // All peers have connected before rank 0 polls, and rank 0 has polled all of them before they continue.
+  // First all other ranks connect. Then rank 0 polls all connections. Only then the other ranks continue.
   for (int turn = 0; turn < 20; ++turn) progressAllBut0();
   for (int turn = 0; turn < 20; ++turn) group[0].progress({});
   const auto hasArrived = [](const auto& parcel) { return parcel->numFinished == 1 && parcel->status.isOk(); };
@@ -187,7 +187,7 @@ TEST_F(CrowdOfPeersThatDoNotAnswer, DelaysNoOtherConnection) {
   for (int rank = 1; rank < kSize; ++rank) publish(rank, rank <= 2 * kAtATime ? address_ : addressOfLast);
   for (int round = 0; round < kRounds; ++round) {
     drive(milliseconds(100));
-    while (listener_.accept()) continue;  // and close it
+    while (listener_.accept()) continue;  // accept all connections and close them at once
   }
   EXPECT_TRUE(listenerOfLast.accept());
 }

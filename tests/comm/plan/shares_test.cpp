@@ -20,7 +20,8 @@ double secondsWith(const std::vector<double>& rates, const std::vector<uint32_t>
 }
 
 TEST(Shares, AHostAtHalfBandwidthCostsWhatItMust) {
-  // p / (p - 1) times the time of equal hosts, 2 (p - 1) / p.
+  // Equal hosts take 2 (p - 1) / p. A host at half the rate makes this p / (p - 1) times longer, so the result is 2 for
+  // any p.
   for (const int numRanks : {4, 8, 16}) {
     std::vector<double> rates(static_cast<size_t>(numRanks), 25e6);
     rates[1] = 12.5e6;

@@ -180,7 +180,7 @@ TEST(Reduce, TheTargetMayBeAnyInputAndPartialResultsMayBeWide) {
     reduce(reinterpret_cast<std::byte*>(copies[own].data()), false, operands, kCount, {DType::kBF16});
     EXPECT_EQ(copies[own], expected) << "into input " << own;
   }
-  // ((0+1) + 2) + (3+4), one merge at a time, in the order of halving-doubling.
+  // Computes ((0+1) + 2) + (3+4) in single merges, in the order of recursive doubling.
   std::vector<float> low(kCount), high(kCount);
   auto* lowBytes = reinterpret_cast<std::byte*>(low.data());
   auto* highBytes = reinterpret_cast<std::byte*>(high.data());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bounds before authentication: number and time.
+// The limits of connections before authentication: their number and their time.
 #include "comm/rendezvous/pending_connections.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ using std::chrono::milliseconds;
 
 class PendingConnectionsTest : public testing::Test {
  protected:
-  using Connection = int;  // its number
+  using Connection = int;  // a number replaces the connection in this test
 
   std::vector<int> pending() {
     std::vector<int> numbers;

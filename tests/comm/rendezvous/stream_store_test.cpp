@@ -86,7 +86,7 @@ TEST(StreamStore, UnauthenticatedPeersThatSendNothingKeepNoRankOut) {
 }
 
 TEST(StreamStore, WaitsForAServerThatComesLaterAndForOneThatComesBack) {
-  const uint16_t port = serve()->port();  // so that the port is free again
+  const uint16_t port = serve()->port();  // the server ends at once, so its port is free again
   std::unique_ptr<StoreServer> server;
   std::thread late([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

@@ -62,7 +62,7 @@ TEST(Verifier, FindsWhatWaitsForever) {
     B builder({Collective::kAllReduce, rank, 2}, 1);
     const ChunkRange slot = builder.scratch(B::input(0));
     builder.receive(1 - rank, slot);
-    builder.send(1 - rank, slot);  // both ranks wait for the other's message first
+    builder.send(1 - rank, slot);  // each rank first waits for the other rank's message
     schedules.push_back(std::move(builder).build());
   }
   expectWrong(schedules, "waits forever");

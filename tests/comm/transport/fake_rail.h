@@ -10,7 +10,7 @@
 
 namespace agspeed::comm {
 
-/// The common part of both.
+/// The common part of FakeTransport and FakeRail.
 template <typename Interface>
 struct FakeFrames : Interface {
   using Capabilities = Transport::Capabilities;
@@ -36,7 +36,7 @@ struct FakeFrames : Interface {
 
   Capabilities can = {.isReliable = true, .segmentBytes = 65536, .maxPayloadBytes = 65536};
   Sink* sink = nullptr;
-  int room = 100;           ///< number of frames that it still accepts
+  int room = 100;           ///< number of frames that the transport still accepts
   double coalesceFor = 0;   ///< seconds
   std::vector<int> wanted;  ///< peers to connect to
   std::vector<OutgoingFrame> sent;
@@ -67,7 +67,7 @@ struct FakeRail final : FakeFrames<Rail> {
 
   bool isHome = true;
   double secondsPerByte = 0;
-  bool isHeard = false;                              ///< the peer's connection is open
+  bool isHeard = false;                              ///< a connection that the peer has made is open
   std::vector<int> unwanted;                         ///< peers that were disconnected
   std::vector<std::pair<uint64_t, bool>> peerLinks;  ///< link states that peers have reported
 };

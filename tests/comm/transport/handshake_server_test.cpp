@@ -17,9 +17,9 @@ using std::chrono::milliseconds;
 /// The peer's end of a connection. It outlives the server's end.
 struct FakeWire {
   std::deque<std::byte> incoming;  ///< bytes that the server has not read
-  bool isClosed = false;           ///< the peer has closed it
+  bool isClosed = false;           ///< the peer has closed the connection
   bool takesReply = true;
-  Status acceptStatus;  ///< the result of accepting it
+  Status acceptStatus;  ///< the result of accepting the connection
   std::optional<ReplyBytes> reply;
   int acceptedFrom = -1;
   bool isGone = false;  ///< the server's end was destroyed
@@ -63,7 +63,7 @@ class HandshakeServerTest : public testing::Test {
   }
   static Claim claimOf(uint32_t from) { return {Protection::kAuthenticated, 0, from, 0}; }
 
-  /// Makes rank 1 join. Returns its request.
+  /// Publishes the record of rank 1, and returns the request of rank 1.
   Initiator join() {
     EXPECT_TRUE(other_.publish({}).isOk());
     return initiate();
@@ -79,7 +79,8 @@ class HandshakeServerTest : public testing::Test {
     server_.add(std::move(connection));
     return result;
   }
-  /// Sends the bytes, and lets the server read after every `chunk` of them while the connection exists.
+  /// Sends the bytes in pieces of `chunk` bytes. Lets the server read after each piece, as long as the connection
+  /// exists.
   void say(FakeWire& wire, HandshakeServer::Connection& connection, std::span<const std::byte> bytes, size_t chunk) {
     for (size_t at = 0; at < bytes.size() && !wire.isGone; at += chunk) {
       const auto part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
@@ -159,7 +160,7 @@ TEST_F(HandshakeServerTest, AWrongConfirmationIsRefused) {
 }
 
 TEST_F(HandshakeServerTest, NothingFollowsARequestBeforeItIsAnswered) {
-  const Initiator initiator = initiate();  // by a rank that self cannot find in the store
+  const Initiator initiator = initiate();  // rank 1 has not published its record in the store
   FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
   say(wire, connection, initiator.request(), kRequestBytes);

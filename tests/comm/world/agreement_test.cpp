@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(AgreeOnEpoch, AgreeAfterAnAttemptOf,
 
 TEST(AgreeOnEpoch, ARankWithoutTheAnswerMeetsTheOthersAgain) {
   MemoryStore store;
-  // Rank 0 declares an epoch complete. Another rank ends before it has read that.
+  // Rank 0 declares an epoch complete. Another rank ends before it has read this declaration.
   std::thread leader([&] { EXPECT_TRUE(agreeOnEpoch(store, 0, 2, steady_clock::now() + kLong).hasValue()); });
   ASSERT_TRUE(store.set("agspeed/2/1/joined/1", "yes").isOk());
   leader.join();

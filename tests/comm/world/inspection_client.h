@@ -26,7 +26,7 @@ inline FileDescriptor connectToPoint(int rank, int size) {
       const size_t at = line.find("@agspeed-inspect-");
       if (at == std::string::npos || line.find(end, at) == std::string::npos) continue;
       StatusOr<FileDescriptor> connection = shm::connectTo(line.substr(at + 1));
-      if (!connection.hasValue()) continue;  // it has just closed
+      if (!connection.hasValue()) continue;  // the point has just closed
       const auto process = shm::processAt(*connection);
       if (process.has_value() && process->pid == getpid()) return std::move(*connection);
     }
@@ -39,7 +39,8 @@ inline std::string readDocument(const FileDescriptor& connection) {
   std::string document;
   std::vector<char> packet(65536);
   while (true) {
-    // A recv() of a socket that does not block may return 0 although a packet arrives just then before the end.
+    // Wait before recv(). A recv() that does not block may report the end (0) although a packet has just arrived before
+    // the end.
     pollfd watched = {connection.get(), POLLIN, 0};
     (void)poll(&watched, 1, -1);
     const ssize_t size = recv(connection.get(), packet.data(), packet.size(), 0);

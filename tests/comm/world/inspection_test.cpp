@@ -179,7 +179,7 @@ TEST_F(Inspection, AnEngineThatDoesNotAnswerIsBusy) {
     isOver.get_future().wait();
   });
   std::thread driver([&] { worlds_[0]->engine().kick(); });
-  hasBegun.get_future().wait();  // else the thread of the inspection could run the action itself
+  hasBegun.get_future().wait();  // otherwise the inspection's thread might drive and run the action
   EXPECT_EQ(inspect(0)["state"], "busy");
   isOver.set_value();
   driver.join();

@@ -166,7 +166,7 @@ TEST_F(AloneInAWorld, TheDefaultGroupsWorldIsFoundWhileItLives) {
 }
 
 TEST(World, SaysSoWhereThereIsNoDescriptor) {
-  // Libraries and files that are loaded once are loaded by now.
+  // Make a first world, so that all libraries and files that are loaded only once are already loaded.
   ASSERT_TRUE(World::create(std::make_shared<MemoryStore>(), 0, 1).hasValue());
   int numRefused = 0;
   for (rlim_t numFree = 0;; ++numFree) {

@@ -106,7 +106,7 @@ TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTi
   add("c", 0);
   add("c", 1);
   EXPECT_TRUE(coordinator.isResponseDue({}, start));
-  EXPECT_FALSE(coordinator.isResponseDue({.numOther = 2}, start));  // its data has to wait for that of the others
+  EXPECT_FALSE(coordinator.isResponseDue({.numOther = 2}, start));  // its data has to wait for other responses
 }
 
 TEST(Coordinator, LargeTensorsRunAloneAndSeveralAtOnce) {
@@ -191,7 +191,7 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("new");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
   EXPECT_EQ(response.items[0].id, 0u);
-  // A rank that has not received the eviction may still send the number.
+  // A rank that has not received the eviction yet may still send the id.
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
   ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
   ASSERT_TRUE(coordinator.addCached(1, 1, {}).isOk());
@@ -249,7 +249,7 @@ TEST(Coordinator, ANumberThatWasNeverGivenIsDataLoss) {
   EXPECT_EQ(coordinator.addCached(1, 3, {}).code(), StatusCode::kDataLoss);
 }
 
-/// A coordinator whose ranks have run these names, as numbers 1, 2, ..., with tensors of 16 bytes.
+/// A coordinator whose ranks have run these names, with the ids 1, 2, ..., with tensors of 16 bytes.
 Coordinator coordinatorWith(int size, const std::vector<std::string>& names, FusionPlan plan = {}) {
   Coordinator coordinator(size, names.size(), plan);
   int priority = 0;

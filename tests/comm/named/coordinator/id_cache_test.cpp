@@ -67,7 +67,7 @@ TEST(IdCache, OnlyAlikeOperationsOfAllRanksAreFused) {
   EXPECT_EQ(cache.fusedBytes({gather}), std::nullopt);
   const uint32_t ofOne = cache.keep({std::make_shared<const Request>(requestFor("e")), nullptr}, 16).id;
   EXPECT_EQ(cache.fusedBytes({first, ofOne}), std::nullopt);
-  EXPECT_EQ(cache.fusedBytes({first, 6}), std::nullopt);  // was never given
+  EXPECT_EQ(cache.fusedBytes({first, 6}), std::nullopt);  // id 6 was never assigned
   EXPECT_EQ(cache.fusedBytes({0}), std::nullopt);
 }
 

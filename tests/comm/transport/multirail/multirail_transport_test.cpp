@@ -109,7 +109,7 @@ TEST_F(MultirailTransportTest, ASlowRailIsNotGivenWhatAFullOneDeliversMuchSooner
   EXPECT_FALSE(multirail_->canSend(kPeer));
   rails_[1]->secondsPerByte = 1.5e-7;
   EXPECT_TRUE(multirail_->canSend(kPeer));
-  rails_[0]->secondsPerByte = 1e-8;  // would arrive earlier, but only by two milliseconds
+  rails_[0]->secondsPerByte = 1e-8;  // a frame would arrive earlier there, but only by two milliseconds
   EXPECT_TRUE(multirail_->canSend(kPeer));
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sender and a receiver on one ring, driven in turn. Every frame arrives unchanged or was cancelled, and is
-// acknowledged once. No byte is read after its send was cancelled, or written after its receive was cancelled.
+// A sender and a receiver on one ring, which the test drives in one thread. Every frame arrives unchanged or was
+// cancelled, and is acknowledged once. No byte is read after its send was cancelled, or written after its receive was
+// cancelled.
 #include "comm/messaging/credits.h"
 #include "comm/transport/shm/receiver.h"
 #include "comm/transport/shm/sender.h"
@@ -110,7 +111,7 @@ TEST_P(SenderReceiver, PassFramesOfAllSizesAndDropOnlyWhatWasCancelled) {
     } else if (choice == 6) {
       sender->advance();
     } else if (!payloads.empty() && random() % 4 == 0) {
-      // The bytes change and are freed at once.
+      // After cancelSend(), change the bytes and free them at once.
       const auto victim = std::prev(payloads.end());
       sender->cancelSend(victim->first);
       std::fill(victim->second.begin(), victim->second.end(), std::byte{0x5a});

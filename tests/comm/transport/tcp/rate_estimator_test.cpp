@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The estimated rate of a connection counts only periods in which it always had unsent data.
+// The estimated rate of a connection: it is measured only in periods in which bytes were always in flight.
 #include "comm/transport/tcp/rate_estimator.h"
 
 #include <gtest/gtest.h>

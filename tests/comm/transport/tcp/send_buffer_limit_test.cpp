@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A limit of the bytes in the kernel keeps queues short and slows no connection down.
+// The limit of the bytes in the kernel keeps queues short, and does not make a connection slower.
 #include "comm/transport/tcp/send_buffer_limit.h"
 
 #include <gtest/gtest.h>

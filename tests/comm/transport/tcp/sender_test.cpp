@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A sender and the peer's end of its connection, which the test plays: the handshake, frames that wait, frames that the
-// kernel does not accept, and the reasons for which a connection is lost.
+// A sender, and the peer's end of its connection, which the test simulates: the handshake, frames that wait, frames
+// that the kernel does not accept, and the reasons for which a connection is lost.
 #include "comm/transport/tcp/sender.h"
 
 #include <gtest/gtest.h>

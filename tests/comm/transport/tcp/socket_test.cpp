@@ -25,7 +25,8 @@ bool choose(const Socket& socket, const std::string& name) {
 }
 
 TEST(Socket, AConnectionDoesNotBeginWithBbr) {
-  // Pacing would last for ever, at a rate from a first round trip that may include a second of address resolution.
+  // A connection that begins with BBR is paced as long as it exists. The pace follows from its first round trip, which
+  // may include a second of address resolution.
   RailAddress address;
   address.address = parseIpAddress("127.0.0.1").value();
   const StatusOr<Socket> listener = Socket::listen(address);
