@@ -12,7 +12,8 @@
 namespace agspeed::comm {
 namespace {
 
-/// The size from which a collective brings the next exchange closer. Shorter collectives say little about rates.
+/// Collectives of at least this number of bytes count towards the next exchange of statistics. Shorter ones show little
+/// about how fast a host sends.
 constexpr size_t kLargeBytes = size_t{4} << 20;
 /// After kNumSoon exchanges, each exchange doubles the interval to the next one, up to kLongestInterval bytes. Hosts
 /// seldom change, so frequent exchanges would be wasted.

@@ -32,7 +32,8 @@ class Net {
   /// Returns the one instance of the process. It is never destroyed, because a thread of NCCL may outlive main().
   static Net& get();
 
-  /// Opens the domain at the first call. NCCL calls it once per communicator; old versions call it once per process.
+  /// The first call opens the process's Domain (comm/channel/domain.h), which owns the rails. NCCL calls
+  /// init() once per communicator, and old versions call it once per process.
   Result init(Logger logger);
   /// Closes the domain if finalize() was called as often as init().
   Result finalize();

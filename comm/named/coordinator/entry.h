@@ -12,8 +12,10 @@
 
 namespace agspeed::comm {
 
-/// A list of ids that at least one rank has sent. The batch waits until all ranks have sent the same list, and replaces
-/// one entry per id. If a rank submits one of these operations in another way, the batch is split into entries.
+/// A list of cached ids that ranks submit with one message. At least one rank has sent the list to the coordinator, and
+/// the batch waits for the same list from the others. While all ranks send whole lists, one batch stands for the
+/// entries of all its ids. If a rank submits one of these operations alone or in another list, the batch is split into
+/// an entry for each id.
 struct Batch {
   std::vector<uint32_t> ids;
   std::vector<bool> hasSubmitted;  ///< by rank: whether the rank has sent the list

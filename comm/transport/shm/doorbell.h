@@ -27,7 +27,7 @@ class Doorbell {
   /// has not been read since the last one.
   int bell() const { return bell_.get(); }
 
-  /// Sets or clears the flag, which asks writers to ring.
+  /// Sets or clears the flag. While it is set, writers ring after they have written.
   void setSleeping(bool isSleeping) { flag().store(isSleeping ? 1 : 0); }
   /// Wakes the owner if it sleeps. Returns false if it did not sleep.
   bool ring();

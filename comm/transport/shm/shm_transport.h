@@ -109,8 +109,8 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   void readReply(PeerConnections& connections);
   Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
                          const ConfirmBytes& confirm);
-  /// Handles the end of the peer, which has closed a socket or whose process has ended. Reads what the peer has sent
-  /// before.
+  /// Handles a peer that has closed a socket or whose process has ended. First reads the data that the peer sent
+  /// before that.
   void gone(PeerConnections& connections);
   /// Closes the connections that the cause concerns, and reports the loss.
   void fail(PeerConnections& connections, LossCause cause, const std::string& why);

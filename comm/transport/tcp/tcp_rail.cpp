@@ -295,8 +295,8 @@ void TcpRail::receiverLost(int peer, LossCause) { closedReceivers_.push_back(std
 
 void TcpRail::accepted(int peer, Socket socket, Opener opener) {
   PeerConnections& connections = peers_[peer];
-  // The assignment closes the old connection before the new one places a payload, so that late bytes of the old one do
-  // no harm.
+  // The assignment destroys the old receiver and closes its connection. So no late bytes of the old connection are
+  // written to a message's buffer after the new connection has begun to write there.
   connections.receiver = std::make_unique<Receiver>(poller_, std::move(socket), std::move(opener), *sink_, peer, *this);
 }
 
