@@ -75,8 +75,8 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   void controlMessageArrived(int rank, const ControlMessage& message) override;
   void transferFailed(int rank, const Status& status) override;
 
-  /// The names of the group's messages contain one of two communicators. One is for the messages of collectives, the
-  /// other one for messages between two ranks and for control messages.
+  /// A group uses two communicator numbers in the ids of its messages. The first is for the messages of collectives.
+  /// The second is for point-to-point messages and for control messages.
   static uint32_t collectiveCommunicator(const GroupOptions& options) { return 2 * options.id; }
   static uint32_t messageCommunicator(const GroupOptions& options) { return 2 * options.id + 1; }
   int numRanks() const { return static_cast<int>(options_.members.size()); }

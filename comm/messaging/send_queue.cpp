@@ -61,8 +61,8 @@ SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
 
 void SendQueue::start(Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  // Both ends must decide alike whether the message may be eager. So they use the length of the receive, which both
-  // know.
+  // Both ends must decide alike whether the message may be eager. A message may be shorter than the receive that waits
+  // for it (Transfer::room), so both ends decide by the length of the receive.
   const bool isEager = mayBeEager(std::max(total, transfer.room));
   if (transfer.mayBeShorter) started_[seriesOf(transfer.id)] = transfer.id.sequence + 1;
   if (isEager && total < kZeroCopyBytes && credits_.acquire(total)) {

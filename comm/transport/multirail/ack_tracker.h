@@ -38,8 +38,8 @@ class AckTracker {
   std::optional<Copy> takeEarlierCopy(const FrameHeader& header);
   /// Records that the frame's payload is being written to `target`.
   void place(int rail, const FrameHeader& header, ByteView target);
-  /// Completes a frame that has arrived on `rail`. Returns true if the frame has no payload, or if its payload is in
-  /// the memory given to place().
+  /// Call it when the last byte of a frame has arrived on `rail`. Returns true if the frame has no payload, or if its
+  /// payload was written to the target of place(). Returns false if the payload was cancelled meanwhile.
   bool end(int rail, const FrameHeader& header);
   /// Returns false if the frame has arrived before, or if its number is beyond the window.
   bool isWanted(uint64_t number) const { return received_.isWanted(number); }

@@ -43,8 +43,8 @@ constexpr size_t kMinQueuedBytes = 4 * 1024;
 constexpr double kWorthQueuing = 64 * 1024, kMaxQueuedBytes = 512 * 1024;
 constexpr double kQueuedSeconds = 0.5e-3;
 
-/// Interval between two samples of the unacknowledged bytes, because a sample costs a system call. Between samples the
-/// bytes in flight are estimated from the rate.
+/// How often the sender asks the kernel for the number of unacknowledged bytes. The question costs a system call, so in
+/// between the number is estimated from the connection's measured delivery rate.
 constexpr std::chrono::milliseconds kLookInterval{1};
 
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
