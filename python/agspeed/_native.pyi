@@ -335,6 +335,7 @@ class TunerConfig(TypedDict, total=False):
     has_spare_cores: bool
     max_retunes: int
     retune_after_steps: int
+    search_fraction: float
 
 class TunerAction(TypedDict):
     kind: Literal["capture", "compile", "priority", "load", "wait", "run", "refine", "decide", "rollback"]

@@ -141,6 +141,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         at_most=1000000000,
     ),
     Setting(
+        name="tune_optimizer",
+        kind="flag",
+        default=True,
+        reader="python",
+        env="AGSPEED_TUNE_OPTIMIZER",
+        doc=(
+            "Whether agspeed finds the optimizers of optimized modules and tunes their steps. An optimizer that "
+            "is passed to agspeed.optimize is tuned in any case."
+        ),
+    ),
+    Setting(
         name="memory_slack",
         kind="ratio",
         default=0.15,
@@ -363,6 +374,7 @@ class Values:
     report: Path | None
     strict: bool
     check_replicas: int
+    tune_optimizer: bool
     memory_slack: float
     disable: bool
     progress: bool

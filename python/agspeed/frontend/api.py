@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,10 +17,12 @@ from agspeed.devices import placement
 from agspeed.elastic.attachments import attach
 from agspeed.errors import UserError
 from agspeed.frontend import elastic_plans, live_sessions, mistakes, startup
-from agspeed.frontend.optimizer import OptimizerSession, optimizer_session
+from agspeed.frontend.optimizers.search import SEARCH
+from agspeed.frontend.optimizers.session import optimizer_session
 from agspeed.frontend.session import Session, session_of
 from agspeed.frontend.target import FunctionTarget, Target, UserCall, target_of
 from agspeed.log import logger, set_level, warn_once
+from agspeed.reporting import summary
 from agspeed.torch_compat import dynamo, misfits, modules
 
 if TYPE_CHECKING:
@@ -37,17 +39,20 @@ _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Status(str):
-    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both."""
+    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the sentences of `optimizers`."""
 
     reason: str
+    optimizers: tuple[str, ...]
+    """How the steps of the optimizers run that train the model: a sentence about each, without its full stop."""
 
-    def __new__(cls, state: str, reason: str) -> Status:
+    def __new__(cls, state: str, reason: str, optimizers: Iterable[str] = ()) -> Status:
         status = super().__new__(cls, state)
-        status.reason = reason
+        status.reason, status.optimizers = reason, tuple(dict.fromkeys(optimizers))
         return status
 
     def __str__(self) -> str:
-        return f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
+        text = f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
+        return ". ".join((text, *self.optimizers))
 
 
 def optimize(
@@ -72,8 +77,9 @@ def optimize(
 
     Args:
         model: an ``nn.Module`` on its device, before or after a DDP wrap, after `fully_shard`; or a step function.
-        optimizer: the module's optimizer. Then the call returns ``(model, optimizer)``, and the optimizer's step may be
-            fused too, unless other ranks train with this one.
+        optimizer: the module's optimizer. Then the call returns ``(model, optimizer)``. The step of an optimizer of
+            torch may be fused, unless other ranks train with this one. Optimizers that step the module's parameters are
+            found in any case, unless the setting ``tune_optimizer`` is off.
         mode: "auto" tunes within an earned budget; "max" tunes everything on the first steps; "fast-start" uses earlier
             decisions and candidates that compile within about a second; "deterministic" does not measure times; "off"
             does nothing.
@@ -126,9 +132,8 @@ def optimize(
     if session_of(unwrapped(optimized)) is None and startup.why_not_loaded() is not None:
         return optimized, optimizer  # the model's session would load the code that tunes optimizers
     if mistakes.switched_off(settings) is None and optimizer_session(optimizer) is None:
-        tuned = OptimizerSession(optimizer, settings)
-        if (session := session_of(unwrapped(optimized))) is not None:
-            session.optimizer = tuned
+        session = session_of(unwrapped(optimized))
+        SEARCH.tune(optimizer, [session] if session is not None else [], settings)
     return optimized, optimizer
 
 
@@ -136,8 +141,8 @@ def restore(model: ModuleT, optimizer: torch.optim.Optimizer | None = None) -> M
     """Undoes `optimize` and returns the user's own object. Returns a model that was never optimized as it is.
 
     Args:
-        optimizer: an optimizer that was passed to `optimize` with a model that stayed eager. The optimizer of an
-            optimized model gets its own step back in any case.
+        optimizer: an optimizer that was passed to `optimize` with a model that stayed eager. The optimizers of an
+            optimized model get their own steps back in any case.
     """
     if optimizer is not None and (tuned := optimizer_session(optimizer)) is not None:
         tuned.close()
@@ -155,7 +160,8 @@ def status(model: object) -> Status:
     session = _session_of(model)
     if session is None:
         return Status("eager", _reason_of(unwrapped(model)) or "not optimized")
-    return Status(session.state, session.current_reason)
+    optimizers = [summary.optimizer(tuned.name, tuned.chosen, tuned.reason) for tuned in session.optimizers]
+    return Status(session.state, session.current_reason, optimizers)
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:

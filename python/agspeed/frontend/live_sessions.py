@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Iterator
 
 from agspeed.config import Settings
-from agspeed.frontend.optimizer import pause_optimizers
+from agspeed.frontend.optimizers.session import pause_optimizers
 from agspeed.frontend.session import Session
 from agspeed.frontend.target import Target
 from agspeed.log import warn_once

@@ -33,7 +33,8 @@ from agspeed.frontend.earned_start import EarnedStart
 from agspeed.frontend.history import History
 from agspeed.frontend.home import EndedStep, Home
 from agspeed.frontend.mistakes import leave_to_watchers
-from agspeed.frontend.optimizer import OptimizerSession
+from agspeed.frontend.optimizers.search import SEARCH
+from agspeed.frontend.optimizers.session import OptimizerSession
 from agspeed.frontend.plan_runner import PlanRunner
 from agspeed.frontend.step_sampler import StepSampler
 from agspeed.frontend.steps import StepClock, StepTimes
@@ -66,13 +67,12 @@ class Session:
         if settings.mode != "auto" or not target.has_untouched_eager:
             startup.load_machinery()
         begun = time.perf_counter()
-        self.target = target
-        self.settings = settings
+        self.target, self.settings = target, settings
         self.owner, self.is_closed = os.getpid(), False
         self.options = CompileOptions.of(settings, torch.get_num_threads())
         self.wrapper: Wrapper | None = None
         self.rank_sync: RankSync | None = None
-        self.optimizer: OptimizerSession | None = None
+        self.optimizers: list[OptimizerSession] = []
         self.history = History()
         self.plan, self.state, self.reason = EAGER, "tuning", ""
         self._controller: Controller | None = None
@@ -97,6 +97,7 @@ class Session:
         self._watch = TrainingWatch(target, self.clock)
         self._shapes: list[str] = []
         self._is_paused = self._is_left = False
+        SEARCH.add(self)
         self.clock.start()
         self._install(self._managed_call)
         self.history.start_up_seconds = time.perf_counter() - begun
@@ -177,8 +178,7 @@ class Session:
         self._sampler.end()
         self.clock.stop()
         self.target.uninstall()
-        if self.optimizer is not None:
-            self.optimizer.close()
+        SEARCH.end(self)
         self.state, self.reason, self.plan, self.is_closed = "eager", "restored", EAGER, True
 
     def set_paused(self, is_paused: bool) -> None:

@@ -26,7 +26,7 @@ from agspeed.tuning.tuner_config import MEMORY_SLACK_BYTES
 if TYPE_CHECKING:
     from agspeed.distributed.rank_sync import RankSync
     from agspeed.frontend.history import History
-    from agspeed.frontend.optimizer import OptimizerSession
+    from agspeed.frontend.optimizers.session import OptimizerSession
     from agspeed.frontend.session import Session
     from agspeed.tuning.snapshot import TuningSnapshot
 
@@ -58,7 +58,7 @@ def make_report(session: Session) -> model.Report:
     data["cache"].update(directory=str(session.settings.cache_dir), usable=tuner is not None and tuner["has_database"])
     data["cache"]["stores"] = _cache_stores(tuner, session)
     data["warnings"] = [note for note in (session.history.lost, tuner["note"] if tuner is not None else None) if note]
-    data["optimizer"] = _optimizer(session.optimizer) if session.optimizer is not None else None
+    data["optimizers"] = [_optimizer(tuned) for tuned in session.optimizers]
     data["group"] = _group(session) if session.wrapper is not None else None
     data["units"] = _units(session, session.target) if isinstance(session.target, ShardedTarget) else None
     data["comparison"] = session.runner.comparison_state()

@@ -77,6 +77,11 @@ class StepClock:
         """Whether an optimizer of the model has stepped and still exists."""
         return bool(self._ours)
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether only other models train at present."""
+        return self._is_resting
+
     def is_own_thread(self) -> bool:
         return threading.get_ident() == self._thread
 
@@ -119,6 +124,13 @@ class StepClock:
             self.timer.step_begins()
             self.timer.forward_begins()
         return before
+
+    def leave_out(self, seconds: float) -> None:
+        """Call this if something took `seconds` just now, within a step or not, that is no part of the training."""
+        if self.is_own_thread():
+            for name in ("_begin", "_end", "_optimizer_begin"):
+                if (moment := getattr(self, name)) is not None:
+                    setattr(self, name, moment + seconds)
 
     def function_ends(self) -> None:
         """Call this when a step function returns: its call is the whole step."""
@@ -184,13 +196,15 @@ class _Clocks:
 
     def __init__(self) -> None:
         self._running: weakref.WeakSet[StepClock] = weakref.WeakSet()
-        self._hooks: list[RemovableHandle] = []
+        self._before: list[RemovableHandle] = []
+        self._after: list[RemovableHandle] = []
 
     def add(self, clock: StepClock) -> None:
         self._running.add(clock)
-        if not self._hooks:
-            before, after = torch.compiler.disable(self._before_step), torch.compiler.disable(self._after_step)
-            self._hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        if not self._before:
+            self._before = [register_optimizer_step_pre_hook(torch.compiler.disable(self._before_step))]
+        if not self._after:
+            self._after = [register_optimizer_step_post_hook(torch.compiler.disable(self._after_step))]
 
     def remove(self, clock: StepClock) -> None:
         self._running.discard(clock)
@@ -205,9 +219,18 @@ class _Clocks:
             clock.optimizer_stepped(optimizer)
         self._unhook_if_idle()
 
+    def leave_out(self, seconds: float) -> None:
+        for clock in list(self._running):
+            clock.leave_out(seconds)
+
     def _unhook_if_idle(self) -> None:
         if not self._running:
-            self._hooks = removed(self._hooks)
+            self._before, self._after = removed(self._before), removed(self._after)
+
+
+def leave_out(seconds: float) -> None:
+    """Takes `seconds` that have just passed out of the running step of each clock of this thread."""
+    _clocks.leave_out(seconds)
 
 
 def removed(hooks: list[RemovableHandle]) -> list[RemovableHandle]:

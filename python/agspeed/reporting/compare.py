@@ -84,8 +84,8 @@ def _speedup(report: Json) -> str:
     return fmt.MISSING if speedup is None else f"{fmt.ratio(speedup['estimate'])} ({fmt.interval(speedup)})"
 
 
-def _optimizer(report: Json) -> str:
-    return fmt.MISSING if report["optimizer"] is None else str(report["optimizer"]["chosen"])
+def _optimizers(report: Json) -> str:
+    return ", ".join(str(each["chosen"]) for each in report["optimizers"]) or fmt.MISSING
 
 
 def _plan(report: Json, name: str) -> str:
@@ -101,7 +101,7 @@ _FIGURES: tuple[tuple[str, Callable[[Json], str]], ...] = (
     ("status", lambda r: str(r["status"]["state"])),
     ("chosen", lambda r: fmt.plan(r["decision"]["chosen"])),
     ("speed against eager", _speedup),
-    ("optimizer's step", _optimizer),
+    ("optimizer's step", _optimizers),
     ("tuning, foreground", lambda r: fmt.seconds(r["cost"]["foreground_s"])),
     ("tuning, background", lambda r: fmt.seconds(r["cost"]["background_s"])),
     ("break-even step", lambda r: fmt.count(r["cost"]["break_even_step"])),

@@ -113,7 +113,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "memory": {"eager_peak_bytes": None, "chosen_peak_bytes": None, "limit_bytes": None, "gate_peak_bytes": None},
         "fallbacks": [],
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
-        "optimizer": None,
+        "optimizers": [],
         "group": None,
         "units": None,
         "comparison": None,
@@ -148,8 +148,10 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """Returns `data` with defaults for keys that files of version 1 may lack."""
-    lacking = ("communication", "comparison", "group", "optimizer", "units")
-    data = {**dict.fromkeys(lacking), **data}
+    lacking = ("communication", "comparison", "group", "units")
+    data = {**dict.fromkeys(lacking), "optimizers": [], **data}
+    if (only := data.pop("optimizer", None)) is not None:
+        data["optimizers"] = [only]
     for section, added in _ADDED.items():
         if isinstance(data.get(section), dict):
             data[section] = {**added, **data[section]}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from agspeed.reporting import advice
 from agspeed.reporting import format as fmt
 
-__all__ = ["Answer", "answers", "comparison", "group", "headline", "mean_ms", "next_steps", "units"]
+__all__ = ["Answer", "answers", "comparison", "group", "headline", "mean_ms", "next_steps", "optimizer", "units"]
 
 Json = Mapping[str, Any]
 
@@ -128,15 +128,19 @@ def _chosen(report: Json) -> str:
         eager = chosen * decision["speedup"]["estimate"]  # eager's own median may come from a few cold steps
         text += f" A step takes {fmt.milliseconds(chosen)} instead of {fmt.milliseconds(eager)}."
     reason = "" if status["reason"] == decision["why"] else f", {_clause(status['reason'])}"
-    return f"{text} Status: {status['state']}{reason}.{_optimizer(report['optimizer'])}"
+    return f"{text} Status: {status['state']}{reason}.{_optimizers(report['optimizers'])}"
 
 
-def _optimizer(tuned: Json | None) -> str:
-    """Returns a sentence about the optimizer's step, with a leading space; "" without an optimizer."""
-    if tuned is None:
-        return ""
-    runs = "torch's fused step" if tuned["chosen"] == "fused" else "its own step"
-    return f" {tuned['name']} runs {runs}, because {_clause(tuned['why'])}."
+def _optimizers(tuned: Sequence[Json]) -> str:
+    """Returns a sentence about each optimizer's step, with leading spaces. Equal sentences appear once."""
+    sentences = dict.fromkeys(optimizer(each["name"], each["chosen"], each["why"]) for each in tuned)
+    return "".join(f" {sentence}." for sentence in sentences)
+
+
+def optimizer(name: str, chosen: str, why: str) -> str:
+    """Returns how an optimizer's step runs, as a sentence without its full stop."""
+    runs = "torch's fused step" if chosen == "fused" else "its own step"
+    return f"{name} runs {runs}, because {_clause(why)}"
 
 
 def _certainty(report: Json) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 
 import agspeed
 from agspeed.frontend.dynamo_backend import agspeed_backend
-from agspeed.frontend.optimizer import optimizer_session
+from agspeed.frontend.optimizers.session import optimizer_session
 from tests.python.distributed import delayed_device
 from tests.python.support.small_models import FAST, mlp, steps
 
@@ -131,7 +131,7 @@ def test_optimizer_with_parameters_on_another_device(is_mixed: bool, caplog: pyt
     tuned = optimizer_session(optimizer)
     assert tuned is not None and tuned.chosen == "eager" and _REASON in tuned.reason
     assert caplog.text.count(_REASON) == 1, caplog.text
-    assert _REASON in agspeed.report(model).to_dict()["optimizer"]["why"]
+    assert _REASON in agspeed.report(model).to_dict()["optimizers"][0]["why"]
 
 
 def test_optimizer_that_gets_a_parameter_on_another_device(caplog: pytest.LogCaptureFixture) -> None:

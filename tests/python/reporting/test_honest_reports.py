@@ -96,7 +96,7 @@ class Training:
             plan=tuner["current"],
             regions=[],
             history=self.history,
-            optimizer=None,
+            optimizers=[],
             wrapper=None,
             tuner_snapshot=lambda: {**tuner, "note": None, "is_passing": False, "has_database": True},
             note_unseen_steps=lambda: None,

@@ -131,6 +131,18 @@ def test_a_file_of_this_version_without_what_was_added_later_is_read(tmp_path):
     assert model.load(path).to_dict()["cost"]["next_run"] == "same"
 
 
+@pytest.mark.parametrize("chosen", [None, "fused"])
+def test_a_file_of_this_version_with_one_optimizer_is_read(tmp_path, chosen):
+    data = model.empty_report("mlp")
+    expected = [parts.optimizer("AdamW", chosen=chosen, why="it is faster")] if chosen else []
+    del data["optimizers"]
+    data["optimizer"] = expected[0] if chosen else None
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    assert model.load(path).to_dict()["optimizers"] == expected
+    assert ("AdamW runs torch's fused step, because it is faster." in " ".join(str(model.load(path)).split())) == bool(chosen)
+
+
 def test_a_file_of_this_version_without_communication_is_read(tmp_path):
     data = model.empty_report("mlp")
     del data["communication"]

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import agspeed
 from agspeed.errors import AgspeedError
-from agspeed.frontend.optimizer import optimizer_session
+from agspeed.frontend.optimizers.session import optimizer_session
 from agspeed.frontend.session import session_of
 from agspeed.log import logger
 
