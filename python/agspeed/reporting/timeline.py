@@ -70,6 +70,11 @@ class TimelineRecorder:
         """The number of steps so far, which is also the number of the next step."""
         return self._steps
 
+    @property
+    def steps_in_phase(self) -> int:
+        """The number of steps since the phase or the candidate last changed."""
+        return self._steps - int(self._phases[-1]["first_step"]) if self._phases else 0
+
     def add(self, ms: float, *, wait_ms: float = 0.0, phase: str = "eager", candidate: str | None = None) -> None:
         """Records one step: its time `ms` without input wait, the wait, and the tuner's phase (parts.phase)."""
         if not self._buckets or self._buckets[-1].count == self._width:

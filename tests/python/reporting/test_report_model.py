@@ -140,7 +140,9 @@ def test_a_file_of_this_version_with_one_optimizer_is_read(tmp_path, chosen):
     path = tmp_path / "report.json"
     path.write_text(json.dumps(data), encoding="utf-8")
     assert model.load(path).to_dict()["optimizers"] == expected
-    assert ("AdamW runs torch's fused step, because it is faster." in " ".join(str(model.load(path)).split())) == bool(chosen)
+    assert ("AdamW runs torch's fused step, because it is faster." in " ".join(str(model.load(path)).split())) == bool(
+        chosen
+    )
 
 
 def test_a_file_of_this_version_without_communication_is_read(tmp_path):

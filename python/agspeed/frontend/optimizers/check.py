@@ -25,7 +25,8 @@ _MAX_ELEMENTS = (1 << 15) + 5
 """Of a tensor. Odd, so that the kernel's code for the last elements runs, too."""
 
 _LOSES_NAN = "max_exp_avg_sq"
-"""Not compared: the fused kernel may lose a NaN there. The parameter becomes NaN in any case, and shows wrong numbers."""
+"""Not compared, because the fused kernel may lose a NaN there. The parameter becomes NaN in any case, and it depends on
+all numbers in there."""
 
 
 def check_fused(optimizer: torch.optim.Optimizer, settings: Settings) -> gate.Verdict:

@@ -338,7 +338,7 @@ def test_a_compiled_step_of_an_optimizer() -> None:
     def script(optimize: Any) -> Script:
         torch._dynamo.reset()
         model = optimize(net())
-        optimizer = AdamW(model.parameters(), lr=0.01)
+        optimizer = SGD(model.parameters(), lr=0.01)
         train(model, optimizer)
 
         @torch.compile(backend="eager")
