@@ -62,6 +62,11 @@ def kind_of(group: dict[str, Any], parameter: torch.Tensor) -> Kind:
     return parameter.dtype, *((key, _branch(value)) for key, value in group.items() if key not in _NO_OPTIONS)
 
 
+def kinds_of(optimizer: torch.optim.Optimizer) -> set[Kind]:
+    """Returns the kinds of all parameters that have gradients."""
+    return {kind_of(group, p) for group, p in trained(optimizer)}
+
+
 def _branch(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(map(_branch, value))
@@ -69,6 +74,9 @@ def _branch(value: Any) -> Any:
 
 
 _NO_OPTIONS = ("params", "param_names", "fused", "foreach", "lr", "initial_lr")
+
+
+UNPROVEN = "it has parameters or options that were not compared with the plain step"
 
 
 class Fitness:
@@ -92,7 +100,7 @@ class Fitness:
             if group.get("fused", True) or group.get("differentiable") or group.get("capturable"):
                 return "an option of its groups was changed"
         try:
-            layouts = [
+            layouts: list[Any] = [
                 (id(p), p.dtype, p.is_cpu, p.stride(), p.grad.dtype, p.grad.stride())
                 for group in optimizer.param_groups
                 for p in group["params"]
@@ -100,13 +108,14 @@ class Fitness:
             ]
         except RuntimeError:  # sparse tensors have no strides
             return _SPARSE
+        layouts.append(_num_momenta(optimizer))
         if layouts == self._layouts and optimizer.state is self._state:
             return None
         self._layouts = []
         if (reason := why_unfit(optimizer)) is not None:
             return reason
-        if not all(kind_of(group, p) in self.proven for group, p in trained(optimizer)):
-            return "it has parameters or options that were not compared with the plain step"
+        if not kinds_of(optimizer) <= self.proven:
+            return UNPROVEN
         self._parameters = [p for _, p in trained(optimizer)]
         self._layouts, self._state = layouts, optimizer.state
         return None
@@ -119,21 +128,21 @@ class Fitness:
 def why_unfit(optimizer: torch.optim.Optimizer) -> str | None:
     """Returns why the fused step differs from the plain one with the present gradients and state, or None."""
     seen: set[int] = set()
-    for group in optimizer.param_groups:
-        buffers = set()
-        for p in group["params"]:
-            if p.grad is None:
-                continue
-            if id(p) in seen:
-                return "it holds a parameter twice"
-            seen.add(id(p))
-            state = optimizer.state.get(p, {})
-            if (reason := _why_unlike(p, state)) is not None:
-                return reason
-            buffers.add(state.get("momentum_buffer") is not None)
-        if len(buffers) == 2 and isinstance(optimizer, torch.optim.SGD) and group["momentum"] != 0:
-            return "a parameter gets its first momentum"
-    return None
+    for _, p in trained(optimizer):
+        if id(p) in seen:
+            return "it holds a parameter twice"
+        seen.add(id(p))
+        if (reason := _why_unlike(p, optimizer.state.get(p, {}))) is not None:
+            return reason
+    return "a parameter gets its first momentum" if _num_momenta(optimizer) not in (0, len(seen)) else None
+
+
+def _num_momenta(optimizer: torch.optim.Optimizer) -> int:
+    """Returns how many of SGD's parameters with gradients have a momentum; 0 for other optimizers."""
+    if not isinstance(optimizer, torch.optim.SGD):
+        return 0
+    states = (optimizer.state.get(p) for _, p in trained(optimizer))
+    return sum(state is not None and state.get("momentum_buffer") is not None for state in states)
 
 
 def _why_unlike(parameter: torch.Tensor, state: dict[str, Any]) -> str | None:

@@ -26,13 +26,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from agspeed import native
 from agspeed.config import Settings
 from agspeed.devices.placement import why_eager
 from agspeed.frontend import startup
 from agspeed.frontend.optimizers.check import check_fused
-from agspeed.frontend.optimizers.fitness import Fitness, kind_of, trained, why_never, why_plain, why_unfit
+from agspeed.frontend.optimizers.fitness import UNPROVEN, Fitness, kinds_of, trained, why_never, why_plain, why_unfit
 from agspeed.frontend.steps import removed
 from agspeed.log import logger
 from agspeed.regions.outcome import described
@@ -51,6 +52,8 @@ _CHECK_S = 0.1
 """The expected time of the gate. In mode="auto" the optimizer's steps must earn it."""
 _SHARE = 0.1
 """What tuning may cost in mode="auto", as a share of the time of the optimizer's steps."""
+_MOST_PROOFS = 8
+"""So often the gate checks an optimizer: once, and again for new kinds of parameters or options."""
 _MOST_TRIES = 16
 """The check is given up after this many steps at which it is impossible."""
 _sessions: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerSession] = weakref.WeakKeyDictionary()
@@ -87,6 +90,7 @@ class OptimizerSession:
         self._ran = EAGER
         self._own_flags: list[tuple[dict[str, Any], Any, Any]] = []  # of the groups, while a fused step runs
         self._is_check_due, self._num_tries = False, 0
+        self._is_unproven, self._num_proofs = False, 0
         self._num_plain, self._why_plain = 0, ""
         self.chosen = EAGER
         self._reason = "waiting for the first step with gradients"
@@ -94,16 +98,17 @@ class OptimizerSession:
         self._optimizer = weakref.ref(optimizer, lambda _: self._fitness.forget())
         self._driver: TunerDriver | None = None
         self._is_stopped = False
+        self._hooks: list[RemovableHandle] = []
+        _sessions[optimizer] = self
+        if (reason := blocker or why_never(optimizer, settings)) is not None:
+            self._stop(reason)  # wrappers of other libraries may lack the attributes for hooks
+            return
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
             optimizer.register_state_dict_pre_hook(lambda _: self._put_back()),
         ]
-        _sessions[optimizer] = self
-        if (reason := blocker or why_never(optimizer, settings)) is not None:
-            self._stop(reason)
-        else:
-            self._stop_unless_on_cpu(optimizer)
+        self._stop_unless_on_cpu(optimizer)
 
     @property
     def reason(self) -> str:
@@ -136,7 +141,7 @@ class OptimizerSession:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return None
         self._put_back()
-        self._begin = None
+        self._begin, self._is_unproven = None, False
         is_over = self._is_stopped and self.chosen == EAGER
         if is_over or _is_paused or not startup.has_machinery():
             return None
@@ -168,6 +173,7 @@ class OptimizerSession:
         """Sets the flags for this step, unless its gradients do not fit."""
         if (reason := self._fitness.why_not_now(optimizer)) is not None:
             self._num_plain, self._why_plain = self._num_plain + 1, reason
+            self._is_unproven = reason == UNPROVEN
             return
         self._ran = FUSED
         self._own_flags = [(group, group["fused"], group["foreach"]) for group in optimizer.param_groups]
@@ -184,7 +190,11 @@ class OptimizerSession:
         if torch.compiler.is_compiling() or threading.get_ident() != self._thread:
             return
         self._put_back()
-        if self._begin is None or self._is_stopped or _is_paused:
+        if self._begin is None or _is_paused:
+            return
+        if self._is_unproven:
+            self._prove_again(optimizer)
+        if self._is_stopped:
             return
         seconds = max(time.perf_counter() - self._begin, 1e-9)
         if self._driver is None and not self._start(optimizer):
@@ -236,22 +246,36 @@ class OptimizerSession:
             if self._num_tries == _MOST_TRIES:
                 self._stop(reason)
             return False
+        seconds = self._prove(optimizer)
+        if seconds is None:
+            return False
+        assert self._driver is not None
+        self._driver.tuner.capture_finished(seconds)
+        return True
+
+    def _prove_again(self, optimizer: torch.optim.Optimizer) -> None:
+        """Gates the fused step again, for parameters or options that are new. Requires: the gradients are fit."""
+        self._is_unproven = False
+        if self._num_proofs < _MOST_PROOFS and not is_watched() and any(True for _ in trained(optimizer)):
+            self._prove(optimizer)
+
+    def _prove(self, optimizer: torch.optim.Optimizer) -> float | None:
+        """Gates the fused step. Returns the seconds that it took; None if the plain step must run from now on."""
         begun = time.perf_counter()
+        self._num_proofs += 1
         try:
             self._verdict = check_fused(optimizer, self._settings)
         except Exception as error:
             logger.debug("the fused step of %s cannot be checked", self.name, exc_info=True)
-            self._stop(f"checking the fused step failed with {type(error).__name__}: {described(error)}")
-            return False
+            self._end(f"checking the fused step failed with {type(error).__name__}: {described(error)}")
+            return None
         seconds = time.perf_counter() - begun
         self._on_pause(seconds)
         if not self._verdict.accepted:
-            self._stop(f"the fused step is not used: {self._verdict.reason}")
-            return False
-        self._fitness.proven = {kind_of(group, p) for group, p in trained(optimizer)}
-        assert self._driver is not None
-        self._driver.tuner.capture_finished(seconds)
-        return True
+            self._end(f"the fused step is not used: {self._verdict.reason}")
+            return None
+        self._fitness.proven |= kinds_of(optimizer)
+        return seconds
 
     def _carry_out(self, optimizer: torch.optim.Optimizer, action: TunerAction) -> bool:
         assert self._driver is not None

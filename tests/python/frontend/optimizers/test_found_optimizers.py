@@ -145,13 +145,16 @@ def test_options_of_fused_optimizers(kind: Any, options: dict[str, Any], dtype: 
     compare(script, True)
 
 
-def test_options_that_choose_another_code_are_not_fused_before_they_were_compared() -> None:
+def test_options_that_choose_another_code_are_compared_before_they_are_fused() -> None:
     def script(optimize: Any) -> tuple[list[Any], list[Optimizer]]:
         model = optimize(net())
         optimizer = AdamW(list(model.parameters())[:1], lr=0.01)
         train(model, optimizer)
         optimizer.add_param_group({"params": list(model.parameters())[1:], "maximize": True})
+        seen = forms(optimizer)
         train(model, optimizer)
+        if optimizer_session(optimizer) is not None:
+            assert seen == [False, True, True, True, True, True], found(optimizer).reason
         return [model.state_dict(), optimizer.state_dict()], [optimizer]
 
     compare(script, True)
@@ -289,6 +292,17 @@ def test_optimizers_with_flags_for_graphs_keep_their_step(flag: str) -> None:
     optimizer.param_groups[0][flag] = True
     train(model, optimizer, 3)
     assert found(optimizer).reason.startswith("differentiable and capturable") and found(optimizer).chosen == "eager"
+
+
+def test_an_optimizer_inside_of_another_ones_wrapper() -> None:
+    accelerate = pytest.importorskip("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+    model, wrapper = accelerator.prepare(net(), AdamW(net().parameters(), lr=0.01))
+    wrapper.optimizer = AdamW(model.parameters(), lr=0.01)
+    optimized(model, optimizer=wrapper)
+    train(model, wrapper)
+    assert found(wrapper).reason == "torch has no fused step for AcceleratedOptimizer"
+    check_fused(wrapper.optimizer)
 
 
 def test_a_class_with_a_step_of_its_own_keeps_it() -> None:

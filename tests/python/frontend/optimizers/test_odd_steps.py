@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import io
+import threading
+from collections import defaultdict
 from typing import Any
 
 import pytest
@@ -268,6 +270,23 @@ def test_a_checkpoint_of_a_fused_optimizer_is_loaded_and_keeps_its_step() -> Non
     compare(script, True)
 
 
+def test_states_that_the_script_resets() -> None:
+    def script(optimize: Any) -> Script:
+        model = optimize(net())
+        optimizer = SGD(model.parameters(), lr=0.01, momentum=0.9)
+        for at in range(12):
+            if at == 4:
+                optimizer.state = defaultdict(dict)
+            elif at == 6:
+                optimizer.state.pop(model[0].weight)
+            elif at == 8:
+                optimizer.state[model[2].weight].clear()
+            step(model, optimizer, torch.full((4, 8), 0.1 * at))
+        return [model.state_dict(), optimizer.state_dict()], [optimizer]
+
+    compare(script, True)
+
+
 # --- calls of step ----------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +353,7 @@ def test_schedulers_and_scalers() -> None:
     compare(script, True)
 
 
+@pytest.mark.thorough
 def test_a_compiled_step_of_an_optimizer() -> None:
     def script(optimize: Any) -> Script:
         torch._dynamo.reset()
@@ -355,8 +375,6 @@ def test_a_compiled_step_of_an_optimizer() -> None:
 
 
 def test_paused_and_steps_on_other_threads_run_the_plain_step() -> None:
-    import threading
-
     model = optimized(net())
     optimizer = AdamW(model.parameters(), lr=0.01)
     train(model, optimizer)
