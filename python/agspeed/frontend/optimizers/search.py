@@ -13,26 +13,35 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from agspeed.config import Settings
+from agspeed.frontend.history import History
 from agspeed.frontend.optimizers.session import OptimizerSession, optimizer_session
-from agspeed.frontend.steps import leave_out, removed
-from agspeed.frontend.target import ModuleTarget
+from agspeed.frontend.steps import StepClock, leave_out, removed
+from agspeed.frontend.target import ModuleTarget, Target
 from agspeed.log import logger
 from agspeed.torch_compat.autograd import current_backward
-
-if TYPE_CHECKING:
-    from agspeed.frontend.session import Session
 
 _MOST = 16
 """So many optimizers of a module are tuned; scripts that make one in every step would be slowed down."""
 _STEADY_STEPS = 64
 """Blocks of compared steps change the plan more often than after so many steps."""
+
+
+class Session(Protocol):
+    """The attributes of a target's session that the search uses."""
+
+    target: Target
+    settings: Settings
+    state: str
+    clock: StepClock
+    history: History
+    optimizers: list[OptimizerSession]
 
 
 class OptimizerSearch:
