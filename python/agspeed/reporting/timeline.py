@@ -33,11 +33,6 @@ class _Bucket:
     max_ms: float = 0.0
     total_wait_ms: float = 0.0
 
-    @property
-    def steps_in_phase(self) -> int:
-        """The number of steps since the phase or the candidate last changed."""
-        return self._steps - int(self._phases[-1]["first_step"]) if self._phases else 0
-
     def add(self, ms: float, wait_ms: float) -> None:
         self.count += 1
         self.total_ms += ms
