@@ -16,7 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 import agspeed
 from agspeed import native
-from tests.python.frontend.optimizers.test_found_optimizers import (
+from tests.python.frontend.optimizers.twins import (
     SEED,
     check_fused,
     check_same,
