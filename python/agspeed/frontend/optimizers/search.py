@@ -28,9 +28,11 @@ from agspeed.log import logger
 from agspeed.torch_compat.autograd import current_backward
 
 _MOST = 16
-"""So many optimizers of a module are tuned; scripts that make one in every step would be slowed down."""
+"""At most this number of optimizers of a module is tuned. A script that makes one in every step would slow down."""
 _STEADY_STEPS = 64
-"""Blocks of compared steps change the plan more often than after so many steps."""
+"""While plans are compared, the plan changes after fewer steps than this."""
+_PLAIN_MODES = frozenset({"deterministic"})
+"""In these modes an optimizer that was found keeps its step, because the fused one rounds differently."""
 
 
 class Session(Protocol):
@@ -129,6 +131,8 @@ def _why_left(optimizer: torch.optim.Optimizer, sessions: Iterable[Session]) -> 
         return "it was made with fused=False"
     if current_backward() >= 0:
         return "it steps inside of a backward"
+    if mode := next((session.settings.mode for session in sessions if session.settings.mode in _PLAIN_MODES), None):
+        return f'mode="{mode}" fuses the step of an optimizer only if it is passed to agspeed.optimize'
     if any(len(session.optimizers) >= _MOST for session in sessions):
         return f"{_MOST} optimizers of its model were found before, and no more are tuned"
     return None

@@ -232,6 +232,23 @@ def test_optimizers_that_keep_their_step(reason: str, settings: Any, options: An
     assert agspeed.report(model).to_dict()["optimizers"][0]["gate"] is None
 
 
+def test_the_mode_deterministic_keeps_the_bits_of_the_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_PLAIN_MODES", frozenset({"deterministic"}))
+    model = optimized(net())
+    optimizer = SGD(model.parameters(), lr=0.01)
+    train(model, optimizer, 3)
+    assert found(optimizer).chosen == "eager" and found(optimizer).reason.startswith('mode="deterministic" fuses')
+
+
+def test_the_mode_deterministic_fuses_an_optimizer_that_is_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_PLAIN_MODES", frozenset({"deterministic"}))
+    model = net()
+    optimizer = SGD(model.parameters(), lr=0.01)
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 3)
+    assert found(optimizer).chosen == "fused", found(optimizer).reason
+
+
 @pytest.mark.parametrize("flag", ["capturable", "differentiable"])
 def test_optimizers_with_flags_for_graphs_keep_their_step(flag: str) -> None:
     model = optimized(net())
