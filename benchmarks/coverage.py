@@ -31,7 +31,6 @@ from benchmarks.measure import candidates, machine
 from benchmarks.measure.step_shares import CATEGORIES, STEP, Event, StepTime, attribute, dearest_calls, shares_of
 
 if TYPE_CHECKING:
-    from benchmarks.measure.native_programs import Recording
     from benchmarks.workloads.base import Training, Workload
 
 VERSION = 1
@@ -125,13 +124,13 @@ def find(model: str) -> "Workload":
 def _measure(training: "Training", steps: int, settle_seconds: float, folder: Path) -> dict[str, Any]:
     from benchmarks.measure.native_programs import recorded
 
-    with recorded(folder / "programs") as recording:
+    with recorded() as recording:
         try:
             with candidates.running(candidates.find(_CANDIDATE), training, folder, settle_seconds):
                 regions = native_regions(candidates.reports(training))
                 with _without_collections():
                     plain = _seconds_of_steps(training, steps)
-                    times = attribute(_profiled(training, steps, recording), recording.programs())[_WARM_UP:]
+                    times = attribute(_profiled(training, steps), recording.programs())[_WARM_UP:]
         except TimeoutError as error:
             raise ValueError(f"{error}: raise --settle-seconds") from error
     shares = shares_of(times)
@@ -186,18 +185,14 @@ def _seconds_of_steps(training: "Training", steps: int) -> list[float]:
     return seconds[_WARM_UP:]
 
 
-def _profiled(training: "Training", steps: int, recording: "Recording") -> list[Event]:
+def _profiled(training: "Training", steps: int) -> list[Event]:
     """Runs steps under the profiler. Returns its events of the CPU."""
     import torch
 
-    recording.is_profiling = True
-    try:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
-            for index in range(_WARM_UP + steps):
-                with torch.profiler.record_function(STEP):
-                    training.step(_batch(training, index))
-    finally:
-        recording.is_profiling = False
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        for index in range(_WARM_UP + steps):
+            with torch.profiler.record_function(STEP):
+                training.step(_batch(training, index))
     return [
         Event(event.name, event.thread, event.time_range.start, event.time_range.end)
         for event in profiler.events() or ()
@@ -241,9 +236,7 @@ def show(document: dict[str, Any], console: Console) -> None:
     for other in document["regions"]["others"]:
         console.print(f"Not native: {other}.")
     if document["unknown_ranges"]:
-        console.print(
-            f"{document['unknown_ranges']:g} runs of regions in a step fit no compiled program: see dispatch."
-        )
+        console.print(f"{document['unknown_ranges']:g} runs of regions in a step fit no compiled program.")
 
 
 def _table(*columns: str) -> Table:

@@ -28,6 +28,8 @@ class KernelLibrary {
   /// Runs rows (or columns) [begin, end) of a kernel that has no function. Thread-safety: may be called concurrently.
   virtual void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin,
                       int64_t end) const = 0;
+  /// Bytes of machine code at kernel(index); 0 if there is none, or if the size is not known.
+  virtual size_t codeBytes(size_t /*index*/) const { return 0; }
   /// For Programs on a device, in place of launch(): queues the kernel on `stream`, the device's own handle, and does
   /// not wait. Errors: the errors of the device's driver.
   virtual Status enqueue(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end,
@@ -48,6 +50,12 @@ struct ConstantTensor {
   bool isOnHost = false;  ///< on the CPU, like its value in the Program
 };
 
+/// A kernel as people read it.
+struct KernelText {
+  std::string name;
+  std::string text;  ///< its operations, one per line
+};
+
 /// How an Executable was made, for reports.
 struct CompileStats {
   double compileSeconds = 0;
@@ -61,6 +69,7 @@ struct Executable {
   std::map<std::string, Program> entries;
   std::vector<ConstantTensor> constants;
   std::shared_ptr<const KernelLibrary> kernels;
+  std::vector<KernelText> kernelTexts;  ///< by index of `kernels`
   CompileStats stats;
 };
 

@@ -191,14 +191,22 @@ Status Executor::launch(const Step& step, Call& call) const {
   return {};
 }
 
+Status Executor::launchProfiled(const Step& step, Call& call) const {
+  const std::string& name = std::get<KernelCall>(step.instruction->op).name;
+  return backend_->profiled(name, [&] { return launch(step, call); });
+}
+
 Status Executor::runSteps(Call& call) const {
+  const bool isProfiling = backend_->isProfiling();
   while (call.nextStep < steps_.size()) {
     const Step& step = steps_[call.nextStep++];
     if (step.firstFresh != step.endFresh) {
       AG_RETURN_IF_ERROR(allocateFresh(step, call).withContext(describe(*step.instruction)));
     }
     switch (step.kind) {
-      case Step::Kind::kKernel: AG_RETURN_IF_ERROR(launch(step, call)); break;
+      case Step::Kind::kKernel:
+        AG_RETURN_IF_ERROR(isProfiling ? launchProfiled(step, call) : launch(step, call));
+        break;
       case Step::Kind::kRelease: call.frame->release(step.value); break;
       case Step::Kind::kReady: return {};
       case Step::Kind::kExternal:

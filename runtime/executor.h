@@ -15,6 +15,9 @@
 // Programs on a device differ in two points. Their arena is memory of the tensor library, allocated for each call.
 // Kernels are queued on the stream that is current when the first stage begins; later stages must run on it, too.
 //
+// While a profiler of the tensor library records, each launch is an event with the kernel's name. Its time includes the
+// slices on other threads; on a device it is the time of queueing.
+//
 // Thread-safety: all const functions may run on several threads at once; a Lease is used by one thread at a time. The
 // Executor must outlive its leases. A lease may be dropped before its last stage. Errors of run: kInvalidArgument if
 // the inputs do not fit the Program (nothing has run), otherwise an operator's error, with the operator and its origin
@@ -68,6 +71,7 @@ class Executor {
   Status runSteps(Call& call) const;
   Status takeArena(Call& call) const;
   Status launch(const Step& step, Call& call) const;
+  Status launchProfiled(const Step& step, Call& call) const;
   Status allocateFresh(const Step& step, Call& call) const;
   void giveBack(std::unique_ptr<Call> call) const;
 

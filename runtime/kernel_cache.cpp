@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/kernel_cache.h"
-#include "runtime/base/format.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -15,6 +14,9 @@
 #include <ctime>
 #include <filesystem>
 #include <vector>
+
+#include "runtime/base/files/content_hash.h"
+#include "runtime/base/format.h"
 
 namespace agspeed::runtime {
 namespace {
@@ -37,14 +39,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 40);
 
-/// FNV-1a. A change of a single byte always changes the result.
-uint64_t hash64(std::string_view bytes, uint64_t state) {
-  for (unsigned char byte : bytes) state = (state ^ byte) * 0x100000001b3u;
-  return state;
-}
-constexpr uint64_t kHashStart = 0xcbf29ce484222325u;
-
-uint64_t checksumOf(std::string_view key, std::string_view payload) { return hash64(payload, hash64(key, kHashStart)); }
+uint64_t checksumOf(std::string_view key, std::string_view payload) { return hash64(payload, hash64(key)); }
 
 class FileDescriptor {
  public:
@@ -191,13 +186,6 @@ std::string temporaryName() {
 }
 
 }  // namespace
-
-std::string contentHash(std::string_view text) {
-  // Two passes of 64 bits; the second is seeded by the first, so it sees the text in another state.
-  uint64_t first = hash64(text, kHashStart);
-  uint64_t second = hash64(text, first ^ text.size());
-  return formatText("{:016x}{:016x}", first, second);
-}
 
 std::string KernelCache::entryPath(std::string_view key) const { return folder_ + "/" + entryName(key); }
 

@@ -39,7 +39,4 @@ class KernelCache {
   Limits limits_;
 };
 
-/// 32 hexadecimal digits that identify a text. Not a defence against forged texts: the cache compares whole keys.
-std::string contentHash(std::string_view text);
-
 }  // namespace agspeed::runtime

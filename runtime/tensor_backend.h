@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "runtime/base/status.h"
 #include "runtime/executable.h"
@@ -66,6 +68,10 @@ class TensorBackend {
   virtual StatusOr<std::unique_ptr<PreparedCalls>> prepare(const ResolvedProgram& resolved) const = 0;
   /// Runs [0, extent) in slices of at least `grain`, on the tensor library's own worker threads.
   virtual void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const = 0;
+  /// Whether a profiler of the tensor library records this thread now. Cheap: called once for each stage of a call.
+  virtual bool isProfiling() const = 0;
+  /// Runs `work`, which a profiler shows as an event of that name. Returns: its result.
+  virtual Status profiled(const std::string& name, const std::function<Status()>& work) const = 0;
 };
 
 }  // namespace agspeed::runtime

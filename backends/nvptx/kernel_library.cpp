@@ -18,7 +18,7 @@ using compiler::Cluster;
 using compiler::CompileOptions;
 
 /// See compiler::loadOrCompile().
-constexpr int kGeneratorVersion = 1;
+constexpr int kGeneratorVersion = 2;
 
 struct LoadedKernel {
   KernelPlan plan;
@@ -55,7 +55,7 @@ class Library final : public runtime::KernelLibrary {
 StatusOr<LoadedKernel> loadKernel(const cuda::CudaDevice& device, const Cluster& cluster, const CompileOptions& options,
                                   runtime::CompileStats& stats) {
   AG_RETURN_IF_ERROR(cluster.verify());
-  const std::string symbol = compiler::kernelSymbol(cluster.toString());
+  const std::string symbol = cluster.name();
   const int capability = device.capability();
   LoadedKernel loaded;
   AG_ASSIGN_OR_RETURN(loaded.plan, planKernel(cluster));

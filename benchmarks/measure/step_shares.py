@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes the wall time of training steps to native kernels, calls and the rest. Pure functions, no torch.
 
-The profiler records operators, autograd nodes and ranges, each with its thread, start and end. It does not record
-native kernels. So a kernel's time is a gap between two recorded calls of a native region. The compiler's instruction
-list says which gaps contain kernels. The other gaps show what a gap costs without a kernel: that median is `dispatch`
-in every gap, and the rest of a gap with kernels is `kernels`.
+The profiler records operators, autograd nodes, ranges and native kernels, each with its thread, start and end. The
+runtime puts an event around each run of a compiled program. Inside it, the compiler's instruction list says which
+operators are calls of the program, and why.
 
 Every moment of a step counts once. It belongs to the innermost event of the thread that runs the step. If that thread
 is in no event, as while it waits for another thread's backward, it belongs to the innermost event of another thread.
@@ -20,8 +19,6 @@ from dataclasses import dataclass, field
 
 STEP = "agspeed.coverage step"
 """Name of the range around a step."""
-REGION = "agspeed.coverage region"
-"""Name of the range around a call of a native region."""
 
 CATEGORIES = {
     "kernels": "native kernels",
@@ -33,7 +30,11 @@ CATEGORIES = {
     "python": "no operator: Python, guards, autograd's engine",
 }
 
-_BACKWARD = re.compile(r"AgspeedRegionBackward\w*$")
+_REGION = re.compile(r"AgspeedRegion(?:Forward|Backward\w*)$")
+"""A region's call, and its autograd nodes. Regions of all compilers have them."""
+_RUN = re.compile(r"agspeed::(?:forward|backward)$")
+"""A run of a program, or of a stage of it."""
+_KERNEL = "ag_kernel_"
 _ENGINE = "autograd::engine::evaluate_function: "
 _DYNAMO = ("TorchDynamo ", "Torch-Compiled Region", "Pregraph bytecode")
 _OPTIMIZER = "Optimizer.step#"
@@ -74,9 +75,12 @@ class Call:
 class Kernel:
     """A launch of a native kernel."""
 
+    name: str
+    """Also the name of its event."""
+
 
 Program = Sequence[Call | Kernel]
-"""The instructions of one direction of a native region, in order."""
+"""The instructions of one stage of one direction of a native region, in order."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class StepTime:
     calls: Mapping[Call, float]
     counts: Mapping[Call, int]
     unknown_ranges: int
-    """Ranges of native regions that fit no program. Their gaps count as dispatch, although they may contain kernels."""
+    """Runs of programs that fit no known one, so that the reasons of their calls are not known."""
 
 
 @dataclass(frozen=True)
@@ -113,28 +117,24 @@ def attribute(events: Iterable[Event], programs: Sequence[Program]) -> list[Step
 
     Args:
         events: of all threads, in any order. Events outside of steps are ignored.
-        programs: the programs of all native regions. A range of a region takes the longest one that fits its calls.
+        programs: the programs of all native regions. A run takes the longest one that fits its calls, if possible one
+            with the same kernels.
     """
     by_thread: dict[int, list[Event]] = defaultdict(list)
     for event in sorted(events, key=lambda event: (event.start, -event.end)):
         by_thread[event.thread].append(event)
     windows = sorted((event for own in by_thread.values() for event in own if event.name == STEP), key=_start)
-    cut = [_slices_of_step(window, by_thread, programs) for window in windows]
-    costs = _DispatchCosts([piece for pieces in cut for piece in pieces])
-    return [_step_time(pieces, costs) for pieces in cut]
+    return [_step_time(_slices_of_step(window, by_thread, programs)) for window in windows]
 
 
 @dataclass
 class _Owner:
-    """The purpose of a slice of time. `gap_kernels` is None unless the owner is a gap in a region's range."""
+    """The purpose of a slice of time."""
 
     category: str
     call: Call | None = None
-    gap_kernels: int | None = None
-    is_edge: bool = False
-    """The gap is the first or the last one of its range."""
     is_unknown: bool = False
-    """The gap is the first one of a range without a program."""
+    """It is a run that fits no program."""
 
 
 @dataclass(frozen=True)
@@ -192,72 +192,76 @@ def _slices(node: _Node, category: str, programs: Sequence[Program]) -> Iterator
     own, at = _Owner(category), node.start
     for child in node.children:
         yield from _slice(at, child.start, own)
-        if child.event.name == REGION or _BACKWARD.match(child.event.name):
-            yield from _region_slices(child, programs)
+        if _RUN.match(child.event.name):
+            yield from _run_slices(child, programs)
         else:
-            yield from _slices(child, _category(child.event.name, category), programs)
+            yield from _slices(child, _category(child, category), programs)
         at = child.end
     yield from _slice(at, node.end, own)
 
 
-def _category(name: str, outer: str) -> str:
+def _category(node: _Node, outer: str) -> str:
     """Returns the category of an event's own time. `outer`: that of the event around it."""
+    name = node.event.name
     if outer == "optimizer" or name.startswith(_OPTIMIZER):
         return "optimizer"
-    if name.startswith(_ENGINE) and _BACKWARD.match(name.removeprefix(_ENGINE)):
-        return "dispatch"
+    if _REGION.match(name.removeprefix(_ENGINE)):
+        return "dispatch" if _has_run(node) else "outside"
     if name.startswith(_DYNAMO):
         return outer
-    return "outside"
+    return "dispatch" if outer == "dispatch" else "outside"
 
 
-def _region_slices(node: _Node, programs: Sequence[Program]) -> Iterator[_Slice]:
+def _has_run(node: _Node) -> bool:
+    return any(_RUN.match(child.event.name) or _has_run(child) for child in node.children)
+
+
+def _run_slices(node: _Node, programs: Sequence[Program]) -> Iterator[_Slice]:
     names = [child.event.name for child in node.children]
-    program = max((found for found in programs if _matches(names, found)), key=len, default=None)
-    steps = _aligned(names, program) if program is not None else _unknown(names)
-    at = node.start
-    for index, (child, (kernels, call)) in enumerate(zip(node.children, steps, strict=False)):
-        gap = _Owner("dispatch", None, kernels, index == 0, program is None and index == 0)
-        yield from _slice(at, child.start, gap)
-        category = "dispatch" if call is None else "products" if call.is_product else "calls"
-        yield from _slice(child.start, child.end, _Owner(category, call))
-        at = child.end
-    yield from _slice(at, node.end, _Owner("dispatch", None, steps[-1][0], True, program is None and not names))
-
-
-def _matches(names: Sequence[str], program: Program) -> bool:
-    """Whether `names` are the program's calls in order, with nothing but operators of the runtime in between."""
-    expected = [call.event for call in program if isinstance(call, Call)]
-    found = 0
-    for name in names:
-        if found < len(expected) and name == expected[found]:
-            found += 1
-        elif name not in _RUNTIME:
-            return False
-    return found == len(expected)
-
-
-def _aligned(names: Sequence[str], program: Program) -> list[tuple[int, Call | None]]:
-    """Returns for each name the number of kernels before it and its Call, and at the end that of the last gap."""
-    steps: list[tuple[int, Call | None]] = []
-    instructions, kernels = list(program), 0
-    for name in names:
-        while instructions and isinstance(instructions[0], Kernel):
-            kernels += 1
-            instructions.pop(0)
-        call = instructions[0] if instructions else None
-        if isinstance(call, Call) and call.event == name:
-            steps.append((kernels, call))
-            kernels = 0
-            instructions.pop(0)
+    calls = _aligned([name for name in names if not name.startswith(_KERNEL)], _program_of(names, programs))
+    is_unknown, at = calls is None, node.start
+    own = _Owner("dispatch", is_unknown=is_unknown)
+    for child in node.children:
+        yield from _slice(at, child.start, own)
+        if child.event.name.startswith(_KERNEL):
+            owner = _Owner("kernels")
         else:
-            steps.append((0, None))
-    return [*steps, (kernels + len(instructions), None)]
+            call = calls.pop(0) if calls is not None else _unknown(child.event.name)
+            owner = _Owner("dispatch" if call is None else "products" if call.is_product else "calls", call)
+        yield from _slice(child.start, child.end, owner)
+        at = child.end
+    yield from _slice(at, node.end, own)
 
 
-def _unknown(names: Sequence[str]) -> list[tuple[int, Call | None]]:
-    reason = "the region ran another code than the compiled one"
-    return [*((0, Call(name.replace("::", "."), reason)) for name in names), (0, None)]
+def _program_of(names: Sequence[str], programs: Sequence[Program]) -> Program | None:
+    kernels = [name for name in names if name.startswith(_KERNEL)]
+    operators = [name for name in names if not name.startswith(_KERNEL)]
+
+    def fit(program: Program) -> tuple[bool, int]:
+        return [each.name for each in program if isinstance(each, Kernel)] == kernels, len(program)
+
+    return max((found for found in programs if _aligned(operators, found) is not None), key=fit, default=None)
+
+
+def _aligned(names: Sequence[str], program: Program | None) -> list[Call | None] | None:
+    """Returns for each operator its Call, or None if it is the runtime's own.
+
+    Returns None unless the operators are the program's calls in order, with only operators of the runtime in between.
+    """
+    expected = [call for call in program or () if isinstance(call, Call)]
+    found: list[Call | None] = []
+    for name in names:
+        if expected and name == expected[0].event:
+            found.append(expected.pop(0))
+        elif name in _RUNTIME:
+            found.append(None)
+        else:
+            return None
+    return None if expected or program is None else found
+
+
+def _unknown(name: str) -> Call:
+    return Call(name.replace("::", "."), "the region ran another code than the compiled one")
 
 
 def _slice(start: float, end: float, owner: _Owner) -> Iterator[_Slice]:
@@ -288,32 +292,14 @@ def _filled(slices: Sequence[_Slice], others: Sequence[_Slice]) -> list[_Slice]:
     return result
 
 
-class _DispatchCosts:
-    """The cost of a gap of a region without kernels, in microseconds: the medians of such gaps in all steps."""
-
-    def __init__(self, slices: Iterable[_Slice]) -> None:
-        inner: list[float] = []
-        edges: list[float] = []
-        for piece in slices:
-            if piece.owner.gap_kernels == 0:
-                (edges if piece.owner.is_edge else inner).append(piece.end - piece.start)
-        self._inner = statistics.median(inner) if inner else 0.0
-        self._edge = statistics.median(edges) if edges else self._inner
-
-    def of(self, owner: _Owner) -> float:
-        return self._edge if owner.is_edge else self._inner
-
-
-def _step_time(slices: Sequence[_Slice], costs: _DispatchCosts) -> StepTime:
+def _step_time(slices: Sequence[_Slice]) -> StepTime:
     times = dict.fromkeys(CATEGORIES, 0.0)
     calls: dict[Call, float] = defaultdict(float)
     owners: dict[int, _Owner] = {}
     for piece in slices:
         owner, duration = piece.owner, piece.end - piece.start
         owners[id(owner)] = owner
-        dispatch = min(duration, costs.of(owner)) if owner.gap_kernels else duration
-        times["kernels"] += duration - dispatch if owner.gap_kernels else 0.0
-        times[owner.category] += dispatch
+        times[owner.category] += duration
         if owner.call is not None:
             calls[owner.call] += duration
     counts = Counter(owner.call for owner in owners.values() if owner.call is not None)

@@ -70,6 +70,9 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
     executable->entries.emplace(name, std::move(*program));
   }
   AG_ASSIGN_OR_RETURN(executable->kernels, backend->build(clusters.clusters(), options, executable->stats));
+  for (const Cluster& cluster : clusters.clusters()) {
+    executable->kernelTexts.push_back({cluster.name(), cluster.toString()});
+  }
   executable->stats.numKernels = static_cast<int32_t>(clusters.clusters().size());
   executable->stats.compileSeconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return executable;

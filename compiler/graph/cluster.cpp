@@ -5,6 +5,7 @@
 #include <array>
 
 #include "compiler/graph/text_reader.h"
+#include "runtime/base/files/content_hash.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::compiler {
@@ -180,6 +181,23 @@ std::string Cluster::toString() const {
     text += formatText("  store n{} -> {}\n", store.node, store.operand);
   }
   return text + "end\n";
+}
+
+std::string Cluster::name() const {
+  constexpr size_t kMaxOperations = 4;
+  constexpr size_t kHashDigits = 16;
+  std::vector<PointwiseOp> operations;
+  for (const ClusterNode& node : nodes) {
+    const bool isPlain =
+        node.op == PointwiseOp::kLoad || node.op == PointwiseOp::kConstant || node.op == PointwiseOp::kCast;
+    if (isPlain || std::ranges::find(operations, node.op) != operations.end()) continue;
+    operations.push_back(node.op);
+    if (operations.size() == kMaxOperations) break;
+  }
+  std::string text = "ag_kernel_";
+  for (PointwiseOp op : operations) text += std::string(infoOf(op).name) + "_";
+  if (operations.empty()) text += "copy_";
+  return text + contentHash(toString()).substr(0, kHashDigits);
 }
 
 namespace {

@@ -175,6 +175,9 @@ struct Cluster {
   bool sumsRows() const;
   /// Canonical text. Equal kernels have equal text, so the object cache hashes it. parse() reads it back.
   std::string toString() const;
+  /// Name of the kernel: "ag_kernel_", its first operations and a hash of its text, such as
+  /// "ag_kernel_mul_add_relu_3f2a91c05be86d47". It is the symbol of the machine code and the name in profiles.
+  std::string name() const;
   static StatusOr<Cluster> parse(std::string_view text);
   /// Errors: kInvalidArgument with the first broken rule (order, arity, dtype, shape class, index out of range).
   Status verify() const;

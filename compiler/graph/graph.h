@@ -5,8 +5,8 @@
 //   symbols s0=8
 //   %x = input f32[s0,64]
 //   %b = input f32[64]
-//   %y = add %x, %b : f32[s0,64] @add_3
-//   %w = call "aten.mm.default"(%y, %x) : f32[s0,64] @mm
+//   %y = add %x, %b : f32[s0,64] @"add_3"
+//   %w = call "aten.mm.default"(%y, %x) : f32[s0,64] @"mm" because "it has no native form"
 //   return %w
 //
 // Nodes are in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions, a
@@ -82,6 +82,7 @@ struct Node {
 
   std::string target;  ///< kCall: "aten.mm.default"
   std::vector<Argument> arguments;
+  std::string reason;  ///< kCall: why it is not part of a kernel, as the end of a sentence; empty if not known
   /// For a kCall of a view without offset: for each result dimension the input dimension that it runs along, or -1 for
   /// a new one (size 1 or broadcast).
   std::optional<std::vector<int32_t>> viewDims;

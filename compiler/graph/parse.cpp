@@ -51,6 +51,9 @@ class GraphReader {
     if (in_.accept("@")) {
       AG_ASSIGN_OR_RETURN(node.origin, in_.readString());
     }
+    if (in_.accept("because")) {
+      AG_ASSIGN_OR_RETURN(node.reason, in_.readString());
+    }
     graph_.nodes.push_back(std::move(node));
     return {};
   }

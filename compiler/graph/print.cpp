@@ -82,7 +82,9 @@ std::string printNode(const Graph& graph, const Node& node) {
               return v == kNoValue ? std::string("none") : graph.values[v].type.toString();
             });
   }
-  return text + (node.origin.empty() ? "" : " @" + formatString(node.origin)) + "\n";
+  if (!node.origin.empty()) text += " @" + formatString(node.origin);
+  if (!node.reason.empty()) text += " because " + formatString(node.reason);
+  return text + "\n";
 }
 
 }  // namespace

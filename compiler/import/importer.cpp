@@ -121,8 +121,9 @@ class Importer {
   }
 
   // Imports native nodes if the table has a row that fits; otherwise it removes what the row emitted and imports a
-  // call.
+  // call, which keeps the reason.
   Status importOperator(const SpecNode& node) {
+    std::string refusal;
     if (const OpRow* row = findOp(node.target)) {
       size_t numNodes = graph_.nodes.size();
       size_t numValues = graph_.values.size();
@@ -133,13 +134,15 @@ class Importer {
         return {};
       }
       if (status.code() != StatusCode::kUnsupported) return status;
+      refusal = status.message();
       graph_.nodes.resize(numNodes);
       graph_.values.resize(numValues);
     }
-    return importCall(node);
+    return importCall(node, refusal);
   }
 
-  Status importCall(const SpecNode& node) {
+  // `refusal`: the reason with which the operator's row of the table has refused this call; empty: there is no row.
+  Status importCall(const SpecNode& node, const std::string& refusal) {
     if (node.target.find('.') == std::string::npos || node.target.starts_with("operator.") ||
         node.target.starts_with("torch.")) {
       return unsupported("the function is not an operator");
@@ -163,8 +166,19 @@ class Importer {
       call.viewDims =
           viewDimsOf(node.target, call.arguments, graph_.typeOf(call.inputs[0]), graph_.typeOf(call.results[0]));
     }
+    call.reason = reasonOf(call, refusal);
     graph_.nodes.push_back(std::move(call));
     return {};
+  }
+
+  static std::string reasonOf(const Node& call, const std::string& refusal) {
+    if (!refusal.empty()) return "its native form does not fit: " + refusal;
+    if (call.viewDims) return "a call or an output needs the view";
+    if (call.effects.isOpaque) return "its effects are unknown to the compiler";
+    if (call.effects.isRandom) return "it draws random numbers in eager's order";
+    if (!call.effects.mutates.empty()) return "it writes to an input";
+    if (call.effects.mayAlias) return "kernels cannot read through this view";
+    return "it has no native form";
   }
 
   Status addResults(const SpecNode& node, Node& call) {

@@ -10,8 +10,6 @@
 
 namespace agspeed::compiler {
 
-std::string kernelSymbol(const std::string& clusterText) { return "ag_kernel_" + runtime::contentHash(clusterText); }
-
 StatusOr<std::string> loadOrCompile(const Cluster& cluster, const std::string& target, int generatorVersion,
                                     const CompileOptions& options, runtime::CompileStats& stats,
                                     const KernelCompiler& compile) {
@@ -24,7 +22,7 @@ StatusOr<std::string> loadOrCompile(const Cluster& cluster, const std::string& t
     ++stats.numKernelCacheHits;
     return *std::move(code);
   }
-  AG_ASSIGN_OR_RETURN(std::string code, compile(kernelSymbol(text)));
+  AG_ASSIGN_OR_RETURN(std::string code, compile(cluster.name()));
   cache.store(key, code);
   return code;
 }

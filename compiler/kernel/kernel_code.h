@@ -12,10 +12,7 @@
 
 namespace agspeed::compiler {
 
-/// Returns the symbol of a kernel, by the text of its cluster.
-std::string kernelSymbol(const std::string& clusterText);
-
-/// Compiles a kernel under the given symbol, and returns its code as bytes.
+/// Compiles a kernel under its name (Cluster::name()), and returns its code as bytes.
 using KernelCompiler = std::function<StatusOr<std::string>(const std::string& symbol)>;
 
 /// Returns the cluster's code for `target`, and stores code that `compile` has made in the cache.

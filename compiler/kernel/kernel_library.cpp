@@ -12,7 +12,7 @@ namespace agspeed::compiler {
 namespace {
 
 /// See loadOrCompile().
-constexpr int kGeneratorVersion = 3;
+constexpr int kGeneratorVersion = 4;
 
 }  // namespace
 
@@ -29,7 +29,7 @@ StatusOr<std::shared_ptr<const runtime::KernelLibrary>> buildKernels(const std::
       const auto compile = [&](const std::string& symbol) { return compileKernel(cluster, symbol, options); };
       AG_ASSIGN_OR_RETURN(std::string bytes, loadOrCompile(cluster, "host " + hostTargetKey(), kGeneratorVersion,
                                                            options, stats, compile));
-      entry->second = kernelSymbol(entry->first);
+      entry->second = cluster.name();
       objects.push_back({entry->second, std::move(bytes)});
     }
     symbols.push_back(entry->second);

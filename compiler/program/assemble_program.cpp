@@ -90,6 +90,7 @@ class Assembler {
     call.integers = node.integers;
     call.extent = node.extent;
     call.grain = node.grain;
+    call.name = graph_.clusters[node.cluster].name();
     return call;
   }
 
@@ -97,6 +98,7 @@ class Assembler {
     runtime::ExternalCall call;
     call.op = node.target;
     call.results = node.results;
+    call.reason = node.reason;
     for (const Argument& argument : node.arguments) call.args.push_back(externalArg(node, argument));
     return call;
   }

@@ -47,6 +47,19 @@ class ExecutableStats(TypedDict):
     native_share: float  # compiled operators / all operators
     compile_seconds: float
 
+class Instruction(TypedDict):
+    kind: Literal["kernel", "call", "ready"]  # "ready" ends a stage; see runtime/program.h
+    name: str  # of the kernel, or of the operator, like "aten.mm.default"
+    origin: str  # names of FX nodes, separated by commas
+    results: str  # types of a call's results, like "f32[8,64]"
+    reason: str  # why a call is not part of a kernel
+
+class Kernel(TypedDict):
+    name: str  # in profiles, reports and dumps, and the symbol of its machine code
+    text: str  # its operations, one per line
+    address: int  # of its machine code; 0 if it has none in this process
+    bytes: int  # of its machine code; 0 if unknown
+
 class Executable:
     """A compiled set of entries. Made by `compile`; any thread may run it."""
 
@@ -54,6 +67,10 @@ class Executable:
     def stages(self, entry: str) -> list[int]:
         """By output: the stage after which it is handed over; see runtime/program.h."""
 
+    def instructions(self, entry: str) -> list[Instruction]:
+        """The kernels and calls of an entry, in order."""
+
+    def kernels(self) -> list[Kernel]: ...
     def stats(self) -> ExecutableStats: ...
 
 def compile(

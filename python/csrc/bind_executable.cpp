@@ -26,14 +26,19 @@ Argument toArgument(const py::handle& value) {
   return value.cast<at::Tensor>();
 }
 
-py::list run(const ExecutableObject& self, const std::string& name, const py::list& values) {
+const AtenEntry& entryOf(const ExecutableObject& self, const std::string& name) {
   const AtenEntry* entry = self.executable->entry(name);
   if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"{}\"", name));
+  return *entry;
+}
+
+py::list run(const ExecutableObject& self, const std::string& name, const py::list& values) {
+  const AtenEntry& entry = entryOf(self, name);
   std::vector<Argument> inputs;
   for (const py::handle& value : values) inputs.push_back(toArgument(value));
   StatusOr<std::vector<Argument>> outputs = [&] {
     py::gil_scoped_release noGil;
-    return AtenExecutable::run(*entry, inputs);
+    return AtenExecutable::run(entry, inputs);
   }();
   py::list result;
   for (const Argument& output : unwrap(std::move(outputs))) result.append(wrapArgument(output));
@@ -42,9 +47,66 @@ py::list run(const ExecutableObject& self, const std::string& name, const py::li
 
 // By output of an entry: the stage that hands it over.
 std::vector<int32_t> stagesOf(const ExecutableObject& self, const std::string& name) {
-  const AtenEntry* entry = self.executable->entry(name);
-  if (entry == nullptr) raise(invalidArgument("this Executable has no entry \"{}\"", name));
-  return entry->stages;
+  const AtenEntry& entry = entryOf(self, name);
+  return entry.stages;
+}
+
+// "f32[8,s0]".
+std::string textOf(const runtime::TensorType& type) {
+  std::string text = std::string(toString(type.dtype)) + "[";
+  for (size_t i = 0; i < type.sizes.size(); ++i) text += (i > 0 ? "," : "") + type.sizes[i].toString();
+  return text + "]";
+}
+
+std::string resultsOf(const runtime::ExternalCall& call, const runtime::Program& program) {
+  std::string text;
+  for (runtime::ValueId result : call.results) {
+    text += (text.empty() ? "" : ", ");
+    text += result == runtime::kNoValue ? "none" : textOf(program.values[result].type);
+  }
+  return text;
+}
+
+py::dict instruction(const char* kind, const std::string& name, const std::string& origin) {
+  py::dict result;
+  result["kind"] = kind;
+  result["name"] = name;
+  result["origin"] = origin;
+  result["results"] = "";
+  result["reason"] = "";
+  return result;
+}
+
+py::list instructions(const ExecutableObject& self, const std::string& name) {
+  const AtenEntry& entry = entryOf(self, name);
+  py::list found;
+  for (const runtime::Instruction& each : entry.program().instructions) {
+    if (const auto* kernel = std::get_if<runtime::KernelCall>(&each.op)) {
+      found.append(instruction("kernel", kernel->name, each.origin));
+    } else if (const auto* call = std::get_if<runtime::ExternalCall>(&each.op)) {
+      py::dict made = instruction("call", call->op, each.origin);
+      made["results"] = resultsOf(*call, entry.program());
+      made["reason"] = call->reason;
+      found.append(made);
+    } else if (std::holds_alternative<runtime::GradientsReady>(each.op)) {
+      found.append(instruction("ready", "", each.origin));
+    }
+  }
+  return found;
+}
+
+py::list kernels(const ExecutableObject& self) {
+  const runtime::Executable& executable = self.executable->executable();
+  py::list found;
+  for (size_t i = 0; i < executable.kernelTexts.size(); ++i) {
+    py::dict kernel;
+    kernel["name"] = executable.kernelTexts[i].name;
+    kernel["text"] = executable.kernelTexts[i].text;
+    kernel["address"] = reinterpret_cast<uintptr_t>(executable.kernels->kernel(i));
+    kernel["bytes"] = executable.kernels->codeBytes(i);
+    found.append(kernel);
+  }
+  return found;
 }
 
 py::dict stats(const ExecutableObject& self) {
@@ -121,6 +183,8 @@ void bindExecutable(py::module_& module) {
   py::class_<ExecutableObject>(module, "Executable")
       .def("run", &run, py::arg("entry"), py::arg("args"))
       .def("stages", &stagesOf, py::arg("entry"))
+      .def("instructions", &instructions, py::arg("entry"))
+      .def("kernels", &kernels)
       .def("stats", &stats);
   module.def("compile", &compileEntries, py::arg("entries"), py::arg("options") = py::dict(),
              py::arg("constants") = py::dict());

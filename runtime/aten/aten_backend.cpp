@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include <ATen/record_function.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "runtime/aten/parallel.h"
@@ -248,6 +249,13 @@ void AtenFrame::end() {
 
 void AtenBackend::parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const {
   runInSlices(extent, grain, launch);
+}
+
+bool AtenBackend::isProfiling() const { return at::getStepCallbacksUnlessEmpty(at::RecordScope::FUNCTION).has_value(); }
+
+Status AtenBackend::profiled(const std::string& name, const std::function<Status()>& work) const {
+  RECORD_FUNCTION(std::string_view(name), c10::ArrayRef<const c10::IValue>());
+  return work();
 }
 
 }  // namespace agspeed::runtime::aten

@@ -33,6 +33,8 @@ class AtenBackend final : public TensorBackend {
   std::unique_ptr<TensorFrame> newFrame() const override;
   StatusOr<std::unique_ptr<PreparedCalls>> prepare(const ResolvedProgram& resolved) const override;
   void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const override;
+  bool isProfiling() const override;
+  Status profiled(const std::string& name, const std::function<Status()>& work) const override;
 
   const Program& program() const { return program_; }
   const std::vector<OperatorCall>& calls() const { return calls_; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/aten/aten_executable.h"
 
+#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/GradMode.h>
 
@@ -115,6 +116,7 @@ StatusOr<std::shared_ptr<const AtenExecutable>> AtenExecutable::load(std::shared
     AtenEntry entry;
     AG_ASSIGN_OR_RETURN(entry.backend, AtenBackend::create(program, loaded->constants_));
     AG_ASSIGN_OR_RETURN(entry.executor, Executor::create(executable, name, entry.backend, loaded->arenas_));
+    entry.event = "agspeed::" + name;
     entry.stages = stagesOfOutputs(program);
     entry.outputsOfStage.resize(numStages(program));
     for (size_t i = 0; i < entry.stages.size(); ++i) entry.outputsOfStage[entry.stages[i]].push_back(i);
@@ -145,7 +147,8 @@ StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, cons
 // --- AtenRun ---------------------------------------------------------------------------------------------------------
 
 StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inputs, size_t flexibleFrom) {
-  OperatorsOnly guard;
+  RECORD_FUNCTION(std::string_view(entry_.event), c10::ArrayRef<const c10::IValue>());
+  const OperatorsOnly operatorsOnly;
   try {
     const OnDevice onDevice(entry_.backend->device());
     AG_RETURN_IF_ERROR(setInputs(entry_, inputs, frame()));
@@ -158,7 +161,8 @@ StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inpu
 }
 
 StatusOr<std::vector<Argument>> AtenRun::resume() {
-  OperatorsOnly guard;
+  RECORD_FUNCTION(std::string_view(entry_.event), c10::ArrayRef<const c10::IValue>());
+  const OperatorsOnly operatorsOnly;
   try {
     const OnDevice onDevice(entry_.backend->device());
     AG_RETURN_IF_ERROR(entry_.executor->resume(lease_));

@@ -27,6 +27,7 @@ using Argument = std::variant<std::monostate, at::Tensor, int64_t>;
 struct AtenEntry {
   std::shared_ptr<AtenBackend> backend;
   std::unique_ptr<Executor> executor;
+  std::string event;                                ///< the profiler's name of a run, such as "agspeed::forward"
   std::vector<int32_t> stages;                      ///< by output: the stage that hands it over
   std::vector<std::vector<size_t>> outputsOfStage;  ///< by stage, in order; at least one
 
@@ -79,6 +80,7 @@ class AtenExecutable {
   /// Runs all stages and returns all outputs. Errors: as AtenRun.
   static StatusOr<std::vector<Argument>> run(const AtenEntry& entry, const std::vector<Argument>& inputs);
   const CompileStats& stats() const { return executable_->stats; }
+  const Executable& executable() const { return *executable_; }
 
  private:
   AtenExecutable() = default;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/autograd/region.h"
 
+#include <ATen/record_function.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <torch/csrc/autograd/forward_grad.h>
@@ -244,6 +245,7 @@ StatusOr<std::vector<Argument>> Region::runForward(const std::vector<Argument>& 
 }
 
 StatusOr<std::vector<Argument>> Region::forward(const std::vector<Argument>& inputs) const {
+  RECORD_FUNCTION("AgspeedRegionForward", c10::ArrayRef<const c10::IValue>());
   if (const char* reason = refusal(inputs)) return unsupported(reason);
   const aten::RandomState state =
       signature_.drawsRandomNumbers ? aten::RandomState::now(deviceOf(inputs)) : aten::RandomState();

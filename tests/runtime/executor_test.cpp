@@ -67,6 +67,14 @@ class FakeBackend final : public TensorBackend {
   void parallelFor(int64_t extent, int64_t grain, const KernelLaunch& launch) const override {
     for (int64_t begin = 0; begin < extent; begin += grain) launch.run(begin, std::min(extent, begin + grain));
   }
+  bool isProfiling() const override { return isRecording; }
+  Status profiled(const std::string& name, const std::function<Status()>& work) const override {
+    const Status status = work();
+    events.push_back(name + (status.isOk() ? "" : ": " + std::string(status.message())));
+    return status;
+  }
+  bool isRecording = false;
+  mutable std::vector<std::string> events;
   mutable std::atomic<int> frames{0};
   mutable std::atomic<int> prepared{0};
 };
@@ -154,6 +162,24 @@ TEST(Executor, AFailingOperatorIsNamedWithItsOrigin) {
   EXPECT_THAT(frameOf(lease).log, ElementsAre("begin", "call 0", "release 1"));
   frameOf(lease).failCalls = true;
   EXPECT_THAT(f.executor->run(lease).message(), HasSubstr("aten.mm.default (call0): shapes do not match"));
+}
+
+TEST(Executor, AProfilerSeesLaunchesByNameWhileItRecords) {
+  Program program = scaleTwice(false);
+  std::get<KernelCall>(program.instructions[0].op).name = "double";
+  std::get<KernelCall>(program.instructions[1].op).name = "scale";
+  Fixture f(std::move(program));
+  const auto run = [&f] {
+    Executor::Lease lease = f.executor->lease();
+    frameOf(lease).tensors[0] = {1, 2, 3, 4};
+    ASSERT_TRUE(f.executor->run(lease).isOk());
+    EXPECT_THAT(frameOf(lease).tensors[2], ElementsAre(8, 16, 24, 32));
+  };
+  run();
+  EXPECT_THAT(f.backend->events, ElementsAre());
+  f.backend->isRecording = true;
+  run();
+  EXPECT_THAT(f.backend->events, ElementsAre("double", "scale"));
 }
 
 // Runs queued work at once, and records the streams.

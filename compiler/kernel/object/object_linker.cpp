@@ -3,9 +3,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "compiler/kernel/object/host_target.h"
 #include "llvm/ExecutionEngine/Orc/LLJIT.h"
+#include "llvm/Object/ELFObjectFile.h"
 #include "llvm/Target/TargetMachine.h"
 
 namespace agspeed::compiler {
@@ -76,8 +78,9 @@ const LibraryFunction kLibraryFunctions[] = {
 
 class LinkedKernels : public runtime::HostKernelLibrary {
  public:
-  LinkedKernels(std::unique_ptr<llvm::orc::LLJIT> jit, std::vector<runtime::KernelFunction> functions)
-      : jit_(std::move(jit)), functions_(std::move(functions)) {}
+  LinkedKernels(std::unique_ptr<llvm::orc::LLJIT> jit, std::vector<runtime::KernelFunction> functions,
+                std::vector<size_t> codeBytes)
+      : jit_(std::move(jit)), functions_(std::move(functions)), codeBytes_(std::move(codeBytes)) {}
 
   size_t numKernels() const override { return functions_.size(); }
   runtime::KernelFunction kernel(size_t index) const override {
@@ -87,10 +90,12 @@ class LinkedKernels : public runtime::HostKernelLibrary {
   void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const override {
     kernel(index)(pointers, integers, begin, end);
   }
+  size_t codeBytes(size_t index) const override { return codeBytes_.at(index); }
 
  private:
   std::unique_ptr<llvm::orc::LLJIT> jit_;  // owns the code
   std::vector<runtime::KernelFunction> functions_;
+  std::vector<size_t> codeBytes_;
 };
 
 Status toStatus(llvm::Error error, std::string_view what) {
@@ -119,24 +124,43 @@ Status defineLibraryFunctions(llvm::orc::LLJIT& jit) {
   return toStatus(jit.getMainJITDylib().define(llvm::orc::absoluteSymbols(std::move(symbols))), "define libm symbols");
 }
 
+// The size of the kernel's function; 0 if the object does not say it.
+size_t codeBytesOf(const KernelObject& object) {
+  auto file = llvm::object::ObjectFile::createObjectFile(llvm::MemoryBufferRef(object.bytes, object.symbol));
+  if (!file) {
+    llvm::consumeError(file.takeError());
+    return 0;
+  }
+  for (const llvm::object::SymbolRef& symbol : (*file)->symbols()) {
+    llvm::Expected<llvm::StringRef> name = symbol.getName();
+    if (name && *name == object.symbol) return llvm::object::ELFSymbolRef(symbol).getSize();
+    if (!name) llvm::consumeError(name.takeError());
+  }
+  return 0;
+}
+
 }  // namespace
 
 StatusOr<std::shared_ptr<const runtime::KernelLibrary>> linkKernels(const std::vector<KernelObject>& objects,
                                                                     const std::vector<std::string>& symbols) {
   AG_ASSIGN_OR_RETURN(auto jit, createJit());
   AG_RETURN_IF_ERROR(defineLibraryFunctions(*jit));
+  std::map<std::string_view, size_t> bytesOfSymbol;
   for (const KernelObject& object : objects) {
+    bytesOfSymbol[object.symbol] = codeBytesOf(object);
     auto buffer = llvm::MemoryBuffer::getMemBufferCopy(object.bytes, object.symbol);
     AG_RETURN_IF_ERROR(toStatus(jit->addObjectFile(std::move(buffer)), "read the object of kernel " + object.symbol));
   }
   std::vector<runtime::KernelFunction> functions;
+  std::vector<size_t> codeBytes;
   for (const std::string& symbol : symbols) {
     auto address = jit->lookup(symbol);
     AG_RETURN_IF_ERROR(toStatus(address.takeError(), "link kernel " + symbol));
     functions.push_back(address->toPtr<runtime::KernelFunction>());
+    codeBytes.push_back(bytesOfSymbol[symbol]);
   }
   std::shared_ptr<const runtime::KernelLibrary> library =
-      std::make_shared<const LinkedKernels>(std::move(jit), std::move(functions));
+      std::make_shared<const LinkedKernels>(std::move(jit), std::move(functions), std::move(codeBytes));
   return library;
 }
 

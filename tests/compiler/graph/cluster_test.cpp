@@ -9,6 +9,7 @@ namespace agspeed::compiler {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 constexpr const char* kSoftmax = R"(cluster rank 1
   operand 0 f32 in contiguous
@@ -28,6 +29,21 @@ TEST(Cluster, PrintsWhatItParsed) {
   ASSERT_TRUE(cluster.hasValue()) << cluster.status().toString();
   EXPECT_EQ(cluster->toString(), kSoftmax);
   EXPECT_TRUE(cluster->hasReduction());
+}
+
+TEST(Cluster, NamesBeginWithTheFirstOperationsAndDifferForOtherTexts) {
+  Cluster softmax = *Cluster::parse(kSoftmax);
+  const std::string name = softmax.name();
+  EXPECT_THAT(name, MatchesRegex("ag_kernel_reduce_max_sub_exp_reduce_sum_[0-9a-f]{16}"));
+  EXPECT_EQ(Cluster::parse(kSoftmax)->name(), name);
+  softmax.operands[0].columns = ClusterOperand::Columns::kStrided;
+  EXPECT_NE(softmax.name(), name);
+}
+
+TEST(Cluster, AKernelThatOnlyMovesElementsIsACopy) {
+  Cluster copy = *Cluster::parse(
+      "cluster rank 0 operand 0 f32 in strided operand 1 f32 out contiguous n0 = load 0 : f32 store n0 -> 1 end");
+  EXPECT_THAT(copy.name(), MatchesRegex("ag_kernel_copy_[0-9a-f]{16}"));
 }
 
 TEST(Cluster, EveryOperationIsFoundByItsName) {

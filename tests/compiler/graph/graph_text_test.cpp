@@ -28,7 +28,8 @@ TEST(GraphText, PrintsWhatItParsed) {
   %v = call "aten.t.default"(%b) view [1, 0] alias : bf16[s0,64]
   %l, none = call "aten.topk.default"(%y, int 3, [int 1, int (s0 + 1)], none, true, float -inf, "x\"y", out=dtype i64, like=%r) random : f32[s0,3], none
   call "aten.copy_.default"(%x, %y) alias mutates [0]
-  return %l, none, %k
+  %m = call "aten.mm.default"(%b, %x) : bf16[64,64] @"mm" because "it has no \"native\" form"
+  return %l, none, %k, %m
 )";
   EXPECT_EQ(roundTrip(text), text);
 }

@@ -116,6 +116,13 @@ TEST_F(DumpTest, ShowsEachPassAndWhichDidNothing) {
   EXPECT_NE(fileEndingWith(".timings.txt").find("math-to-libm "), std::string::npos);
 }
 
+TEST(KernelLibrary, KnowsTheSizeOfItsMachineCode) {
+  auto library = build({makeUnary(Op::kNeg, kF32), makeUnary(Op::kExp, kF32)}, CompileOptions());
+  ASSERT_TRUE(library.hasValue()) << library.status().toString();
+  EXPECT_GT(library.value()->codeBytes(0), 0u);
+  EXPECT_GT(library.value()->codeBytes(1), library.value()->codeBytes(0)) << "an exponential is longer than a sign";
+}
+
 TEST_F(DumpTest, AFailingPassNamesAReproducer) {
   options_.disabledPasses = {"expand-math", "math-to-libm"};
   auto library = build({makeUnary(Op::kErf, kF32)}, options_);

@@ -9,17 +9,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from rich.console import Console
 
 from agspeed import native
 from benchmarks import coverage
-from benchmarks.measure.native_programs import parse
+from benchmarks.measure.native_programs import programs_of
 from benchmarks.measure.step_shares import (
     CATEGORIES,
-    REGION,
     STEP,
     Call,
     Event,
@@ -30,10 +29,14 @@ from benchmarks.measure.step_shares import (
     shares_of,
 )
 
+if TYPE_CHECKING:
+    from agspeed._native import Instruction
+
 _ROOT = Path(__file__).resolve().parents[3]
 _MM = Call("aten.mm.default", "a library computes it", "f32[2,2]", is_product=True)
 _T = Call("aten.t.default", "a call or an output needs the view", "f32[2,2]")
 _SLICE = Call("aten.slice.Tensor", "it has no native form", "f32[1,2]")
+_ADD, _EXP = Kernel("ag_kernel_add_1"), Kernel("ag_kernel_exp_2")
 _ENGINE = "autograd::engine::evaluate_function: "
 
 
@@ -47,14 +50,17 @@ def test_nested_events_count_once() -> None:
     events = [
         Event(STEP, 1, 0, 100),
         Event("Torch-Compiled Region: 0/0", 1, 10, 50),
-        Event(REGION, 1, 15, 45),
+        Event("AgspeedRegionForward", 1, 13, 48),
+        Event("agspeed::forward", 1, 15, 45),
         Event("aten::t", 1, 17, 20),
         Event("aten::transpose", 1, 18, 19),
         Event("aten::mm", 1, 22, 40),
+        Event("aten::clone", 1, 46, 47),
         Event("aten::cross_entropy_loss", 1, 52, 60),
         Event("aten::log_softmax", 1, 53, 59),
         Event(_ENGINE + "AgspeedRegionBackward", 1, 62, 80),
         Event("AgspeedRegionBackward", 1, 64, 79),
+        Event("agspeed::backward", 1, 65, 78),
         Event("aten::mm", 1, 66, 77),
         Event("Optimizer.step#SGD.step", 1, 85, 95),
         Event("aten::add_", 1, 86, 88),
@@ -64,35 +70,45 @@ def test_nested_events_count_once() -> None:
         {
             "products": 18 + 11,
             "calls": 3,
-            "dispatch": 2 + 2 + 5 + (2 + 2 + 2 + 1),
+            "dispatch": (2 + 2 + 5) + (2 + 3) + (2 + 1) + (1 + 1) + (1 + 1),
             "outside": 8,
             "optimizer": 10,
-            "python": 10 + 5 + 5 + 2 + 2 + 5 + 5,
+            "python": 10 + 3 + 2 + 2 + 2 + 5 + 5,
         }
     ]
     assert step.calls == {_T: 3, _MM: 29} and step.counts == {_T: 1, _MM: 2} and not step.unknown_ranges
 
 
-def test_a_gap_with_kernels_loses_the_usual_cost_of_a_gap() -> None:
-    # Gaps without kernels last 2 between calls, and 3 at the edges of a range.
+def test_kernels_have_the_times_of_their_events() -> None:
     events = [
         Event(STEP, 1, 0, 60),
-        Event(REGION, 1, 0, 60),
+        Event("AgspeedRegionForward", 1, 0, 60),
+        Event("agspeed::forward", 1, 1, 59),
         Event("aten::t", 1, 3, 10),
-        Event("aten::t", 1, 12, 20),
-        Event("aten::mm", 1, 32, 40),
+        Event(_ADD.name, 1, 12, 20),
+        Event(_EXP.name, 1, 21, 32),
+        Event("aten::mm", 1, 33, 40),
         Event("aten::copy_", 1, 42, 45),  # the runtime's own
         Event("aten::mm", 1, 47, 50),
+        Event(_ADD.name, 1, 51, 58),
     ]
-    [step] = attribute(events, [[_T, _T, Kernel(), Kernel(), _MM, _MM, Kernel()]])
+    [step] = attribute(events, [[_T, _ADD, _EXP, _MM, _MM, _ADD]])
     assert _spent([step]) == [
-        {"kernels": (12 - 2) + (10 - 3), "products": 11, "calls": 15, "dispatch": 3 + 2 + 2 + (2 + 3 + 2) + 3}
+        {"kernels": 8 + 11 + 7, "products": 10, "calls": 7, "dispatch": 60 - 8 - 11 - 7 - 10 - 7},
     ]
 
 
-def test_a_region_of_kernels_alone_has_kernel_time() -> None:
-    [step] = attribute([Event(STEP, 1, 0, 10), Event(REGION, 1, 1, 9)], [[Kernel()]])
-    assert _spent([step]) == [{"kernels": 8, "python": 2}]
+def test_a_run_takes_the_program_with_its_kernels() -> None:
+    other = Call("aten.t.default", "another reason", "f32[2,2]")
+    events = [Event(STEP, 1, 0, 9), Event("agspeed::forward", 1, 0, 9), Event("aten::t", 1, 1, 2)]
+    events.append(Event(_ADD.name, 1, 3, 4))
+    [step] = attribute(events, [[other, _EXP], [_T, _ADD], [other, _EXP, _EXP]])
+    assert step.calls == {_T: 1} and not step.unknown_ranges
+
+
+def test_a_region_of_another_compiler_is_outside() -> None:
+    events = [Event(STEP, 1, 0, 10), Event("AgspeedRegionForward", 1, 1, 9), Event("aten::mm", 1, 2, 8)]
+    assert _spent(attribute(events, [[_MM]])) == [{"outside": 8, "python": 2}]
 
 
 def test_other_threads_count_only_while_the_step_itself_runs_nothing() -> None:
@@ -101,6 +117,7 @@ def test_other_threads_count_only_while_the_step_itself_runs_nothing() -> None:
         Event("aten::add", 1, 0, 10),
         Event(_ENGINE + "AgspeedRegionBackward", 2, 5, 25),
         Event("AgspeedRegionBackward", 2, 6, 24),
+        Event("agspeed::backward", 2, 7, 23),
         Event("aten::mm", 2, 8, 20),
         Event("aten::mul", 3, 4, 28),  # a third thread: the second one comes first
     ]
@@ -125,9 +142,9 @@ def test_no_step_is_an_error() -> None:
         shares_of([])
 
 
-def test_a_range_that_fits_no_program_is_reported() -> None:
-    events = [Event(STEP, 1, 0, 10), Event(REGION, 1, 0, 10), Event("aten::add", 1, 2, 8)]
-    [step] = attribute(events, [[_MM, Kernel()]])
+def test_a_run_that_fits_no_program_is_reported() -> None:
+    events = [Event(STEP, 1, 0, 10), Event("agspeed::forward", 1, 0, 10), Event("aten::add", 1, 2, 8)]
+    [step] = attribute(events, [[_MM, _ADD]])
     assert _spent([step]) == [{"calls": 6, "dispatch": 4}] and step.unknown_ranges == 1
     [call] = step.calls
     assert call.operator == "aten.add" and "another code" in call.reason
@@ -152,35 +169,17 @@ def test_calls_of_one_operator_and_reason_are_one_row() -> None:
     ]
 
 
-def test_the_compilers_text_gives_instructions_with_reasons() -> None:
-    text = """graph
-  %a = input f32[2,2]
-  %t = call "aten.t.default"(%a) view [1, 0] alias : f32[2,2]{1,2} @"t"
-  %mm = call "aten.mm.default"(%a, %t) : f32[2,2] @"mm"
-  %r, %s = kernel 0(%mm) integers [4, 1] extent [4] grain [10] : f32[2,2], f32[2] @"relu,sum"
-  %b = call "aten.bernoulli.p"(%a, float 0.8) random : f32[2,2] @"bernoulli"
-  %u = call "aten.sum.dim_IntList"(%a, [int 0], true) : f32[1,2] @"sum_1"
-  %v = call "aten.max_pool2d_with_indices.default"(%a) : (f32[1], i64[1]) @"pool"
-  %w = call "own.op.default"(%a) opaque : f32[2]
-  return %r, %u
-releases
-  after node 1: %t
-"""
-    program = parse(text, frozenset({"aten.sum.dim_IntList"}))
-    assert [item.operator if isinstance(item, Call) else "kernel" for item in program] == [
-        "aten.t.default",
-        "aten.mm.default",
-        "kernel",
-        "aten.bernoulli.p",
-        "aten.sum.dim_IntList",
-        "aten.max_pool2d_with_indices.default",
-        "own.op.default",
+def test_each_stage_of_an_entry_is_a_program() -> None:
+    def instruction(kind: Any, name: str, reason: str = "") -> Instruction:
+        return {"kind": kind, "name": name, "origin": "", "results": "f32[2,2]", "reason": reason}
+
+    instructions = [
+        instruction("call", "aten.t.default", "a call or an output needs the view"),
+        instruction("call", "aten.mm.default", "it has no native form"),
+        instruction("ready", ""),
+        instruction("kernel", _ADD.name),
     ]
-    view, product, _, random, refused, missing, opaque = program
-    assert isinstance(product, Call) and product.is_product and product.result == "f32[2,2]"
-    reasons = [call.reason for call in (view, random, refused, missing, opaque) if isinstance(call, Call)]
-    words = ("view", "random numbers", "native form does not fit", "no native form", "effects are unknown")
-    assert all(word in reason for word, reason in zip(words, reasons, strict=True))
+    assert programs_of(instructions) == [[_T, _MM], [_ADD]]
 
 
 @pytest.mark.parametrize(
@@ -261,4 +260,6 @@ def test_a_model_is_measured_from_the_command_line(tmp_path: Path) -> None:
     counts = {call["operator"]: call["count"] for call in found["calls"]}
     assert counts["aten.addmm.default"] == 3 and counts["aten.mm.default"] == 5  # one without an input's gradient
     assert all(call["reason"] for call in found["calls"])
+    reasons = {call["operator"]: call["reason"] for call in found["calls"]}
+    assert reasons["aten.t.default"] == "a call or an output needs the view"  # the compiler's own words
     assert "native kernels" in done.stdout and "aten.addmm.default" in done.stdout
