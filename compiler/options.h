@@ -23,7 +23,7 @@ struct CompileOptions {
   Device device;                            ///< where the graphs' tensors are and where kernels run
   std::string target;                       ///< a row of backends/registry.cpp; empty: the default one for `device`
   std::string cacheDir;                     ///< object cache folder; empty: no cache
-  std::string dumpDir;                      ///< folder for the results of all passes; compile() makes it; empty: none
+  std::string dumpDir;                      ///< folder for the results of all stages; compile() makes it; empty: none
   std::vector<std::string> disabledPasses;  ///< rows of passes/passes.def that are not required
   bool verifyEachPass = true;               ///< run the verifiers between passes
   GradientStageOptions gradientStages;

@@ -43,6 +43,7 @@ StatusOr<std::unique_ptr<llvm::Module>> emitDeviceModule(llvm::LLVMContext& cont
   AG_ASSIGN_OR_RETURN(std::unique_ptr<llvm::Module> translated, passes::translateKernel(*module, context));
   // A GPU thread has vectors only for loads and stores.
   passes::cleanUpKernel(*translated, /*machine=*/nullptr, passes::Vectors::kSplit);
+  funnel.dumpCode("ll", [&] { return passes::toString(*translated); });
   return translated;
 }
 

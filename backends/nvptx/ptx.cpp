@@ -10,6 +10,7 @@
 #include "llvm/MC/MCSubtargetInfo.h"
 #include "llvm/MC/TargetRegistry.h"
 #include "llvm/Target/TargetMachine.h"
+#include "runtime/base/files/write_file.h"
 
 #if AG_HAS_NVPTX
 extern "C" {
@@ -116,7 +117,10 @@ StatusOr<std::string> emitPtx(const compiler::Cluster& cluster, const std::strin
   module->setTargetTriple(machine->getTargetTriple());
   markKernels(*module, plan, symbol);
   AG_ASSIGN_OR_RETURN(std::string text, generateCode(*module, *machine));
-  return asComment(cluster.toString()) + text;
+  text = asComment(cluster.toString()) + text;
+  // Compilation goes on if the file cannot be written, as for the other files of a dump.
+  if (!options.dumpDir.empty()) (void)writeFile(formatText("{}/{}.ptx", options.dumpDir, symbol), text);
+  return text;
 }
 
 StatusOr<compiler::Cluster> clusterOfPtx(std::string_view ptx) {

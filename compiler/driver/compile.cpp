@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/driver/compile.h"
 
+#include <sys/stat.h>
+
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -14,10 +17,13 @@
 namespace agspeed::compiler {
 namespace {
 
+// Makes the folder for this user alone: dumps show the user's model.
 Status prepareDumpDir(const std::string& dumpDir) {
   if (dumpDir.empty()) return {};
   std::error_code error;
-  std::filesystem::create_directories(dumpDir, error);
+  const std::filesystem::path parent = std::filesystem::path(dumpDir).parent_path();
+  if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (!error && mkdir(dumpDir.c_str(), 0700) != 0 && errno != EEXIST) error.assign(errno, std::generic_category());
   return error ? unavailable("cannot create dump folder " + dumpDir + ": " + error.message()) : Status();
 }
 

@@ -18,9 +18,12 @@ StatusOr<std::string> loadOrCompile(const Cluster& cluster, const std::string& t
   for (const std::string& pass : options.disabledPasses) key += " " + pass;
   key += "\n" + text;
   runtime::KernelCache cache(options.cacheDir);
-  if (std::optional<std::string> code = cache.load(key)) {
-    ++stats.numKernelCacheHits;
-    return *std::move(code);
+  // A dump shows all stages of a kernel, so a kernel is compiled again for it.
+  if (options.dumpDir.empty()) {
+    if (std::optional<std::string> code = cache.load(key)) {
+      ++stats.numKernelCacheHits;
+      return *std::move(code);
+    }
   }
   AG_ASSIGN_OR_RETURN(std::string code, compile(cluster.name()));
   cache.store(key, code);

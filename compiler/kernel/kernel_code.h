@@ -15,7 +15,8 @@ namespace agspeed::compiler {
 /// Compiles a kernel under its name (Cluster::name()), and returns its code as bytes.
 using KernelCompiler = std::function<StatusOr<std::string>(const std::string& symbol)>;
 
-/// Returns the cluster's code for `target`, and stores code that `compile` has made in the cache.
+/// Returns the cluster's code for `target`, and stores code that `compile` has made in the cache. If there is a dump
+/// folder, it does not look into the cache.
 ///
 /// target: says for which machine the code is, such as "nvptx sm_90".
 /// generatorVersion: raise it if the code of some cluster changes, so that code of other versions is not found.

@@ -14,7 +14,7 @@ StatusOr<std::string> compileKernel(const Cluster& cluster, const std::string& s
   AG_ASSIGN_OR_RETURN(mlir::OwningOpRef<mlir::ModuleOp> module, emitKernel(context, cluster, symbol));
   passes::PassFunnel funnel(options, symbol, *module, cluster.toString());
   AG_RETURN_IF_ERROR(passes::lowerKernel(funnel));
-  return emitObject(*module);
+  return emitObject(*module, funnel);
 }
 
 }  // namespace agspeed::compiler

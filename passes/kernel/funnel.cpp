@@ -46,6 +46,10 @@ Status PassFunnel::run(std::string_view name, std::unique_ptr<mlir::Pass> pass) 
   return {};
 }
 
+void PassFunnel::dumpCode(std::string_view extension, const std::function<std::string()>& print) const {
+  if (!options_.dumpDir.empty()) trace_.writeFile(extension, print());
+}
+
 void PassFunnel::dump(std::string_view pass) {
   trace_.dump(pass, [this] {
     std::string text;

@@ -6,6 +6,7 @@
 // Each kernel has one funnel, which one thread uses. The funnel borrows the options and the module.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -29,6 +30,10 @@ class PassFunnel {
   Status run(std::string_view name, std::unique_ptr<mlir::Pass> pass);
 
   void dumpTimings() const { trace_.dumpTimings(); }
+
+  /// Writes a later form of the kernel, such as LLVM IR, as <dumpDir>/<kernel>.<extension>. Calls `print` only if there
+  /// is a dump folder.
+  void dumpCode(std::string_view extension, const std::function<std::string()>& print) const;
 
  private:
   void dump(std::string_view pass);

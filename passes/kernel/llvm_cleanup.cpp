@@ -3,6 +3,7 @@
 
 #include "llvm/IR/Module.h"
 #include "llvm/Passes/PassBuilder.h"
+#include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
 #include "llvm/Transforms/InstCombine/InstCombine.h"
 #include "llvm/Transforms/Scalar/EarlyCSE.h"
@@ -59,6 +60,13 @@ void cleanUpKernel(llvm::Module& module, llvm::TargetMachine* machine, Vectors v
   llvm::ModulePassManager passes;
   passes.addPass(llvm::createModuleToFunctionPassAdaptor(buildPipeline(vectors)));
   passes.run(module, moduleAnalyses);
+}
+
+std::string toString(const llvm::Module& module) {
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  module.print(stream, nullptr);
+  return text;
 }
 
 }  // namespace agspeed::passes

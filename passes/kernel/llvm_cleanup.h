@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "mlir/IR/BuiltinOps.h"
 #include "runtime/base/status.h"
@@ -25,5 +26,8 @@ enum class Vectors : uint8_t { kKept, kSplit };
 /// Removes redundant code and moves loop-invariant code out of loops. `machine`: the target whose costs the LLVM passes
 /// use; null if they use no target's costs.
 void cleanUpKernel(llvm::Module& module, llvm::TargetMachine* machine, Vectors vectors);
+
+/// The text of a module, as in a file "x.ll".
+std::string toString(const llvm::Module& module);
 
 }  // namespace agspeed::passes

@@ -6,6 +6,7 @@
 #include "llvm/IR/Module.h"
 #include "llvm/Support/raw_ostream.h"
 #include "llvm/Target/TargetMachine.h"
+#include "llvm/Transforms/Utils/Cloning.h"
 #include "passes/kernel/llvm_cleanup.h"
 
 namespace agspeed::compiler {
@@ -21,20 +22,27 @@ void setFunctionAttributes(llvm::Module& module, const llvm::TargetMachine& mach
   }
 }
 
-StatusOr<std::string> generateCode(llvm::Module& module, llvm::TargetMachine& machine) {
-  llvm::SmallString<0> object;
-  llvm::raw_svector_ostream stream(object);
+// Code generation changes the module.
+StatusOr<std::string> generateCode(llvm::Module& module, llvm::TargetMachine& machine, llvm::CodeGenFileType type) {
+  llvm::SmallString<0> code;
+  llvm::raw_svector_ostream stream(code);
   llvm::legacy::PassManager codegen;
-  if (machine.addPassesToEmitFile(codegen, stream, nullptr, llvm::CodeGenFileType::ObjectFile)) {
-    return internalError("LLVM cannot emit object files for " + machine.getTargetTriple().str());
+  if (machine.addPassesToEmitFile(codegen, stream, nullptr, type)) {
+    return internalError("LLVM cannot emit code for " + machine.getTargetTriple().str());
   }
   codegen.run(module);
-  return object.str().str();
+  return code.str().str();
+}
+
+std::string assemblyOf(const llvm::Module& module, llvm::TargetMachine& machine) {
+  const std::unique_ptr<llvm::Module> copy = llvm::CloneModule(module);
+  StatusOr<std::string> text = generateCode(*copy, machine, llvm::CodeGenFileType::AssemblyFile);
+  return text.hasValue() ? *std::move(text) : std::string(text.status().message()) + "\n";
 }
 
 }  // namespace
 
-StatusOr<std::string> emitObject(mlir::ModuleOp module) {
+StatusOr<std::string> emitObject(mlir::ModuleOp module, const passes::PassFunnel& funnel) {
   AG_ASSIGN_OR_RETURN(auto machine, createHostTargetMachine());
   llvm::LLVMContext context;
   AG_ASSIGN_OR_RETURN(std::unique_ptr<llvm::Module> translated, passes::translateKernel(module, context));
@@ -42,7 +50,11 @@ StatusOr<std::string> emitObject(mlir::ModuleOp module) {
   translated->setTargetTriple(machine->getTargetTriple());
   setFunctionAttributes(*translated, *machine);
   passes::cleanUpKernel(*translated, machine.get(), passes::Vectors::kKept);
-  return generateCode(*translated, *machine);
+  funnel.dumpCode("ll", [&] { return passes::toString(*translated); });
+  funnel.dumpCode("s", [&] { return assemblyOf(*translated, *machine); });
+  AG_ASSIGN_OR_RETURN(std::string object, generateCode(*translated, *machine, llvm::CodeGenFileType::ObjectFile));
+  funnel.dumpCode("o", [&] { return object; });
+  return object;
 }
 
 }  // namespace agspeed::compiler

@@ -38,6 +38,10 @@ class CompileOptions:
     stage_bytes: int = 0
     """A compiled backward returns gradients in stages of at least this many bytes, while it still computes; 0: all
     gradients at its end."""
+    dump_dir: str = ""
+    """An absolute path: the native compiler writes all stages of each graph into this folder. "": it writes none."""
+    perf_map: bool = False
+    """True to name native kernels for `perf`."""
     is_replicated: bool = False
     """True if other ranks may hold the same parameters: a graph that changes them must then keep eager's bits."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -45,7 +49,14 @@ class CompileOptions:
     @classmethod
     def of(cls, settings: Settings, num_threads: int) -> CompileOptions:
         """Returns the options that follow from a user's settings."""
-        return cls(num_threads, settings.numerics, str(settings.cache_dir), settings.dynamic)
+        return cls(
+            num_threads,
+            settings.numerics,
+            str(settings.cache_dir),
+            settings.dynamic,
+            dump_dir=str(settings.dump.absolute()) if settings.dump is not None else "",
+            perf_map=settings.perf_map,
+        )
 
 
 class Candidate(ABC):

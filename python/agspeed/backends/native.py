@@ -17,6 +17,7 @@ import torch
 from torch import fx
 
 from agspeed import native
+from agspeed.backends import native_dump, perf_map
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.checkpointing import as_plain_calls
@@ -108,6 +109,7 @@ class _NativeRunner:
 
     def __init__(self, region: Any, executable: Any, failures: _Failures, num_stages: int) -> None:
         self.direct, self._failures, self.num_stages = region, failures, num_stages
+        self._executable = executable
         stats = executable.stats()
         self.native_operators = stats.get("compiled_operators", 0)
         self.num_operators = self.native_operators + stats.get("external_operators", 0)
@@ -131,16 +133,21 @@ def _compile(
     module = native.load()
     if module is None:
         raise UnsupportedError(native.why_missing())
-    return module.compile(
-        {name: spec.to_json() for name, spec in specs.items()},
+    texts = {name: spec.to_json() for name, spec in specs.items()}
+    executable = module.compile(
+        texts,
         {
             "device": str(_home(graphs)),
             "cache_dir": cache_dir,
+            "dump_dir": native_dump.begin(options.dump_dir, graphs, texts),
             "stage_bytes": options.stage_bytes,
             "inputs_in_memory_of": list(inputs_in_memory_of),
         },
         {name: _constants(spec, graphs[name]) for name, spec in specs.items()},
     )
+    if options.perf_map:
+        perf_map.add(executable.kernels())
+    return executable
 
 
 def _constants(spec: GraphSpec, graph: fx.GraphModule) -> list[torch.Tensor]:

@@ -120,12 +120,14 @@ def for_cpp(
 
 
 def check_paths(settings: Settings) -> None:
-    """Raises: UserError if a cache, report or plan path from the settings cannot be used.
+    """Raises: UserError if a cache, dump, report or plan path from the settings cannot be used.
 
     The default cache directory is not checked: if it cannot be written, the cache is off.
     """
     if settings.origins["cache_dir"].source != "default":
         _check_writable(settings.cache_dir, "cache_dir", settings.origins["cache_dir"], "directory")
+    if settings.dump is not None:
+        _check_writable(settings.dump, "dump", settings.origins["dump"], "directory")
     if settings.report is not None:
         _check_writable(settings.report.parent, "report", settings.origins["report"], "directory of the report")
         if settings.report.is_dir():

@@ -357,6 +357,30 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         ),
         own_file=True,
     ),
+    Setting(
+        name="dump",
+        kind="path",
+        default=None,
+        reader="python",
+        env="AGSPEED_DUMP",
+        doc=(
+            "A folder to which the native compiler writes all stages of each graph that it compiles, from torch's "
+            "graph to assembly. Each graph has a folder of its own there, which only this user can enter. Kernels "
+            "are then compiled again, even if they are in the cache. If unset, nothing is written."
+        ),
+        own_file=True,
+    ),
+    Setting(
+        name="perf_map",
+        kind="flag",
+        default=False,
+        reader="python",
+        env="AGSPEED_PERF_MAP",
+        doc=(
+            "Name native kernels in /tmp/perf-PID.map, so that Linux's perf shows them by name."
+        ),
+        own_file=True,
+    ),
 )
 
 
@@ -392,4 +416,6 @@ class Values:
     wire_coding: str
     peer_timeout_ms: int
     flight_record_dir: Path | None
+    dump: Path | None
+    perf_map: bool
 # fmt: on

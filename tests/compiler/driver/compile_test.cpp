@@ -115,7 +115,15 @@ TEST_F(CompileDumps, ShowTheGraphAndTheKernelAfterEachPass) {
                                             "forward-3-fuse-pointwise.ag", "forward-4-plan-memory.ag",
                                             "forward-5-plan-releases.ag", "forward-timings.txt", "*.0-emit.mlir",
                                             "*.1-expand-math.mlir", "*.2-math-to-libm.mlir", "*.3-lower-to-llvm.mlir",
-                                            "*.timings.txt"));
+                                            "*.timings.txt", "*.ll", "*.s", "*.o"));
+}
+
+TEST_F(CompileDumps, AreForThisUserAlone) {
+  ASSERT_TRUE(compile({{"forward", kSpec}}, options_).hasValue());
+  EXPECT_EQ(fs::status(options_.dumpDir).permissions(), fs::perms::owner_all);
+  for (const auto& file : fs::directory_iterator(options_.dumpDir)) {
+    EXPECT_EQ(file.status().permissions(), fs::perms::owner_read | fs::perms::owner_write) << file.path();
+  }
 }
 
 TEST_F(CompileDumps, ShowTheGradientStagesOfTheBackwardAlone) {

@@ -116,6 +116,22 @@ TEST_F(DumpTest, ShowsEachPassAndWhichDidNothing) {
   EXPECT_NE(fileEndingWith(".timings.txt").find("math-to-libm "), std::string::npos);
 }
 
+TEST_F(DumpTest, ShowsLlvmIrAssemblyAndObject) {
+  ASSERT_TRUE(build({makeUnary(Op::kExp, kF32)}, options_).hasValue());
+  EXPECT_NE(fileEndingWith(".ll").find("define void @ag_kernel_exp_"), std::string::npos);
+  EXPECT_NE(fileEndingWith(".s").find("ag_kernel_exp_"), std::string::npos);
+  EXPECT_EQ(fileEndingWith(".o").substr(1, 3), "ELF");
+}
+
+TEST_F(DumpTest, ShowsAllStagesOfAKernelInTheCache) {
+  options_.cacheDir = options_.dumpDir + "/cache";
+  CompileOptions withoutDump = options_;
+  withoutDump.dumpDir.clear();
+  ASSERT_TRUE(build({makeUnary(Op::kExp, kF32)}, withoutDump).hasValue());
+  ASSERT_TRUE(build({makeUnary(Op::kExp, kF32)}, options_).hasValue());
+  EXPECT_NE(fileEndingWith(".ll").find("define"), std::string::npos);
+}
+
 TEST(KernelLibrary, KnowsTheSizeOfItsMachineCode) {
   auto library = build({makeUnary(Op::kNeg, kF32), makeUnary(Op::kExp, kF32)}, CompileOptions());
   ASSERT_TRUE(library.hasValue()) << library.status().toString();

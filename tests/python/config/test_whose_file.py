@@ -183,7 +183,7 @@ def test_the_users_own_file_is_looked_at_as_well(project: Path) -> None:
 
 def test_what_is_written_loaded_or_protects_is_the_users_own_choice() -> None:
     own = {setting.name for setting in SETTINGS if setting.own_file}
-    assert own == {"cache_dir", "comm_mode", "flight_record_dir", "job_key_file", "report"}
+    assert own == {"cache_dir", "comm_mode", "dump", "flight_record_dir", "job_key_file", "perf_map", "report"}
 
 
 @pytest.mark.parametrize("setting", ids([setting for setting in SETTINGS if setting.own_file]))

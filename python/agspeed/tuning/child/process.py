@@ -191,7 +191,8 @@ class Child:
             self._fail(f"no compile process could be started: {error}")
 
     def _tell(self, job: Job) -> None:
-        message = {"id": self._next_id, "candidate": job.candidate, "options": dict(vars(job.options))}
+        options = dict(vars(job.options)) | {"perf_map": False}  # the child only tries the code
+        message = {"id": self._next_id, "candidate": job.candidate, "options": options}
         assert self._channel is not None
         socket.send_fds(self._channel, [json.dumps(message).encode()], [job.region.fileno()])
 
