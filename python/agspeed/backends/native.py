@@ -23,6 +23,7 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.checkpointing import as_plain_calls
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.kept_nan import LOSSES, keeping_nan
+from agspeed.backends.native_listing import listing
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
 from agspeed.devices.placement import home_of, tensors_in
@@ -118,6 +119,11 @@ class _NativeRunner:
     def __call__(self, *args: Any) -> Sequence[Any]:
         result: Sequence[Any] = self.direct(*args)
         return result
+
+    @property
+    def generated(self) -> str:
+        """The instructions and the kernels as text, for reports."""
+        return listing(self._executable, ("forward", "backward"))
 
     def watch(self, on_failure: Callable[[Exception], None]) -> None:
         """Calls `on_failure`, on the thread that runs the region, for forwards that failed and that eager computed

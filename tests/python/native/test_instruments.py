@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shows native code to people: the profiler, instructions with reasons, dumps, the map for perf."""
+"""What shows native code to people: the profiler, instructions with reasons, dumps, the map for perf, the listing."""
 
 from __future__ import annotations
 
@@ -81,6 +81,17 @@ def test_each_call_keeps_the_reason_why_it_is_one() -> None:
     assert all(each["reason"] for each in calls.values())
     [kernel] = [each for each in forward if each["kind"] == "kernel"]
     assert kernel["name"].startswith("ag_kernel_tanh_mul_") and "tanh" in kernel["origin"]
+
+
+def test_the_listing_shows_instructions_and_the_operations_of_kernels() -> None:
+    model, runners = compiled()
+    step(model)
+    lines = runners[0].generated.splitlines()
+    assert lines[0] == "forward" and "backward" in lines
+    [call] = [line for line in lines if line.startswith("  call aten.addmm.default")]
+    assert call == "  call aten.addmm.default -> f32[4,8]  # addmm; a call because it has no native form"
+    name = next(line for line in lines if _KERNEL.match(line))
+    assert f"  kernel {name}" in runners[0].generated and lines[lines.index(name) + 1].startswith("cluster rank")
 
 
 def test_a_dump_has_all_stages_in_a_private_folder_for_each_graph(tmp_path: Path) -> None:
