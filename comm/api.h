@@ -32,3 +32,65 @@
 #include "comm/world/named_groups.h"       // IWYU pragma: export
 #include "comm/world/rendezvous_store.h"   // IWYU pragma: export
 #include "comm/world/world.h"              // IWYU pragma: export
+
+// The names that frontends use. All other names stay in the namespace of their folder.
+namespace agspeed::comm {
+
+// keep-sorted
+using collective::Communicator;
+using collective::GroupOptions;
+using collective::kAnyRank;
+using collective::OperationOptions;
+using coordinator::FusionOrder;
+using coordinator::FusionPlan;
+using coordinator::toString;
+using engine::BufferList;
+using engine::CollectiveCall;
+using engine::OperationHandle;
+using engine::Readiness;
+using engine::splitEvenly;
+using io::Clock;
+using named::Dimensions;
+using named::elementsPerRow;
+using named::kNamedKinds;
+using named::NamedCall;
+using named::NamedGroup;
+using named::NamedHandle;
+using named::NamedKind;
+using named::NamedOperation;
+using named::NamedOptions;
+using named::NamedReduction;
+using named::NamedRows;
+using named::NamedStats;
+using named::numElements;
+using named::Request;
+using named::rowsOf;
+using named::Timeline;
+using named::toString;
+using plan::Plan;
+using plan::PlanRule;
+using reduce::ReduceOp;
+using rendezvous::FileStore;
+using rendezvous::PrefixStore;
+using rendezvous::Store;
+using schedule::Algorithm;
+using schedule::algorithms;
+using schedule::Collective;
+using schedule::findAlgorithm;
+using schedule::hasRoot;
+using schedule::Order;
+using schedule::toString;
+using topology::InterfaceChoice;
+using topology::interfaceSelection;
+using topology::InterfaceSelector;
+using topology::listInterfaces;
+using topology::toString;
+using world::createNamedGroup;
+using world::FlightFacts;
+using world::FlightRecorder;
+using world::FlightRing;
+using world::openRendezvousStore;
+using world::setStackReader;
+using world::World;
+
+}  // namespace agspeed::comm

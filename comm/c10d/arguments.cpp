@@ -8,7 +8,7 @@
 
 #include "comm/c10d/buffers.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 void raise(const Status& status) {
   if (status.code() == StatusCode::kInvalidArgument) C10_THROW_ERROR(ValueError, status.message());
@@ -138,4 +138,4 @@ BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::
   return chunks;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -18,7 +18,7 @@
 #include "comm/api.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// Throws the exception that torch expects for this failure: ValueError for wrong arguments, else DistBackendError.
 [[noreturn]] void raise(const Status& status);
@@ -62,4 +62,4 @@ void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Te
 BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
                const char* what);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

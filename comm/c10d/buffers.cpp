@@ -8,7 +8,7 @@
 
 #include <optional>
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 std::optional<DType> typeOf(at::ScalarType type) {
@@ -105,4 +105,4 @@ std::span<std::byte> Buffers::keep(const at::Tensor& dense) {
   return {static_cast<std::byte*>(dense.data_ptr()), dense.nbytes()};
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -20,7 +20,7 @@
 #include "comm/c10d/staging.h"
 #include "runtime/base/dtype.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// Returns the type by which the tensor's elements are reduced. Throws ValueError if they cannot be reduced.
 DType reducibleTypeOf(const at::Tensor& tensor);
@@ -57,4 +57,4 @@ class Buffers {
   std::vector<std::pair<at::Tensor, at::Tensor>> results_;  ///< copies that finish() makes: pairs (from, to)
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

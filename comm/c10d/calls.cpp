@@ -5,7 +5,7 @@
 
 #include "comm/c10d/arguments.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 using ::c10d::OpType;
@@ -165,4 +165,4 @@ void Calls::checkOnePerRank(const Tensors& tensors, const char* operation, const
   checkCount(tensors.size(), static_cast<size_t>(size_), operation, what);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -11,7 +11,7 @@
 #include "comm/api.h"
 #include "comm/c10d/buffers.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// A collective that is ready to start.
 struct PreparedCall {
@@ -53,4 +53,4 @@ class Calls {
   const int size_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

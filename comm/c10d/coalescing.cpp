@@ -5,7 +5,7 @@
 #include <map>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 /// The works that this thread has collected, by the serial number of the Coalescing.
@@ -31,4 +31,4 @@ std::vector<Work::Handle> Coalescing::end() {
   return ended.empty() ? std::vector<Work::Handle>() : std::move(ended.mapped());
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

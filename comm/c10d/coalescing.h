@@ -9,7 +9,7 @@
 
 #include "comm/c10d/work.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 class Coalescing {
  public:
@@ -28,4 +28,4 @@ class Coalescing {
   const uint64_t serial_;  ///< unique for each Coalescing in the process
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

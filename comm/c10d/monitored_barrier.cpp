@@ -6,7 +6,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 const std::string kAllArrived = "all arrived";
@@ -61,4 +61,4 @@ Status runBarrier(Store& store, const MonitoredBarrier& barrier) {
   return asStatus(barrier, outcome);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

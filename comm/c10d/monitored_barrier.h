@@ -12,7 +12,7 @@
 
 #include "comm/api.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// One rank's call of a barrier.
 struct MonitoredBarrier {
@@ -29,4 +29,4 @@ struct MonitoredBarrier {
 /// the timeout is zero. `store`: the world's store.
 Status runBarrier(Store& store, const MonitoredBarrier& barrier);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

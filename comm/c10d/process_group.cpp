@@ -15,7 +15,7 @@
 #include "comm/c10d/torch_store.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 using ::c10d::OpType;
@@ -384,4 +384,4 @@ Work::Handle ProcessGroup::start(PreparedCall prepared, at::TensorList inputs, s
   return work;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

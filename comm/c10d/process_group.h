@@ -24,7 +24,7 @@
 #include "comm/c10d/coalescing.h"
 #include "comm/c10d/work.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 class ProcessGroup final : public ::c10d::Backend {
  public:
@@ -155,4 +155,4 @@ class ProcessGroup final : public ::c10d::Backend {
   std::shared_ptr<Membership> membership_;  ///< guarded by mutex_
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

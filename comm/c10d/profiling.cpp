@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 struct Event {
@@ -34,4 +34,4 @@ std::function<void()> beginEvent(std::string_view name, at::TensorList inputs) {
   return at::wrapPropagateTLSState([event] { event->function.end(); });
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -8,10 +8,10 @@
 #include <functional>
 #include <string_view>
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// Begins the event "agspeed:<name>" if this thread is profiled. Returns a function that ends the event, or null if the
 /// thread is not profiled. Call the returned function once, on any thread.
 std::function<void()> beginEvent(std::string_view name, at::TensorList inputs);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

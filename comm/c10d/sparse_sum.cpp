@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 constexpr int64_t kMaxDimensions = 12;
@@ -116,4 +116,4 @@ void SparseSum::end(const std::exception_ptr& failure) {
   finish(failure);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

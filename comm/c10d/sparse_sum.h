@@ -17,7 +17,7 @@
 #include <functional>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// The group's rank, and the functions of the group that a sum calls, on any thread.
 struct SparseLinks {
@@ -63,4 +63,4 @@ class SparseSum final : public ::c10d::Work {
   std::vector<Tensors> elements_;  ///< for each rank: indices and values
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -9,7 +9,7 @@
 
 #include "comm/c10d/arguments.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 using c10::impl::VirtualGuardImpl;
 
@@ -58,4 +58,4 @@ void Staging::use(const at::Tensor& tensor) const {
   VirtualGuardImpl(device_.type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream_);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -15,7 +15,7 @@
 
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 class Staging {
  public:
@@ -46,4 +46,4 @@ class Staging {
   c10::Event fetched_, delivered_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -11,7 +11,7 @@
 
 #include "comm/c10d/arguments.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 namespace {
 
 /// Calls `action`. Returns its result, or its exception as an error.
@@ -152,4 +152,4 @@ StatusOr<std::string> TorchStore::setOnce(const std::string& key, const std::str
   return guarded("set " + key, [&] { return textOf(store_->compareSet(key, {}, bytesOf(value))); });
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

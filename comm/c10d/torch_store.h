@@ -11,7 +11,7 @@
 
 #include "comm/api.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 class TorchStore final : public Store {
  public:
@@ -34,4 +34,4 @@ class TorchStore final : public Store {
   c10::intrusive_ptr<::c10d::Store> store_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

@@ -11,7 +11,7 @@
 
 #include "comm/c10d/arguments.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 Work::Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers, std::function<void()> endEvent)
     : ::c10d::Work(facts.rank, facts.type),
@@ -170,4 +170,4 @@ const Status& Work::State::observe() {
   return status;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

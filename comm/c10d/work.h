@@ -21,7 +21,7 @@
 #include "comm/api.h"
 #include "comm/c10d/buffers.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::c10d {
 
 /// Describes a work.
 struct WorkFacts {
@@ -103,4 +103,4 @@ class Work final : public ::c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::c10d

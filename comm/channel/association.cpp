@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
-StatusOr<std::unique_ptr<Association>> Association::open(Poller& poller, NetworkOptions options, Role role,
+StatusOr<std::unique_ptr<Association>> Association::open(io::Poller& poller, network::NetworkOptions options, Role role,
                                                          uint32_t number) {
   std::unique_ptr<Association> made(new Association(poller, role, number));
   options.rank = static_cast<int>(role);
@@ -16,7 +16,7 @@ StatusOr<std::unique_ptr<Association>> Association::open(Poller& poller, Network
   options.epoch = number;
   options.names.set(options.rank, "this process");
   options.names.set(made->peer(), "a process that has not answered");
-  AG_ASSIGN_OR_RETURN(made->messenger_, NetworkMessenger::create(options));
+  AG_ASSIGN_OR_RETURN(made->messenger_, network::NetworkMessenger::create(options));
   made->id_ = poller.add(made->messenger_->descriptor(), EPOLLIN, *made);
   return made;
 }
@@ -41,10 +41,11 @@ void Association::countLosses() {
   }
 }
 
-void Association::addTraffic(std::span<const Interface> interfaces, std::span<InterfaceTraffic> traffic) const {
+void Association::addTraffic(std::span<const topology::Interface> interfaces,
+                             std::span<InterfaceTraffic> traffic) const {
   const auto& rails = messenger_->counters().rails;
   for (size_t rail = 0; rail < rails.size(); ++rail) {
-    const auto carrier = std::find_if(interfaces.begin(), interfaces.end(), [&](const Interface& each) {
+    const auto carrier = std::find_if(interfaces.begin(), interfaces.end(), [&](const topology::Interface& each) {
       return each.address == messenger_->rails()[rail].address;
     });
     if (carrier == interfaces.end()) continue;
@@ -55,4 +56,4 @@ void Association::addTraffic(std::span<const Interface> interfaces, std::span<In
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

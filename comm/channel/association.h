@@ -18,7 +18,7 @@
 #include "comm/network/network_messenger.h"
 #include "comm/network/network_options.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
 /// Traffic counters of one interface: the sums over its rails.
 struct InterfaceTraffic {
@@ -27,14 +27,14 @@ struct InterfaceTraffic {
   uint64_t numLosses = 0;  ///< connections that were lost while a channel used them
 };
 
-class Association final : private Poller::Handler {
+class Association final : private io::Poller::Handler {
  public:
   enum class Role : int { kConnector = 0, kListener = 1 };
 
   /// Creates one end of an association, whose rails listen when this function returns. The function sets `rank`, `size`
   /// and `epoch` of `options` itself. `number` is the same at both ends: the connector chooses it, and the listener
   /// gets it from the hello.
-  static StatusOr<std::unique_ptr<Association>> open(Poller& poller, NetworkOptions options, Role role,
+  static StatusOr<std::unique_ptr<Association>> open(io::Poller& poller, network::NetworkOptions options, Role role,
                                                      uint32_t number);
   ~Association();
   Association(const Association&) = delete;
@@ -70,29 +70,29 @@ class Association final : private Poller::Handler {
   void progress() { (void)messenger_->progress({}); }
   // These functions forward to the messenger; see Messenger. The control frames of receive() leave only with the next
   // progress(). So they leave together if a caller starts several receives and then calls test().
-  void send(Transfer& transfer) { messenger_->send(transfer); }
-  void receive(Transfer& transfer) {
+  void send(messaging::Transfer& transfer) { messenger_->send(transfer); }
+  void receive(messaging::Transfer& transfer) {
     messenger_->beginTurn();
     messenger_->receive(transfer);
   }
-  void cancel(Transfer& transfer, const Status& reason) { messenger_->cancel(transfer, reason); }
+  void cancel(messaging::Transfer& transfer, const Status& reason) { messenger_->cancel(transfer, reason); }
   void dropCommunicator(uint32_t communicator) { messenger_->dropCommunicator(communicator); }
   bool hasUnsent() const { return messenger_->hasUnsent(); }
   /// Adds the counters of each rail to the entry of `traffic` whose interface has the address of the rail. `traffic`
   /// has one entry per interface.
-  void addTraffic(std::span<const Interface> interfaces, std::span<InterfaceTraffic> traffic) const;
+  void addTraffic(std::span<const topology::Interface> interfaces, std::span<InterfaceTraffic> traffic) const;
   /// Returns the name of the peer for messages, such as "process 4242 on node1".
   std::string peerName() const { return messenger_->names().of(peer()); }
 
  private:
-  Association(Poller& poller, Role role, uint32_t number) : poller_(poller), role_(role), number_(number) {}
+  Association(io::Poller& poller, Role role, uint32_t number) : poller_(poller), role_(role), number_(number) {}
   void ready(uint32_t) override { progress(); }
 
-  Poller& poller_;
+  io::Poller& poller_;
   const Role role_;
   const uint32_t number_;
-  std::unique_ptr<NetworkMessenger> messenger_;
-  Poller::Id id_ = 0;
+  std::unique_ptr<network::NetworkMessenger> messenger_;
+  io::Poller::Id id_ = 0;
   int numUsers_ = 0;
   uint32_t numChannels_ = 0;
   int numOpen_ = 0;
@@ -104,4 +104,4 @@ class Association final : private Poller::Handler {
   std::vector<Losses> losses_;  ///< one element per rail
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

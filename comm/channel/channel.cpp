@@ -6,7 +6,7 @@
 
 #include "comm/wire/byte_io.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 /// The record that an end of a channel sends when it closes: the number of messages that it has sent or received.
@@ -114,7 +114,7 @@ void Channel::readLine() {
   if (line_ == nullptr) return;
   while (const auto record = line_->receive()) {
     if (record->size() != sizeof(Farewell)) continue;
-    numSentByPeer_ = ByteReader(*record).take<uint64_t>();
+    numSentByPeer_ = wire::ByteReader(*record).take<uint64_t>();
     endOpen();
   }
   // If the line was closed without a farewell, the peer's process has ended. Messages that it sent before may still
@@ -150,11 +150,11 @@ void Channel::close() {
   association_.dropCommunicator(number_);
   if (line_ != nullptr) {
     Farewell farewell;
-    ByteWriter(farewell).put(numFinished);
+    wire::ByteWriter(farewell).put(numFinished);
     line_->send(farewell);
     line_->finish();
   }
   association_.removeUser();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -19,7 +19,7 @@
 #include "comm/channel/control_line.h"
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
 class Channel;
 
@@ -38,7 +38,7 @@ class ChannelRequest {
 
  private:
   friend class Channel;
-  struct Part final : Transfer {
+  struct Part final : messaging::Transfer {
     void finished(const Status& status) override;
     std::string describe() const override { return "a message of a channel"; }
     ChannelRequest* request = nullptr;
@@ -120,4 +120,4 @@ class Channel {
   bool isOpen_ = true;                               ///< both ends are open, as far as this end knows
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -8,10 +8,10 @@
 #include <cstring>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
-Connector::Connector(Poller& poller, Association& association, Ticket ticket, Hello hello, const JobKey& key,
-                     ControlLine::Owner& owner, Clock::time_point deadline)
+Connector::Connector(io::Poller& poller, Association& association, Ticket ticket, Hello hello,
+                     const security::JobKey& key, ControlLine::Owner& owner, io::Clock::time_point deadline)
     : poller_(poller),
       association_(association),
       ticket_(std::move(ticket)),
@@ -21,14 +21,14 @@ Connector::Connector(Poller& poller, Association& association, Ticket ticket, He
       deadline_(deadline),
       sent_(encodeHello(hello_, ticket_.secret, key_)) {
   association_.addUser();
-  for (const RailAddress& each : ticket_.addresses) start(each);
+  for (const rendezvous::RailAddress& each : ticket_.addresses) start(each);
 }
 
 Connector::~Connector() { association_.removeUser(); }
 
-void Connector::start(const RailAddress& target) {
+void Connector::start(const rendezvous::RailAddress& target) {
   Attempt& attempt = *attempts_.emplace_back(std::make_unique<Attempt>());
-  IpAddress any;
+  topology::IpAddress any;
   any.isV6 = target.address.isV6;
   StatusOr<tcp::Socket> socket = tcp::Socket::connect(any, "", target);
   if (!socket.hasValue()) {
@@ -37,7 +37,7 @@ void Connector::start(const RailAddress& target) {
     return;
   }
   attempt.socket = std::move(socket).value();
-  attempt.watch = std::make_unique<Watch>(poller_, attempt.socket.descriptor(), EPOLLOUT, [this, &attempt] {
+  attempt.watch = std::make_unique<io::Watch>(poller_, attempt.socket.descriptor(), EPOLLOUT, [this, &attempt] {
     attempt.error = attempt.socket.connectError();
     attempt.isDecided = true;
     attempt.watch->stop();
@@ -61,7 +61,7 @@ std::string Connector::listenerName() const {
   return text;
 }
 
-std::optional<Status> Connector::readWelcome(ByteView bytes) {
+std::optional<Status> Connector::readWelcome(security::ByteView bytes) {
   const std::optional<Welcome> welcome = decodeWelcome(bytes, sent_, ticket_.secret, key_);
   if (!welcome) {
     return invalidArgument("cannot connect to " + listenerName() +
@@ -74,7 +74,7 @@ std::optional<Status> Connector::readWelcome(ByteView bytes) {
   return Status();
 }
 
-std::optional<Status> Connector::advance(Clock::time_point now) {
+std::optional<Status> Connector::advance(io::Clock::time_point now) {
   for (const auto& attempt : attempts_) {
     if (line_ == nullptr && attempt->isDecided) decided(*attempt);
   }
@@ -97,4 +97,4 @@ std::optional<Status> Connector::advance(Clock::time_point now) {
                      "leads there");
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -14,20 +14,20 @@
 #include "comm/channel/hello.h"
 #include "comm/io/watch.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
 class Connector {
  public:
   /// Starts to connect to all addresses of the ticket. Calls owner.lineChanged() when advance() should be called.
-  Connector(Poller& poller, Association& association, Ticket ticket, Hello hello, const JobKey& key,
-            ControlLine::Owner& owner, Clock::time_point deadline);
+  Connector(io::Poller& poller, Association& association, Ticket ticket, Hello hello, const security::JobKey& key,
+            ControlLine::Owner& owner, io::Clock::time_point deadline);
   ~Connector();
 
   /// Continues the connect() with everything that has arrived, without waiting. Returns: nullopt while the connect() is
   /// in progress. Ok: takeLine() and channel() are valid, and the association knows the peer. Unavailable: no process
   /// answered in time, or the process closed the connection. Invalid argument: the listener refused the hello, or did
   /// not prove the ticket's secret; the message has the reason.
-  std::optional<Status> advance(Clock::time_point now);
+  std::optional<Status> advance(io::Clock::time_point now);
 
   std::unique_ptr<ControlLine> takeLine() { return std::move(line_); }
   uint32_t channel() const { return hello_.channel; }
@@ -36,27 +36,27 @@ class Connector {
  private:
   struct Attempt {
     tcp::Socket socket;
-    std::unique_ptr<Watch> watch;
+    std::unique_ptr<io::Watch> watch;
     int error = 0;
     bool isDecided = false;
   };
 
-  void start(const RailAddress& target);
+  void start(const rendezvous::RailAddress& target);
   void decided(Attempt& attempt);
-  std::optional<Status> readWelcome(ByteView bytes);
+  std::optional<Status> readWelcome(security::ByteView bytes);
   /// Returns the name of the listener for errors: "process 4242 at 10.0.0.5 port 40000, 10.1.0.5 port 40001".
   std::string listenerName() const;
 
-  Poller& poller_;
+  io::Poller& poller_;
   Association& association_;
   const Ticket ticket_;
   const Hello hello_;
-  const JobKey& key_;
+  const security::JobKey& key_;
   ControlLine::Owner& owner_;
-  const Clock::time_point deadline_;
+  const io::Clock::time_point deadline_;
   std::vector<std::byte> sent_;
   std::vector<std::unique_ptr<Attempt>> attempts_;
   std::unique_ptr<ControlLine> line_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

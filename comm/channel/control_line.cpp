@@ -8,12 +8,12 @@
 #include <cstring>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 
-uint32_t lengthAt(ByteView bytes) {
+uint32_t lengthAt(security::ByteView bytes) {
   uint32_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof(length));
   return length;
@@ -21,7 +21,7 @@ uint32_t lengthAt(ByteView bytes) {
 
 }  // namespace
 
-ControlLine::ControlLine(Poller& poller, tcp::Socket socket, size_t maxBytes, Owner& owner)
+ControlLine::ControlLine(io::Poller& poller, tcp::Socket socket, size_t maxBytes, Owner& owner)
     : poller_(poller),
       socket_(std::move(socket)),
       maxBytes_(maxBytes),
@@ -40,7 +40,7 @@ void ControlLine::end() {
   poller_.remove(id_, socket_.descriptor());
 }
 
-void ControlLine::send(ByteView record) {
+void ControlLine::send(security::ByteView record) {
   if (!isOpen_) return;
   auto length = static_cast<uint32_t>(record.size());
   const std::array<iovec, 2> parts = {iovec{&length, sizeof(length)},
@@ -50,8 +50,8 @@ void ControlLine::send(ByteView record) {
 
 void ControlLine::finish() const { (void)shutdown(socket_.descriptor(), SHUT_WR); }
 
-ByteView ControlLine::begun() const {
-  return received_.size() <= kLengthBytes ? ByteView() : ByteView(received_).subspan(kLengthBytes);
+security::ByteView ControlLine::begun() const {
+  return received_.size() <= kLengthBytes ? security::ByteView() : security::ByteView(received_).subspan(kLengthBytes);
 }
 
 std::optional<std::vector<std::byte>> ControlLine::receive() {
@@ -74,4 +74,4 @@ void ControlLine::ready(uint32_t) {
   owner_.lineChanged();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -14,9 +14,9 @@
 #include "comm/security/keys.h"
 #include "comm/transport/tcp/socket.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
-class ControlLine final : private Poller::Handler {
+class ControlLine final : private io::Poller::Handler {
  public:
   class Owner {
    public:
@@ -29,7 +29,7 @@ class ControlLine final : private Poller::Handler {
   };
 
   /// Makes a line of a connected socket. The line is closed if the peer announces a record of more than `maxBytes`.
-  ControlLine(Poller& poller, tcp::Socket socket, size_t maxBytes, Owner& owner);
+  ControlLine(io::Poller& poller, tcp::Socket socket, size_t maxBytes, Owner& owner);
   ~ControlLine();
   ControlLine(const ControlLine&) = delete;
 
@@ -37,25 +37,25 @@ class ControlLine final : private Poller::Handler {
   bool isOpen() const { return isOpen_; }
   /// Sends a record, unless the line is closed. Closes the line if the kernel does not accept the whole record at once.
   /// The kernel normally accepts it, because records are rare.
-  void send(ByteView record);
+  void send(security::ByteView record);
   /// Closes the sending direction. Records that were sent before still arrive.
   void finish() const;
   /// Removes and returns the next record that has arrived completely; nullopt: there is none.
   std::optional<std::vector<std::byte>> receive();
   /// Returns the bytes of the next record that have arrived so far, without the record's length. Removes nothing.
-  ByteView begun() const;
+  security::ByteView begun() const;
 
  private:
   void ready(uint32_t events) override;
   void end();
 
-  Poller& poller_;
+  io::Poller& poller_;
   tcp::Socket socket_;
   const size_t maxBytes_;
   Owner& owner_;
-  const Poller::Id id_;
+  const io::Poller::Id id_;
   bool isOpen_ = true;
   std::vector<std::byte> received_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

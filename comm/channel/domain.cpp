@@ -10,7 +10,7 @@
 #include "comm/network/open_rails.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 using std::chrono::milliseconds;
@@ -19,21 +19,21 @@ using std::chrono::milliseconds;
 constexpr uint64_t kDrivesPerTurn = 8;
 /// kTimers: the interval at which the timers of all associations run. kIdle: how long the domain's thread sleeps if
 /// there are no associations and no hello is awaited.
-constexpr Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
+constexpr io::Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
 /// The domain's thread does not drive if a caller has driven within this time, because the caller will probably drive
 /// again.
-constexpr Clock::duration kCallersTurn = milliseconds(4);
+constexpr io::Clock::duration kCallersTurn = milliseconds(4);
 /// The longest time for which an unused association of a connector is kept because it has bytes to send.
-constexpr Clock::duration kFlushTimeout = milliseconds(1000);
+constexpr io::Clock::duration kFlushTimeout = milliseconds(1000);
 /// How long an unused association of a listener is kept. Its connector may have sent a hello for another channel just
 /// before the last channel was closed here.
-constexpr Clock::duration kHelloOnItsWay = milliseconds(3000);
+constexpr io::Clock::duration kHelloOnItsWay = milliseconds(3000);
 /// The maximum number of associations, more than any job needs. A hello that needs another one is refused.
 constexpr size_t kMaxAssociations = 4096;
 
 uint64_t randomNumber() {
   uint64_t value = 0;
-  fillRandom(std::as_writable_bytes(std::span(&value, 1)));
+  security::fillRandom(std::as_writable_bytes(std::span(&value, 1)));
   return value;
 }
 
@@ -45,7 +45,7 @@ std::string hostName() {
 }  // namespace
 
 StatusOr<std::unique_ptr<Domain>> Domain::open() {
-  AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(0, 2));
+  AG_ASSIGN_OR_RETURN(network::NetworkOptions options, network::NetworkOptions::fromSettings(0, 2));
   options.sharesMemory = false;  // NCCL moves bytes within a host by itself
   AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
   AG_ASSIGN_OR_RETURN(options.rails, selectedInterfaces(options));
@@ -56,7 +56,7 @@ StatusOr<std::unique_ptr<Domain>> Domain::open() {
   return domain;
 }
 
-Domain::Domain(NetworkOptions options, std::string mode)
+Domain::Domain(network::NetworkOptions options, std::string mode)
     : id_(randomNumber()),
       mode_(std::move(mode)),
       options_(std::move(options)),
@@ -101,9 +101,9 @@ Listener* Domain::listen(Ticket::Bytes out, Home home) {
   auto listener = std::make_unique<Listener>();
   listener->id = ++numListeners_;
   listener->home = std::move(home);
-  fillRandom(listener->secret);
+  security::fillRandom(listener->secret);
   Ticket ticket;
-  ticket.protection = NetworkOptions::protectionIn(mode_);
+  ticket.protection = network::NetworkOptions::protectionIn(mode_);
   ticket.process = static_cast<uint32_t>(getpid());
   ticket.domain = id_;
   ticket.listener = listener->id;
@@ -115,7 +115,7 @@ Listener* Domain::listen(Ticket::Bytes out, Home home) {
 
 StatusOr<std::unique_ptr<Association>> Domain::openAssociation(Association::Role role, uint32_t number,
                                                                const Home& home) {
-  NetworkOptions options = options_;
+  network::NetworkOptions options = options_;
   options.home = home;
   return Association::open(poller_, std::move(options), role, number);
 }
@@ -138,7 +138,7 @@ Introduction Domain::introduce(const Association& association) const {
 
 StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket::Bytes bytes, const Home& home) {
   AG_ASSIGN_OR_RETURN(Ticket ticket, Ticket::decode(bytes, options_.key));
-  if (const Protection own = NetworkOptions::protectionIn(mode_); ticket.protection != own) {
+  if (const security::Protection own = network::NetworkOptions::protectionIn(mode_); ticket.protection != own) {
     return invalidArgument("process {} protects frames by " + std::string(toString(ticket.protection)) +
                            ", this process by " + std::string(toString(own)) +
                            ": set AGSPEED_COMM_MODE alike on all hosts");
@@ -147,7 +147,7 @@ StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket::Bytes bytes,
   Hello hello = {ticket.listener, association->number(), association->nextChannel(), introduce(*association)};
   ControlLine::Owner& owner = *this;
   return std::make_unique<Connector>(poller_, *association, std::move(ticket), std::move(hello), options_.key, owner,
-                                     Clock::now() + options_.peerTimeout);
+                                     io::Clock::now() + options_.peerTimeout);
 }
 
 StatusOr<Channel*> Domain::connect(Ticket::Bytes ticket, const Home& home) {
@@ -161,7 +161,7 @@ StatusOr<Channel*> Domain::connect(Ticket::Bytes ticket, const Home& home) {
   }
   drive(nullptr);
   const auto found = connectors_.find(note);
-  const std::optional<Status> status = found->second->advance(Clock::now());
+  const std::optional<Status> status = found->second->advance(io::Clock::now());
   if (!status) return nullptr;
   Ticket::setNote(ticket, 0);
   const std::unique_ptr<Connector> connector = std::move(found->second);
@@ -190,7 +190,7 @@ StatusOr<Association*> Domain::associationFor(const Hello& hello, const Home& ho
   const PeerKey key(hello.from.domain, hello.association);
   if (const auto known = incoming_.find(key); known != incoming_.end()) return known->second;
   // Check the record now, so that the connector gets the reason of a failure before it sends its first message.
-  AG_RETURN_IF_ERROR(decodePeerRecord(hello.from.record, options_.key).status());
+  AG_RETURN_IF_ERROR(rendezvous::decodePeerRecord(hello.from.record, options_.key).status());
   if (associations_.size() >= kMaxAssociations) return resourceExhausted("this process has too many connections");
   AG_ASSIGN_OR_RETURN(auto opened, openAssociation(Association::Role::kListener, hello.association, home));
   opened->introduce(hello.from);
@@ -268,7 +268,7 @@ void Domain::close(Listener& listener) {
   listeners_.erase(listener.id);
 }
 
-void Domain::dropUnused(Clock::time_point now) {
+void Domain::dropUnused(io::Clock::time_point now) {
   for (size_t i = associations_.size(); i-- > 0;) {
     auto& [association, since] = associations_[i];
     if (association->isUsed()) {
@@ -290,7 +290,7 @@ void Domain::dropUnused(Clock::time_point now) {
 // --- Driving --------------------------------------------------------------------------------------------------------
 
 void Domain::drive(Association* first) {
-  const Clock::time_point now = Clock::now();
+  const io::Clock::time_point now = io::Clock::now();
   drivenAt_ = now;
   if (first != nullptr) first->progress();
   const bool isTimerDue = now >= nextTimers_;
@@ -307,7 +307,7 @@ void Domain::drive(Association* first) {
   }
 }
 
-void Domain::handleLines(Clock::time_point now) {
+void Domain::handleLines(io::Clock::time_point now) {
   isLineChanged_ = false;
   for (HelloServer::Caller& caller : server_->takeCallers(now)) welcome(std::move(caller));
   for (const auto& [raw, channel] : channels_) channel->readLine();
@@ -322,7 +322,7 @@ void Domain::handleLines(Clock::time_point now) {
 void Domain::runThread() {
   std::unique_lock lock(mutex_);
   while (!isStopping_) {
-    const Clock::time_point now = Clock::now();
+    const io::Clock::time_point now = io::Clock::now();
     if (now < drivenAt_ + kCallersTurn) {
       stopped_.wait_for(lock, kCallersTurn);
       continue;
@@ -333,10 +333,10 @@ void Domain::runThread() {
     pollfd ready = {poller_.descriptor(), POLLIN, 0};
     (void)poll(&ready, 1, static_cast<int>(timeout.count()));
     lock.lock();
-    const Clock::time_point drivenByCallers = drivenAt_;
+    const io::Clock::time_point drivenByCallers = drivenAt_;
     if (!isStopping_) drive(nullptr);
     drivenAt_ = drivenByCallers;
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -30,7 +30,7 @@
 #include "comm/channel/hello_server.h"
 #include "comm/channel/ticket.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
 /// Names of the preferred interfaces (NetworkOptions::home). If it is empty, no interface is preferred.
 using Home = std::vector<std::string>;
@@ -53,7 +53,7 @@ class Domain final : private ControlLine::Owner {
   ~Domain();
   Domain(const Domain&) = delete;
 
-  const std::vector<Interface>& interfaces() const { return interfaces_; }
+  const std::vector<topology::Interface>& interfaces() const { return interfaces_; }
   /// Describes the domain for the log: "authenticated over 127.0.0.1 (lo)".
   std::string describe() const;
 
@@ -88,7 +88,7 @@ class Domain final : private ControlLine::Owner {
   using PeerKey = std::pair<uint64_t, uint32_t>;  ///< domain and association number of a connector
   using Destination = std::pair<uint64_t, Home>;  ///< domain of a listener, and the preferred interfaces
 
-  Domain(NetworkOptions options, std::string mode);
+  Domain(network::NetworkOptions options, std::string mode);
   void lineChanged() override { isLineChanged_ = true; }
 
   // The functions from drive() to leave() require that the caller holds the lock.
@@ -96,7 +96,7 @@ class Domain final : private ControlLine::Owner {
   /// association: it is driven in every call, and the other associations only in every eighth call or when timers are
   /// due. If `first` is null, all associations are driven.
   void drive(Association* first);
-  void handleLines(Clock::time_point now);
+  void handleLines(io::Clock::time_point now);
   void welcome(HelloServer::Caller caller);
   StatusOr<std::unique_ptr<Association>> openAssociation(Association::Role role, uint32_t number, const Home& home);
   StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
@@ -104,7 +104,7 @@ class Domain final : private ControlLine::Owner {
   StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
   /// Destroys unused associations. An association of a connector is destroyed when its bytes have left, but at the
   /// latest after a second. An association of a listener is destroyed after three seconds.
-  void dropUnused(Clock::time_point now);
+  void dropUnused(io::Clock::time_point now);
   Introduction introduce(const Association& association) const;
   Channel* adopt(std::unique_ptr<Channel> channel);
   void leave(std::unique_ptr<Channel> channel);
@@ -113,16 +113,16 @@ class Domain final : private ControlLine::Owner {
 
   const uint64_t id_;
   const std::string mode_;
-  NetworkOptions options_;
+  network::NetworkOptions options_;
   const std::string host_;
-  std::vector<Interface> interfaces_;
+  std::vector<topology::Interface> interfaces_;
 
   std::mutex mutex_;
-  Poller poller_;
+  io::Poller poller_;
   std::unique_ptr<HelloServer> server_;
   struct Unused {
     std::unique_ptr<Association> association;
-    std::optional<Clock::time_point> since;  ///< when the association became unused; nullopt: it is in use
+    std::optional<io::Clock::time_point> since;  ///< when the association became unused; nullopt: it is in use
   };
   std::vector<Unused> associations_;
   std::vector<InterfaceTraffic> endedTraffic_;  ///< traffic of associations that were destroyed
@@ -135,12 +135,12 @@ class Domain final : private ControlLine::Owner {
   uint64_t numListeners_ = 0, numConnectors_ = 0, numDrives_ = 0;
   uint32_t numAssociations_ = 0;
   bool isLineChanged_ = false;
-  Clock::time_point nextTimers_{};
-  Clock::time_point drivenAt_{};  ///< when a caller last drove the transfers
+  io::Clock::time_point nextTimers_{};
+  io::Clock::time_point drivenAt_{};  ///< when a caller last drove the transfers
 
   bool isStopping_ = false;
   std::condition_variable stopped_;
   std::thread thread_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

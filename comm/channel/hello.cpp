@@ -7,7 +7,7 @@
 #include "comm/wire/byte_io.h"
 #include "comm/wire/protocol_version.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 constexpr std::array<char, 4> kMagic = {'A', 'G', 'C', 'H'};
@@ -15,24 +15,24 @@ constexpr size_t kMaxHostBytes = 255, kMaxTextBytes = 4096;
 
 using Buffer = std::array<std::byte, kMaxHelloBytes>;
 
-Digest proofOf(std::string_view role, ByteView first, ByteView second, const Ticket::Secret& secret,
-               const JobKey& key) {
+security::Digest proofOf(std::string_view role, security::ByteView first, security::ByteView second,
+                         const Ticket::Secret& secret, const security::JobKey& key) {
   std::vector<std::byte> secrets(secret.begin(), secret.end());
   secrets.insert(secrets.end(), key.begin(), key.end());
-  Digest proofKey;
-  deriveKey(secrets, {}, bytesOf(role), proofKey);
+  security::Digest proofKey;
+  security::deriveKey(secrets, {}, security::bytesOf(role), proofKey);
   std::vector<std::byte> text(first.begin(), first.end());
   text.insert(text.end(), second.begin(), second.end());
-  return hmacSha256(proofKey, text);
+  return security::hmacSha256(proofKey, text);
 }
 
-void putText(ByteWriter& writer, std::string_view text, size_t most) {
+void putText(wire::ByteWriter& writer, std::string_view text, size_t most) {
   const std::string_view sent = text.substr(0, most);
-  writer.put(static_cast<uint16_t>(sent.size())).put(bytesOf(sent));
+  writer.put(static_cast<uint16_t>(sent.size())).put(security::bytesOf(sent));
 }
 
 /// Reads a text and its length. Returns nullopt if the text is longer than `most`.
-std::optional<std::string> takeText(ByteReader& reader, size_t most) {
+std::optional<std::string> takeText(wire::ByteReader& reader, size_t most) {
   const auto size = reader.take<uint16_t>();
   if (size > most) return std::nullopt;
   std::string text(size, '\0');
@@ -40,13 +40,13 @@ std::optional<std::string> takeText(ByteReader& reader, size_t most) {
   return text;
 }
 
-void putIntroduction(ByteWriter& writer, const Introduction& from) {
+void putIntroduction(wire::ByteWriter& writer, const Introduction& from) {
   writer.put(from.domain).put(from.process);
   putText(writer, from.host, kMaxHostBytes);
   putText(writer, from.record, kMaxTextBytes);
 }
 
-std::optional<Introduction> takeIntroduction(ByteReader& reader) {
+std::optional<Introduction> takeIntroduction(wire::ByteReader& reader) {
   Introduction from;
   from.domain = reader.take<uint64_t>();
   from.process = reader.take<uint32_t>();
@@ -59,7 +59,8 @@ std::optional<Introduction> takeIntroduction(ByteReader& reader) {
   return from;
 }
 
-std::vector<std::byte> signedBytes(const Buffer& buffer, const ByteWriter& writer, const Digest& proof) {
+std::vector<std::byte> signedBytes(const Buffer& buffer, const wire::ByteWriter& writer,
+                                   const security::Digest& proof) {
   std::vector<std::byte> bytes(buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(writer.size()));
   bytes.insert(bytes.end(), proof.begin(), proof.end());
   return bytes;
@@ -67,32 +68,35 @@ std::vector<std::byte> signedBytes(const Buffer& buffer, const ByteWriter& write
 
 }  // namespace
 
-bool mayBeHello(ByteView begin) {
+bool mayBeHello(security::ByteView begin) {
   std::array<std::byte, kHelloMagicBytes> ours;
-  ByteWriter(ours).put(kMagic).put(kProtocolVersion);
+  wire::ByteWriter(ours).put(kMagic).put(wire::kProtocolVersion);
   const size_t size = std::min(begin.size(), ours.size());
   return std::equal(begin.begin(), begin.begin() + static_cast<ptrdiff_t>(size), ours.begin());
 }
 
-std::optional<uint64_t> listenerOf(ByteView hello) {
-  if (hello.size() < kHelloMagicBytes + sizeof(uint64_t) + kDigestBytes || !mayBeHello(hello)) return std::nullopt;
-  return ByteReader(hello.subspan(kHelloMagicBytes)).take<uint64_t>();
+std::optional<uint64_t> listenerOf(security::ByteView hello) {
+  if (hello.size() < kHelloMagicBytes + sizeof(uint64_t) + security::kDigestBytes || !mayBeHello(hello))
+    return std::nullopt;
+  return wire::ByteReader(hello.subspan(kHelloMagicBytes)).take<uint64_t>();
 }
 
-std::vector<std::byte> encodeHello(const Hello& hello, const Ticket::Secret& secret, const JobKey& key) {
+std::vector<std::byte> encodeHello(const Hello& hello, const Ticket::Secret& secret, const security::JobKey& key) {
   Buffer buffer;
-  ByteWriter writer(buffer);
-  writer.put(kMagic).put(kProtocolVersion).put(hello.listener).put(hello.association).put(hello.channel);
+  wire::ByteWriter writer(buffer);
+  writer.put(kMagic).put(wire::kProtocolVersion).put(hello.listener).put(hello.association).put(hello.channel);
   putIntroduction(writer, hello.from);
-  const ByteView text = ByteView(buffer).first(writer.size());
+  const security::ByteView text = security::ByteView(buffer).first(writer.size());
   return signedBytes(buffer, writer, proofOf("agspeed hello", text, {}, secret, key));
 }
 
-std::optional<Hello> decodeHello(ByteView bytes, const Ticket::Secret& secret, const JobKey& key) {
+std::optional<Hello> decodeHello(security::ByteView bytes, const Ticket::Secret& secret, const security::JobKey& key) {
   if (!listenerOf(bytes)) return std::nullopt;
-  const ByteView text = bytes.first(bytes.size() - kDigestBytes);
-  if (!equalsInConstantTime(bytes.last(kDigestBytes), proofOf("agspeed hello", text, {}, secret, key))) return {};
-  ByteReader reader(text.subspan(kHelloMagicBytes));
+  const security::ByteView text = bytes.first(bytes.size() - security::kDigestBytes);
+  if (!security::equalsInConstantTime(bytes.last(security::kDigestBytes),
+                                      proofOf("agspeed hello", text, {}, secret, key)))
+    return {};
+  wire::ByteReader reader(text.subspan(kHelloMagicBytes));
   Hello hello;
   hello.listener = reader.take<uint64_t>();
   hello.association = reader.take<uint32_t>();
@@ -103,21 +107,24 @@ std::optional<Hello> decodeHello(ByteView bytes, const Ticket::Secret& secret, c
   return hello;
 }
 
-std::vector<std::byte> encodeWelcome(const Welcome& welcome, ByteView hello, const Ticket::Secret& secret,
-                                     const JobKey& key) {
+std::vector<std::byte> encodeWelcome(const Welcome& welcome, security::ByteView hello, const Ticket::Secret& secret,
+                                     const security::JobKey& key) {
   Buffer buffer;
-  ByteWriter writer(buffer);
+  wire::ByteWriter writer(buffer);
   putText(writer, welcome.refusal, kMaxTextBytes / 4);
   putIntroduction(writer, welcome.from);
-  const ByteView text = ByteView(buffer).first(writer.size());
+  const security::ByteView text = security::ByteView(buffer).first(writer.size());
   return signedBytes(buffer, writer, proofOf("agspeed welcome", hello, text, secret, key));
 }
 
-std::optional<Welcome> decodeWelcome(ByteView bytes, ByteView hello, const Ticket::Secret& secret, const JobKey& key) {
-  if (bytes.size() < kDigestBytes) return std::nullopt;
-  const ByteView text = bytes.first(bytes.size() - kDigestBytes);
-  if (!equalsInConstantTime(bytes.last(kDigestBytes), proofOf("agspeed welcome", hello, text, secret, key))) return {};
-  ByteReader reader(text);
+std::optional<Welcome> decodeWelcome(security::ByteView bytes, security::ByteView hello, const Ticket::Secret& secret,
+                                     const security::JobKey& key) {
+  if (bytes.size() < security::kDigestBytes) return std::nullopt;
+  const security::ByteView text = bytes.first(bytes.size() - security::kDigestBytes);
+  if (!security::equalsInConstantTime(bytes.last(security::kDigestBytes),
+                                      proofOf("agspeed welcome", hello, text, secret, key)))
+    return {};
+  wire::ByteReader reader(text);
   Welcome welcome;
   std::optional<std::string> refusal = takeText(reader, kMaxTextBytes / 4);
   std::optional<Introduction> from = refusal ? takeIntroduction(reader) : std::nullopt;
@@ -127,4 +134,4 @@ std::optional<Welcome> decodeWelcome(ByteView bytes, ByteView hello, const Ticke
   return welcome;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -6,33 +6,34 @@
 #include <optional>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
-constexpr PendingLimits kLimits = {256, kMaxHelloBytes, std::chrono::seconds(3)};
+constexpr rendezvous::PendingLimits kLimits = {256, kMaxHelloBytes, std::chrono::seconds(3)};
 constexpr int kMaxAcceptsAtOnce = 64;
 
 }  // namespace
 
 /// A socket that listens at one address.
-struct HelloServer::Entrance final : Poller::Handler {
+struct HelloServer::Entrance final : io::Poller::Handler {
   Entrance(HelloServer& owner, tcp::Socket listening)
       : server(owner), socket(std::move(listening)), pausable(owner.poller_, socket.descriptor(), *this) {}
   void ready(uint32_t) override { server.accept(*this); }
 
   HelloServer& server;
   tcp::Socket socket;
-  PausableListener pausable;
+  io::PausableListener pausable;
 };
 
-HelloServer::HelloServer(Poller& poller, ControlLine::Owner& owner)
+HelloServer::HelloServer(io::Poller& poller, ControlLine::Owner& owner)
     : poller_(poller), owner_(owner), pending_(kLimits) {}
 
-StatusOr<std::unique_ptr<HelloServer>> HelloServer::open(Poller& poller, const std::vector<Interface>& interfaces,
+StatusOr<std::unique_ptr<HelloServer>> HelloServer::open(io::Poller& poller,
+                                                         const std::vector<topology::Interface>& interfaces,
                                                          ControlLine::Owner& owner) {
   std::unique_ptr<HelloServer> server(new HelloServer(poller, owner));
-  for (const Interface& each : interfaces) {
-    RailAddress address = {each.address, static_cast<uint8_t>(each.prefixBits), 0};
+  for (const topology::Interface& each : interfaces) {
+    rendezvous::RailAddress address = {each.address, static_cast<uint8_t>(each.prefixBits), 0};
     AG_ASSIGN_OR_RETURN(tcp::Socket socket, tcp::Socket::listen(address));
     server->addresses_.push_back(address);
     server->entrances_.push_back(std::make_unique<Entrance>(*server, std::move(socket)));
@@ -54,7 +55,7 @@ void HelloServer::accept(Entrance& entrance) {
   owner_.lineChanged();
 }
 
-std::vector<HelloServer::Caller> HelloServer::takeCallers(Clock::time_point now) {
+std::vector<HelloServer::Caller> HelloServer::takeCallers(io::Clock::time_point now) {
   for (const auto& entrance : entrances_) entrance->pausable.resume();
   std::vector<Caller> callers;
   pending_.forEach([&](ControlLine& line) {
@@ -69,4 +70,4 @@ std::vector<HelloServer::Caller> HelloServer::takeCallers(Clock::time_point now)
   return callers;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

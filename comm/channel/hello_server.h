@@ -13,7 +13,7 @@
 #include "comm/rendezvous/pending_connections.h"
 #include "comm/topology/interfaces.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
 class HelloServer {
  public:
@@ -25,28 +25,29 @@ class HelloServer {
 
   /// Creates a server that listens at the address of each interface. Unavailable: one of the addresses cannot be used.
   /// The poller and the owner outlive the server.
-  static StatusOr<std::unique_ptr<HelloServer>> open(Poller& poller, const std::vector<Interface>& interfaces,
+  static StatusOr<std::unique_ptr<HelloServer>> open(io::Poller& poller,
+                                                     const std::vector<topology::Interface>& interfaces,
                                                      ControlLine::Owner& owner);
   ~HelloServer();
 
-  const std::vector<RailAddress>& addresses() const { return addresses_; }
+  const std::vector<rendezvous::RailAddress>& addresses() const { return addresses_; }
   /// Removes and returns the connections whose hello has arrived. Closes connections whose hello is late, and
   /// connections whose first bytes cannot begin a hello. Call this function every PendingConnections::kCheckInterval
   /// while hellos are awaited.
-  std::vector<Caller> takeCallers(Clock::time_point now);
+  std::vector<Caller> takeCallers(io::Clock::time_point now);
   bool isAwaitingHellos() const { return !pending_.isEmpty(); }
 
  private:
   struct Entrance;
 
-  HelloServer(Poller& poller, ControlLine::Owner& owner);
+  HelloServer(io::Poller& poller, ControlLine::Owner& owner);
   void accept(Entrance& entrance);
 
-  Poller& poller_;
+  io::Poller& poller_;
   ControlLine::Owner& owner_;
-  std::vector<RailAddress> addresses_;
+  std::vector<rendezvous::RailAddress> addresses_;
   std::vector<std::unique_ptr<Entrance>> entrances_;
-  PendingConnections<ControlLine> pending_;  ///< connections without a complete hello
+  rendezvous::PendingConnections<ControlLine> pending_;  ///< connections without a complete hello
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

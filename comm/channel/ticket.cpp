@@ -8,7 +8,7 @@
 #include "comm/wire/byte_io.h"
 #include "comm/wire/protocol_version.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 constexpr std::array<char, 4> kMagic = {'A', 'G', 'T', 'K'};
@@ -17,26 +17,26 @@ constexpr size_t kFixedBytes = 48, kAddressBytes = 54, kProofBytes = 16, kNoteAt
 constexpr size_t kSignedBytes = kFixedBytes + kAddressBytes;
 constexpr size_t kMaxAddresses = 9;
 
-size_t sizeOf(const RailAddress& address) { return (address.address.isV6 ? 16 : 4) + sizeof(address.port); }
+size_t sizeOf(const rendezvous::RailAddress& address) { return (address.address.isV6 ? 16 : 4) + sizeof(address.port); }
 
-std::array<std::byte, kProofBytes> proofOf(ByteView text, const JobKey& key) {
+std::array<std::byte, kProofBytes> proofOf(security::ByteView text, const security::JobKey& key) {
   // Without a job key the proof still detects damage.
   constexpr std::string_view kLabel = "agspeed ticket";
-  std::vector<std::byte> secret(bytesOf(kLabel).begin(), bytesOf(kLabel).end());
+  std::vector<std::byte> secret(security::bytesOf(kLabel).begin(), security::bytesOf(kLabel).end());
   secret.insert(secret.end(), key.begin(), key.end());
-  Digest ticketKey;
-  deriveKey(secret, {}, bytesOf(kLabel), ticketKey);
-  const Digest whole = hmacSha256(ticketKey, text);
+  security::Digest ticketKey;
+  security::deriveKey(secret, {}, security::bytesOf(kLabel), ticketKey);
+  const security::Digest whole = security::hmacSha256(ticketKey, text);
   std::array<std::byte, kProofBytes> proof;
   std::copy_n(whole.begin(), proof.size(), proof.begin());
   return proof;
 }
 
 /// Returns the first addresses of `all`, as many as fit into a ticket.
-std::vector<RailAddress> fitting(const std::vector<RailAddress>& all) {
-  std::vector<RailAddress> chosen;
+std::vector<rendezvous::RailAddress> fitting(const std::vector<rendezvous::RailAddress>& all) {
+  std::vector<rendezvous::RailAddress> chosen;
   size_t used = 0;
-  for (const RailAddress& each : all) {
+  for (const rendezvous::RailAddress& each : all) {
     if (chosen.size() == kMaxAddresses || used + sizeOf(each) > kAddressBytes) break;
     used += sizeOf(each);
     chosen.push_back(each);
@@ -46,42 +46,46 @@ std::vector<RailAddress> fitting(const std::vector<RailAddress>& all) {
 
 }  // namespace
 
-void Ticket::encode(const JobKey& key, Bytes out) const {
+void Ticket::encode(const security::JobKey& key, Bytes out) const {
   std::fill(out.begin(), out.end(), std::byte{0});
-  const std::vector<RailAddress> sent = fitting(addresses);
+  const std::vector<rendezvous::RailAddress> sent = fitting(addresses);
   uint16_t isV6 = 0;
   for (size_t i = 0; i < sent.size(); ++i) isV6 |= static_cast<uint16_t>((sent[i].address.isV6 ? 1 : 0) << i);
-  ByteWriter writer(out);
-  writer.put(kMagic).put(kTicketVersion).put(kProtocolVersion).put(protection).put(static_cast<uint8_t>(sent.size()));
+  wire::ByteWriter writer(out);
+  writer.put(kMagic)
+      .put(kTicketVersion)
+      .put(wire::kProtocolVersion)
+      .put(protection)
+      .put(static_cast<uint8_t>(sent.size()));
   writer.put(isV6).put(process).put(domain).put(listener).put(secret);
-  for (const RailAddress& each : sent) {
-    writer.put(ByteView(each.address.bytes).first(each.address.isV6 ? 16 : 4)).put(each.port);
+  for (const rendezvous::RailAddress& each : sent) {
+    writer.put(security::ByteView(each.address.bytes).first(each.address.isV6 ? 16 : 4)).put(each.port);
   }
-  const auto proof = proofOf(ByteView(out).first(kSignedBytes), key);
+  const auto proof = proofOf(security::ByteView(out).first(kSignedBytes), key);
   std::copy(proof.begin(), proof.end(), out.begin() + kSignedBytes);
 }
 
-StatusOr<Ticket> Ticket::decode(std::span<const std::byte, kBytes> bytes, const JobKey& key) {
-  ByteReader reader(ByteView(bytes).first(kSignedBytes));
+StatusOr<Ticket> Ticket::decode(std::span<const std::byte, kBytes> bytes, const security::JobKey& key) {
+  wire::ByteReader reader(security::ByteView(bytes).first(kSignedBytes));
   if (reader.take<std::array<char, 4>>() != kMagic) {
     return invalidArgument(
         "the listener's ticket is none of agspeed's: the other process uses another network plug-in; set "
         "NCCL_NET_PLUGIN alike on all hosts");
   }
   const auto ticketVersion = reader.take<uint16_t>(), protocolVersion = reader.take<uint16_t>();
-  if (ticketVersion != kTicketVersion || protocolVersion != kProtocolVersion) {
+  if (ticketVersion != kTicketVersion || protocolVersion != wire::kProtocolVersion) {
     return invalidArgument(
         "the listener's ticket has version {}.{}, this process {}.{}: install the same agspeed everywhere",
-        ticketVersion, protocolVersion, kTicketVersion, kProtocolVersion);
+        ticketVersion, protocolVersion, kTicketVersion, wire::kProtocolVersion);
   }
-  if (!equalsInConstantTime(ByteView(bytes).subspan(kSignedBytes, kProofBytes),
-                            proofOf(ByteView(bytes).first(kSignedBytes), key))) {
+  if (!security::equalsInConstantTime(security::ByteView(bytes).subspan(kSignedBytes, kProofBytes),
+                                      proofOf(security::ByteView(bytes).first(kSignedBytes), key))) {
     return invalidArgument(
         "the listener's ticket is damaged or was made with another job key: give all processes the same "
         "AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE, or none");
   }
   Ticket ticket;
-  ticket.protection = Protection(reader.take<uint8_t>());
+  ticket.protection = security::Protection(reader.take<uint8_t>());
   const size_t count = std::min<size_t>(reader.take<uint8_t>(), kMaxAddresses);
   const auto isV6 = reader.take<uint16_t>();
   ticket.process = reader.take<uint32_t>();
@@ -89,7 +93,7 @@ StatusOr<Ticket> Ticket::decode(std::span<const std::byte, kBytes> bytes, const 
   ticket.listener = reader.take<uint64_t>();
   reader.take(ticket.secret);
   for (size_t i = 0; i < count; ++i) {
-    RailAddress address;
+    rendezvous::RailAddress address;
     address.address.isV6 = (isV6 >> i & 1) != 0;
     reader.take(std::span(address.address.bytes).first(address.address.isV6 ? 16 : 4));
     address.port = reader.take<uint16_t>();
@@ -107,4 +111,4 @@ uint64_t Ticket::note(std::span<const std::byte, kBytes> bytes) {
 
 void Ticket::setNote(Bytes bytes, uint64_t note) { std::memcpy(bytes.data() + kNoteAt, &note, sizeof(note)); }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

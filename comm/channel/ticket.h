@@ -27,29 +27,29 @@
 #include "comm/security/sealing.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 
 struct Ticket {
   static constexpr size_t kBytes = 128;
   using Bytes = std::span<std::byte, kBytes>;
   using Secret = std::array<std::byte, 16>;
 
-  Protection protection = Protection::kIntegrity;
+  security::Protection protection = security::Protection::kIntegrity;
   uint32_t process = 0;
   uint64_t domain = 0;
   uint64_t listener = 0;
   Secret secret{};
-  std::vector<RailAddress> addresses;  ///< addresses of the listener; `prefixBits` is not encoded
+  std::vector<rendezvous::RailAddress> addresses;  ///< addresses of the listener; `prefixBits` is not encoded
   bool operator==(const Ticket&) const = default;
 
   /// Writes the ticket and its proof. 9 IPv4 addresses or 3 IPv6 addresses fit; further addresses are omitted.
-  void encode(const JobKey& key, Bytes out) const;
+  void encode(const security::JobKey& key, Bytes out) const;
   /// Verifies and parses a ticket. Invalid argument: the bytes are not a ticket of agspeed, or the ticket has another
   /// version, is damaged, or was made with another job key.
-  static StatusOr<Ticket> decode(std::span<const std::byte, kBytes> bytes, const JobKey& key);
+  static StatusOr<Ticket> decode(std::span<const std::byte, kBytes> bytes, const security::JobKey& key);
 
   static uint64_t note(std::span<const std::byte, kBytes> bytes);
   static void setNote(Bytes bytes, uint64_t note);
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

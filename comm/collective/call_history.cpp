@@ -4,18 +4,18 @@
 #include "comm/schedule/catalog.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
-std::string planOf(const CallSignature& signature) {
+std::string planOf(const engine::CallSignature& signature) {
   return formatText(" with plan {}, algorithm {}, segments of {} bytes, sizes {}", signature.planVersion,
-                    algorithms()[signature.algorithm % algorithms().size()].name, signature.segmentBytes,
-                    signature.layout % 10000);
+                    schedule::algorithms()[signature.algorithm % schedule::algorithms().size()].name,
+                    signature.segmentBytes, signature.layout % 10000);
 }
 
 }  // namespace
 
-const HistoryEntry& CallHistory::add(const CallSignature& signature) {
+const HistoryEntry& CallHistory::add(const engine::CallSignature& signature) {
   chain_ = extendChain(chain_, signature);
   ++sequence_;
   return entries_[sequence_ % kNumEntries] = {sequence_, chain_, signature};
@@ -52,7 +52,7 @@ std::optional<std::string> CallHistory::findMismatch(int rank, const RecentCalls
     if (differs && (!theirs || entry.sequence < theirs->sequence)) theirs = &entry;
   }
   if (!theirs) return std::nullopt;
-  const CallSignature& own = at(theirs->sequence).signature;
+  const engine::CallSignature& own = at(theirs->sequence).signature;
   std::string ownText = toString(own), theirText = toString(theirs->signature);
   if (own == theirs->signature) {
     ownText = theirText = "calls that differ before it";
@@ -66,4 +66,4 @@ std::optional<std::string> CallHistory::findMismatch(int rank, const RecentCalls
       theirs->sequence, group_, rank_, ownText, rank, theirText);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -17,13 +17,13 @@
 
 #include "comm/engine/call.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 /// One call of a rank, in the form that ranks compare.
 struct HistoryEntry {
   uint64_t sequence = 0;  ///< number of the call, from 1; 0: no entry
   uint64_t chain = 0;     ///< hash of all calls up to this one
-  CallSignature signature;
+  engine::CallSignature signature;
 };
 
 /// A call and the calls before it, the latest first.
@@ -38,7 +38,7 @@ class CallHistory {
   CallHistory(std::string group, int rank) : group_(std::move(group)), rank_(rank) {}
 
   /// Appends a call. Returns: its entry, valid until kNumEntries further calls.
-  const HistoryEntry& add(const CallSignature& signature);
+  const HistoryEntry& add(const engine::CallSignature& signature);
   /// Returns call `sequence` and the calls before it. Calls that are not kept any more have no entry.
   RecentCalls recent(uint64_t sequence) const;
   /// Returns the last call; its sequence is 0 if there is none.
@@ -61,4 +61,4 @@ class CallHistory {
   std::map<int, RecentCalls> ranksAhead_;  ///< by rank: last calls of ranks that have made more calls than this rank
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -5,17 +5,19 @@
 #include <tuple>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
-size_t bytesOf(const CollectiveCall& call) {
+size_t bytesOf(const engine::CollectiveCall& call) {
   size_t bytes = 0;
   for (const auto chunk : call.input) bytes += chunk.size();
   for (const auto chunk : call.output) bytes += chunk.size();
   return bytes;
 }
 
-bool isBarrier(const CollectiveOperation& operation) { return operation.call.collective == Collective::kBarrier; }
+bool isBarrier(const CollectiveOperation& operation) {
+  return operation.call.collective == schedule::Collective::kBarrier;
+}
 
 /// Returns whether an operation may start before older operations have started.
 bool mayPass(const CollectiveOperation& operation) { return !operation.readiness && !isBarrier(operation); }
@@ -52,7 +54,7 @@ std::deque<CollectiveQueue::Handle>::iterator CollectiveQueue::findNext() {
   return !exchanges_.empty() && (*at)->sequence > exchanges_.front() ? none : at;
 }
 
-CollectiveQueue::Handle CollectiveQueue::finish(const Execution& execution) {
+CollectiveQueue::Handle CollectiveQueue::finish(const engine::Execution& execution) {
   const auto at = std::find_if(running_.begin(), running_.end(),
                                [&](const Handle& operation) { return operation->execution == &execution; });
   Handle operation = std::move(*at);
@@ -80,4 +82,4 @@ size_t CollectiveQueue::bytesInFlight(const CollectiveOperation& operation) cons
   return std::min(bytesOf(operation.call), most);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -21,31 +21,30 @@
 
 #include "comm/collective/plan_fitter.h"
 #include "comm/engine/call.h"
+#include "comm/engine/execution.h"
 #include "comm/engine/operation.h"
 
-namespace agspeed::comm {
-
-class Execution;
+namespace agspeed::comm::collective {
 
 /// A collective operation that a rank has started.
-struct CollectiveOperation final : Operation {
-  using Operation::Operation;
+struct CollectiveOperation final : engine::Operation {
+  using engine::Operation::Operation;
 
-  CollectiveCall call;
+  engine::CollectiveCall call;
   int priority = 0;
-  Clock::time_point started, deadline;
-  Readiness readiness;  ///< returns whether the input is ready; null once it is ready
+  io::Clock::time_point started, deadline;
+  engine::Readiness readiness;  ///< returns whether the input is ready; null once it is ready
   /// The multiplied input of a premultiplied sum while it runs. An all-reduce uses its output instead.
   std::unique_ptr<std::byte[]> scaledInput;
   // The group sets these members.
   bool isHostStatsExchange = false;
   uint64_t sequence = 0;
   uint64_t chain = 0;
-  CallSignature signature;
-  Choice choice;                   ///< the plan's choice, equal at all ranks when the call is made
-  FittedChoice fitted;             ///< the choice, fitted to the hosts that are known so far
-  Execution* execution = nullptr;  ///< null unless the operation runs
-  bool hasSentHistory = false;     ///< whether the last calls were sent to the ranks that the operation waits for
+  engine::CallSignature signature;
+  plan::Choice choice;                     ///< the plan's choice, equal at all ranks when the call is made
+  FittedChoice fitted;                     ///< the choice, fitted to the hosts that are known so far
+  engine::Execution* execution = nullptr;  ///< null unless the operation runs
+  bool hasSentHistory = false;  ///< whether the last calls were sent to the ranks that the operation waits for
 };
 
 class CollectiveQueue {
@@ -62,7 +61,7 @@ class CollectiveQueue {
   /// Moves the next operation that may start from waiting() to running(), and returns it; null: none may start.
   Handle startNext();
   /// Removes and returns the operation that runs in `execution`.
-  Handle finish(const Execution& execution);
+  Handle finish(const engine::Execution& execution);
   /// Returns the running operation that delays the waiting `operation`, apart from the limit of bytes in flight; null:
   /// there is none.
   const CollectiveOperation* holderOf(const CollectiveOperation& operation) const;
@@ -88,4 +87,4 @@ class CollectiveQueue {
   size_t bytesInFlight_ = 0;        ///< sum of the bytes of the running operations
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
-StatusOr<std::unique_ptr<Communicator>> Communicator::create(Engine& engine, GroupOptions options) {
+StatusOr<std::unique_ptr<Communicator>> Communicator::create(engine::Engine& engine, GroupOptions options) {
   const int size = engine.messenger().size(), own = engine.messenger().rank();
   if (options.members.empty()) {
     options.members.resize(static_cast<size_t>(size));
@@ -25,14 +25,14 @@ StatusOr<std::unique_ptr<Communicator>> Communicator::create(Engine& engine, Gro
                              member, size);
     }
   }
-  if (options.timeout <= Clock::duration::zero()) {
+  if (options.timeout <= io::Clock::duration::zero()) {
     return invalidArgument("group '" + options.name + "': the timeout must be positive");
   }
   const auto rank = static_cast<int>(at - options.members.begin());
   return std::unique_ptr<Communicator>(new Communicator(engine, std::move(options), rank));
 }
 
-Communicator::Communicator(Engine& engine, GroupOptions options, int rank)
+Communicator::Communicator(engine::Engine& engine, GroupOptions options, int rank)
     : engine_(engine), rank_(rank), name_(options.name), members_(options.members), timeout_(options.timeout) {
   engine_.runOnDriver([&] {
     group_ = std::make_unique<Group>(engine_, std::move(options), rank);
@@ -48,14 +48,14 @@ void Communicator::close() {
   });
 }
 
-OperationHandle Communicator::start(CollectiveCall call, OperationOptions options) {
+engine::OperationHandle Communicator::start(engine::CollectiveCall call, OperationOptions options) {
   if (Status status = validate(call, rank_, size()); !status.isOk())
     return failed(std::move(status), std::move(options.onEnd));
-  if (call.collective == Collective::kBarrier) call.input = {std::span(&token_, 1)};
+  if (call.collective == schedule::Collective::kBarrier) call.input = {std::span(&token_, 1)};
   auto operation = std::make_shared<CollectiveOperation>(engine_);
   operation->call = std::move(call);
   operation->priority = options.priority;
-  operation->started = Clock::now();
+  operation->started = io::Clock::now();
   operation->deadline = deadlineOf(operation->started, options);
   operation->readiness = std::move(options.readiness);
   operation->setDriverCallback(std::move(options.onEnd));
@@ -65,21 +65,24 @@ OperationHandle Communicator::start(CollectiveCall call, OperationOptions option
   return operation;
 }
 
-OperationHandle Communicator::send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options) {
+engine::OperationHandle Communicator::send(int rank, uint32_t tag, std::span<const std::byte> bytes,
+                                           OperationOptions options) {
   // A transfer only reads the bytes that it sends.
   return startMessage(true, rank, tag, {const_cast<std::byte*>(bytes.data()), bytes.size()}, std::move(options));
 }
 
-OperationHandle Communicator::receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options) {
+engine::OperationHandle Communicator::receive(int rank, uint32_t tag, std::span<std::byte> bytes,
+                                              OperationOptions options) {
   return startMessage(false, rank, tag, bytes, std::move(options));
 }
 
-OperationHandle Communicator::receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options) {
+engine::OperationHandle Communicator::receiveFromAny(uint32_t tag, std::span<std::byte> bytes,
+                                                     OperationOptions options) {
   return startMessage(false, kAnyRank, tag, bytes, std::move(options));
 }
 
-OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
-                                           OperationOptions options) {
+engine::OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
+                                                   OperationOptions options) {
   const bool isPeer = (rank == kAnyRank && !isSend) || (rank >= 0 && rank < size() && rank != rank_);
   if (!isPeer || tag == UINT32_MAX) {
     return failed(invalidArgument(
@@ -91,7 +94,7 @@ OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, 
   operation->tag = tag;
   operation->isSend = isSend;
   operation->bytes = bytes;
-  operation->started = Clock::now();
+  operation->started = io::Clock::now();
   operation->deadline = deadlineOf(operation->started, options);
   operation->readiness = std::move(options.readiness);
   engine_.operationStarted();
@@ -100,7 +103,7 @@ OperationHandle Communicator::startMessage(bool isSend, int rank, uint32_t tag, 
   return operation;
 }
 
-void Communicator::setPlan(Plan plan) {
+void Communicator::setPlan(plan::Plan plan) {
   engine_.enqueue([this, plan = std::move(plan)]() mutable { group_->setPlan(std::move(plan)); });
 }
 
@@ -114,16 +117,16 @@ Status Communicator::health() {
   return status;
 }
 
-Clock::time_point Communicator::deadlineOf(Clock::time_point now, const OperationOptions& options) const {
-  const auto timeout = options.timeout > Clock::duration::zero() ? options.timeout : timeout_;
-  return timeout < Clock::time_point::max() - now ? now + timeout : Clock::time_point::max();
+io::Clock::time_point Communicator::deadlineOf(io::Clock::time_point now, const OperationOptions& options) const {
+  const auto timeout = options.timeout > io::Clock::duration::zero() ? options.timeout : timeout_;
+  return timeout < io::Clock::time_point::max() - now ? now + timeout : io::Clock::time_point::max();
 }
 
-OperationHandle Communicator::failed(Status status, Operation::Callback onEnd) {
-  auto operation = std::make_shared<Operation>(engine_);
+engine::OperationHandle Communicator::failed(Status status, engine::Operation::Callback onEnd) {
+  auto operation = std::make_shared<engine::Operation>(engine_);
   operation->setDriverCallback(std::move(onEnd));
   operation->complete(status.withContext(formatText("rank {} of group '{}'", rank_, name_)));
   return operation;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -19,26 +19,26 @@
 
 #include "comm/collective/group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 struct OperationOptions {
   /// The operation fails after this time; zero: the group's timeout.
-  Clock::duration timeout = Clock::duration::zero();
+  io::Clock::duration timeout = io::Clock::duration::zero();
   /// Collectives with a lower number start first if several could start. Sends and receives ignore it.
   int priority = 0;
   /// Returns whether the bytes that the operation reads are valid. Set this function if the bytes become valid only
   /// after the call. Until then the operation waits, and later operations may start.
-  Readiness readiness = nullptr;
+  engine::Readiness readiness = nullptr;
   /// Only for collectives; sends and receives ignore it. The driver calls it once when the operation is done. If the
   /// arguments are invalid, start() calls it.
-  Operation::Callback onEnd = nullptr;
+  engine::Operation::Callback onEnd = nullptr;
 };
 
 class Communicator {
  public:
   /// Creates this rank's end of a group. Invalid argument: the messenger's rank is not among the members, or an option
   /// is invalid.
-  static StatusOr<std::unique_ptr<Communicator>> create(Engine& engine, GroupOptions options);
+  static StatusOr<std::unique_ptr<Communicator>> create(engine::Engine& engine, GroupOptions options);
   ~Communicator();
 
   int rank() const { return rank_; }
@@ -46,18 +46,18 @@ class Communicator {
   const std::string& name() const { return name_; }
 
   /// Starts a collective operation; CollectiveCall describes its arguments.
-  OperationHandle start(CollectiveCall call, OperationOptions options = {});
+  engine::OperationHandle start(engine::CollectiveCall call, OperationOptions options = {});
   /// Starts to send to one rank. Messages of one tag between two ranks match in order: the n-th receive gets the n-th
   /// message. A receive must have the size of its send. Tags are below 2^32 - 1.
-  OperationHandle send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options = {});
-  OperationHandle receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
+  engine::OperationHandle send(int rank, uint32_t tag, std::span<const std::byte> bytes, OperationOptions options = {});
+  engine::OperationHandle receive(int rank, uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
   /// Starts to receive a message with this tag from the first rank that sends one. Operation::sourceRank() then names
   /// that rank. The driver probes for messages once a millisecond.
-  OperationHandle receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
+  engine::OperationHandle receiveFromAny(uint32_t tag, std::span<std::byte> bytes, OperationOptions options = {});
 
   /// Sets the plan of operations that are started afterwards. Requires: all ranks call it between the same two
   /// operations.
-  void setPlan(Plan plan);
+  void setPlan(plan::Plan plan);
   /// Closes the group: fails all unfinished operations here, and also at the other ranks if a collective is running.
   /// The destructor calls it, too. Requires: no operation is started afterwards, and the caller is not the driver.
   void close();
@@ -67,21 +67,21 @@ class Communicator {
   Status health();
 
  private:
-  Communicator(Engine& engine, GroupOptions options, int rank);
+  Communicator(engine::Engine& engine, GroupOptions options, int rank);
 
-  OperationHandle startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
-                               OperationOptions options);
-  Clock::time_point deadlineOf(Clock::time_point now, const OperationOptions& options) const;
-  OperationHandle failed(Status status, Operation::Callback onEnd = nullptr);
+  engine::OperationHandle startMessage(bool isSend, int rank, uint32_t tag, std::span<std::byte> bytes,
+                                       OperationOptions options);
+  io::Clock::time_point deadlineOf(io::Clock::time_point now, const OperationOptions& options) const;
+  engine::OperationHandle failed(Status status, engine::Operation::Callback onEnd = nullptr);
 
-  Engine& engine_;
+  engine::Engine& engine_;
   const int rank_;
   const std::string name_;
   const std::vector<int> members_;
-  const Clock::duration timeout_;
+  const io::Clock::duration timeout_;
   bool isClosed_ = false;         ///< only the driver uses it
   std::byte token_{};             ///< the input of barriers
   std::unique_ptr<Group> group_;  ///< only the driver uses it
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

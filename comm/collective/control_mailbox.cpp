@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 namespace {
 
@@ -13,8 +13,8 @@ constexpr int kAtOnce = INT32_MIN;
 
 }  // namespace
 
-ControlMailbox::ControlMailbox(Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
-                               uint32_t communicator)
+ControlMailbox::ControlMailbox(engine::Engine& engine, ControlListener& listener, std::span<const int> members,
+                               int rank, uint32_t communicator)
     : engine_(engine),
       listener_(listener),
       members_(members),
@@ -84,4 +84,4 @@ void ControlMailbox::work(uint64_t token) {
   listener_.controlMessageArrived(rank, message);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

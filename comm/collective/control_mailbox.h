@@ -20,7 +20,7 @@
 #include "comm/collective/call_history.h"
 #include "comm/engine/engine.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 enum class ControlKind : uint32_t { kWaiting = 1, kFailed = 2 };
 
@@ -47,11 +47,11 @@ class ControlListener {
   ~ControlListener() = default;
 };
 
-class ControlMailbox final : private Worker {
+class ControlMailbox final : private engine::Worker {
  public:
   /// Makes the mailbox of one rank. `members`: the messenger's number of each rank of the group. `rank`: this rank's
   /// index in `members`. `communicator`: the communicator of the messages.
-  ControlMailbox(Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
+  ControlMailbox(engine::Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
                  uint32_t communicator);
 
   /// Posts a receive for each other rank.
@@ -62,7 +62,7 @@ class ControlMailbox final : private Worker {
 
  private:
   /// The send or receive of one control message.
-  struct ControlTransfer final : Transfer {
+  struct ControlTransfer final : messaging::Transfer {
     void finished(const Status& result) override { owner->transferFinished(*this, result); }
 
     ControlMailbox* owner = nullptr;
@@ -78,7 +78,7 @@ class ControlMailbox final : private Worker {
   void transferFinished(ControlTransfer& transfer, const Status& status);
   void work(uint64_t token) override;
 
-  Engine& engine_;
+  engine::Engine& engine_;
   ControlListener& listener_;
   const std::span<const int> members_;
   const int rank_;
@@ -87,4 +87,4 @@ class ControlMailbox final : private Worker {
   std::vector<std::unique_ptr<ControlTransfer>> transfers_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

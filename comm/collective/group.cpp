@@ -7,7 +7,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 namespace {
 
@@ -16,7 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kMismatchCheckAfter{250};
 constexpr int kSequenceBits = 48;
 
-std::string seconds(Clock::duration duration) {
+std::string seconds(io::Clock::duration duration) {
   return formatText("{:.2f} s", std::chrono::duration<double>(duration).count());
 }
 
@@ -26,7 +26,7 @@ uint64_t nameOf(const CollectiveOperation& operation) {
   return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
 }
 
-ScheduleKey scheduleOf(const CollectiveOperation& operation) {
+engine::ScheduleKey scheduleOf(const CollectiveOperation& operation) {
   const int root = hasRoot(operation.call.collective) ? operation.call.root : 0;
   return {operation.fitted.algorithm, root, operation.fitted.localGroupSize};
 }
@@ -34,16 +34,16 @@ ScheduleKey scheduleOf(const CollectiveOperation& operation) {
 /// Replaces the input of a premultiplied sum by a multiplied copy. The copy of an all-reduce is in its output, other
 /// copies are in memory of their own.
 void premultiply(CollectiveOperation& operation) {
-  CollectiveCall& call = operation.call;
-  if (!isReduction(call.collective) || call.op != ReduceOp::kPremultipliedSum) return;
+  engine::CollectiveCall& call = operation.call;
+  if (!isReduction(call.collective) || call.op != reduce::ReduceOp::kPremultipliedSum) return;
   const size_t elementBytes = sizeInBytes(call.dtype);
-  const bool fitsOutput = call.collective == Collective::kAllReduce;
+  const bool fitsOutput = call.collective == schedule::Collective::kAllReduce;
   size_t size = 0;
   for (const auto chunk : call.input) size += chunk.size();
   if (!fitsOutput) operation.scaledInput = std::make_unique_for_overwrite<std::byte[]>(size);
   std::byte* next = fitsOutput ? call.output[0].data() : operation.scaledInput.get();
   for (auto& chunk : call.input) {
-    multiply(next, chunk.data(), chunk.size() / elementBytes, call.dtype, call.factor);
+    reduce::multiply(next, chunk.data(), chunk.size() / elementBytes, call.dtype, call.factor);
     chunk = {next, chunk.size()};
     next += chunk.size();
   }
@@ -57,7 +57,7 @@ std::string describe(const MessageOperation& operation) { return toString(operat
 
 }  // namespace
 
-Group::Group(Engine& engine, GroupOptions options, int rank)
+Group::Group(engine::Engine& engine, GroupOptions options, int rank)
     : engine_(engine),
       options_(std::move(options)),
       rank_(rank),
@@ -85,7 +85,7 @@ void Group::close() {
 // --- starting -----------------------------------------------------------------------------------------------------
 
 void Group::submit(CollectiveHandle operation) {
-  const CollectiveCall& call = operation->call;
+  const engine::CollectiveCall& call = operation->call;
   if (fitter_.isExchangeDueBefore(call) && !failure_) exchangeHostStats(call);
   assignSequence(operation, call);
   if (failure_) return endAll(*failure_);
@@ -93,23 +93,24 @@ void Group::submit(CollectiveHandle operation) {
   startWaiting();
 }
 
-void Group::exchangeHostStats(const CollectiveCall& call) {
+void Group::exchangeHostStats(const engine::CollectiveCall& call) {
   auto exchange = std::make_shared<CollectiveOperation>(engine_);
   exchange->call = fitter_.exchange();
   exchange->isHostStatsExchange = true;
   exchange->priority = INT32_MIN;
-  exchange->started = Clock::now();
-  exchange->deadline = Clock::time_point::max();  // `call` starts after the exchange, and its deadline covers both
+  exchange->started = io::Clock::now();
+  exchange->deadline = io::Clock::time_point::max();  // `call` starts after the exchange, and its deadline covers both
   engine_.operationStarted();
   assignSequence(std::move(exchange), call);
 }
 
-void Group::assignSequence(CollectiveHandle operation, const CollectiveCall& call) {
+void Group::assignSequence(CollectiveHandle operation, const engine::CollectiveCall& call) {
   operation->choice = fitter_.choose(operation->call);
   operation->fitted = fitter_.fit(operation->call, operation->choice);
-  CallSignature& signature = operation->signature = signatureOf(call);
-  signature.algorithm = static_cast<uint32_t>(operation->choice.algorithm - algorithms().data());
-  signature.planVersion = operation->isHostStatsExchange ? CallSignature::kHostStatsExchange : fitter_.planVersion();
+  engine::CallSignature& signature = operation->signature = signatureOf(call);
+  signature.algorithm = static_cast<uint32_t>(operation->choice.algorithm - schedule::algorithms().data());
+  signature.planVersion =
+      operation->isHostStatsExchange ? engine::CallSignature::kHostStatsExchange : fitter_.planVersion();
   signature.segmentBytes = operation->choice.segmentBytes;
   const HistoryEntry& entry = history_.add(signature);
   operation->sequence = entry.sequence;
@@ -155,7 +156,7 @@ void Group::start(CollectiveOperation& operation) {
 }
 
 void Group::contributeHostStats() {
-  const Messenger& messenger = engine_.messenger();
+  const messaging::Messenger& messenger = engine_.messenger();
   double farthest = 0;  // the longest round trip to a member; 0 if one of them is not known
   for (const int member : options_.members) {
     if (member == messenger.rank()) continue;
@@ -177,7 +178,7 @@ void Group::applyHostStats(uint64_t sequence) {
 
 // --- ending -------------------------------------------------------------------------------------------------------
 
-void Group::executionEnded(Execution& execution) {
+void Group::executionEnded(engine::Execution& execution) {
   const CollectiveHandle operation = queue_.finish(execution);
   release(*operation);
   end(*operation, {});
@@ -190,12 +191,12 @@ void Group::release(CollectiveOperation& operation) {
   operation.scaledInput.reset();
 }
 
-void Group::end(Operation& operation, const Status& status) {
+void Group::end(engine::Operation& operation, const Status& status) {
   operation.complete(status);
   engine_.operationEnded();
 }
 
-void Group::executionFailed(Execution&, int rank, const Status& status) { transferFailed(rank, status); }
+void Group::executionFailed(engine::Execution&, int rank, const Status& status) { transferFailed(rank, status); }
 
 void Group::transferFailed(int rank, const Status& status) {
   if (status.code() != StatusCode::kUnavailable) return fail(status);
@@ -260,18 +261,18 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
          holder->execution->progress();
 }
 
-Status Group::explain(const std::string& operation, Clock::time_point started, const Status& reason,
+Status Group::explain(const std::string& operation, io::Clock::time_point started, const Status& reason,
                       const std::string& progress) const {
   // The reason comes first, because it names the rank that caused the failure.
   return Status(reason.code(), formatText("{}; rank {} of group '{}': {} failed after {}{}; the group is not usable "
                                           "any more: destroy it and create it again",
                                           reason.message(), rank_, options_.name, operation,
-                                          seconds(Clock::now() - started), progress));
+                                          seconds(io::Clock::now() - started), progress));
 }
 
 // --- waiting and agreement ----------------------------------------------------------------------------------------
 
-Clock::time_point Group::tick(Clock::time_point now) {
+io::Clock::time_point Group::tick(io::Clock::time_point now) {
   auto next = checkDeadlines(now);
   for (const CollectiveHandle& operation : queue_.running()) {
     if (operation->hasSentHistory) continue;
@@ -287,8 +288,8 @@ Clock::time_point Group::tick(Clock::time_point now) {
   return next;
 }
 
-Clock::time_point Group::checkDeadlines(Clock::time_point now) {
-  auto next = Clock::time_point::max();
+io::Clock::time_point Group::checkDeadlines(io::Clock::time_point now) {
+  auto next = io::Clock::time_point::max();
   std::optional<Status> expired;
   const auto check = [&](const auto& operation) {
     next = std::min(next, operation->deadline);
@@ -301,7 +302,7 @@ Clock::time_point Group::checkDeadlines(Clock::time_point now) {
   for (const auto& message : messages_.underWay()) check(message);
   if (!expired) return next;
   fail(*expired);
-  return Clock::time_point::max();
+  return io::Clock::time_point::max();
 }
 
 void Group::sendCallHistory(CollectiveOperation& operation) {
@@ -324,8 +325,8 @@ void Group::controlMessageArrived(int rank, const ControlMessage& message) {
 
 // --- state, for inspections of a hang -----------------------------------------------------------------------------
 
-GroupState Group::state() const {
-  GroupState state;
+engine::GroupState Group::state() const {
+  engine::GroupState state;
   state.name = options_.name;
   state.members = options_.members;
   const HistoryEntry& last = history_.last();
@@ -335,7 +336,7 @@ GroupState Group::state() const {
   state.numOperations = queue_.running().size() + queue_.waiting().size() + messages_.underWay().size();
   const auto add = [&](const auto& operations) {
     for (const auto& operation : operations) {
-      if (state.operations.size() == GroupState::kMaxOperations) return;
+      if (state.operations.size() == engine::GroupState::kMaxOperations) return;
       state.operations.push_back(stateOf(*operation));
     }
   };
@@ -345,13 +346,13 @@ GroupState Group::state() const {
   return state;
 }
 
-OperationState Group::stateOf(const CollectiveOperation& operation) const {
-  OperationState state;
+engine::OperationState Group::stateOf(const CollectiveOperation& operation) const {
+  engine::OperationState state;
   state.call = toString(operation.signature);
   state.sequence = operation.sequence;
   state.since = operation.started;
   if (operation.execution != nullptr) {
-    const Execution::Traffic traffic = operation.execution->traffic();
+    const engine::Execution::Traffic traffic = operation.execution->traffic();
     state.numBytes = traffic.numBytes;
     state.numBytesMoved = traffic.numMoved;
     state.awaited = inWorld(operation.execution->awaitedRanks());
@@ -365,8 +366,8 @@ OperationState Group::stateOf(const CollectiveOperation& operation) const {
   return state;
 }
 
-OperationState Group::stateOf(const MessageOperation& operation) const {
-  OperationState state;
+engine::OperationState Group::stateOf(const MessageOperation& operation) const {
+  engine::OperationState state;
   state.call = toString(operation);
   state.since = operation.started;
   state.numBytes = operation.bytes.size();
@@ -385,4 +386,4 @@ std::vector<int> Group::inWorld(const std::vector<int>& ranks) const {
   return numbers;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

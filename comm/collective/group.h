@@ -31,25 +31,28 @@
 #include "comm/collective/point_to_point.h"
 #include "comm/engine/execution_pool.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 /// The arguments of a group.
 struct GroupOptions {
   /// The number of the group. It is equal at all ranks, different from the id of every other group that uses or has
   /// used the messenger, and below 2^31.
   uint32_t id = 0;
-  std::string name = "world";                          ///< appears in logs and errors
-  std::vector<int> members = {};                       ///< the messenger's number of each rank; empty: all ranks
-  Plan plan = {};                                      ///< must be equal at all ranks
-  Clock::duration timeout = std::chrono::minutes(30);  ///< limit of operations without their own timeout
-  size_t maxInFlightBytes = size_t{64} << 20;          ///< limit of the running operations; see CollectiveQueue
+  std::string name = "world";                              ///< appears in logs and errors
+  std::vector<int> members = {};                           ///< the messenger's number of each rank; empty: all ranks
+  plan::Plan plan = {};                                    ///< must be equal at all ranks
+  io::Clock::duration timeout = std::chrono::minutes(30);  ///< limit of operations without their own timeout
+  size_t maxInFlightBytes = size_t{64} << 20;              ///< limit of the running operations; see CollectiveQueue
 };
 
-class Group final : private EngineClient, private ExecutionListener, private ControlListener, private TransferListener {
+class Group final : private engine::EngineClient,
+                    private engine::ExecutionListener,
+                    private ControlListener,
+                    private TransferListener {
  public:
   /// Makes this rank's part of a group. `rank`: the index of this rank in options.members. Requires: the messenger's
   /// rank is among options.members.
-  Group(Engine& engine, GroupOptions options, int rank);
+  Group(engine::Engine& engine, GroupOptions options, int rank);
 
   void open();
   /// Fails all unfinished operations, and removes the group from the engine and the messenger.
@@ -59,7 +62,7 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   void submit(std::shared_ptr<MessageOperation> operation);
   /// Sets the plan of operations that are submitted from now on. Rules and shares that the plan states are kept. The
   /// group fits everything else to the hosts of its ranks and to the network between them.
-  void setPlan(Plan plan) { fitter_.setPlan(std::move(plan)); }
+  void setPlan(plan::Plan plan) { fitter_.setPlan(std::move(plan)); }
   /// Fails the group: fails all operations, and sends the reason to the other ranks.
   void fail(const Status& reason);
   /// Returns Ok, or the reason why the group is unusable.
@@ -68,10 +71,10 @@ class Group final : private EngineClient, private ExecutionListener, private Con
  private:
   using CollectiveHandle = CollectiveQueue::Handle;
 
-  Clock::time_point tick(Clock::time_point now) override;
-  GroupState state() const override;
-  void executionEnded(Execution& execution) override;
-  void executionFailed(Execution& execution, int rank, const Status& status) override;
+  io::Clock::time_point tick(io::Clock::time_point now) override;
+  engine::GroupState state() const override;
+  void executionEnded(engine::Execution& execution) override;
+  void executionFailed(engine::Execution& execution, int rank, const Status& status) override;
   void controlMessageArrived(int rank, const ControlMessage& message) override;
   void transferFailed(int rank, const Status& status) override;
 
@@ -83,9 +86,9 @@ class Group final : private EngineClient, private ExecutionListener, private Con
 
   /// Gives the operation the next sequence, the plan's choice and a signature, and queues it. `call`: the call that the
   /// signature describes. For an exchange of host statistics, it is the call after the exchange.
-  void assignSequence(CollectiveHandle operation, const CollectiveCall& call);
+  void assignSequence(CollectiveHandle operation, const engine::CollectiveCall& call);
   /// Queues an exchange of host statistics, which runs before `call`.
-  void exchangeHostStats(const CollectiveCall& call);
+  void exchangeHostStats(const engine::CollectiveCall& call);
   void contributeHostStats();
   /// Applies the results of the exchange of host statistics with this sequence, which is complete, to later operations.
   void applyHostStats(uint64_t sequence);
@@ -99,29 +102,29 @@ class Group final : private EngineClient, private ExecutionListener, private Con
   void sendFailure(const Status& reason, int lostRank);
   /// Fails all operations of this rank, and makes `reason` the group's failure if it has none yet.
   void endAll(const Status& reason);
-  void end(Operation& operation, const Status& status);
+  void end(engine::Operation& operation, const Status& status);
   /// Fails the group if a deadline has passed. Otherwise returns the next deadline.
-  Clock::time_point checkDeadlines(Clock::time_point now);
+  io::Clock::time_point checkDeadlines(io::Clock::time_point now);
   std::string progressOf(const CollectiveOperation& operation) const;
   std::string progressOf(const MessageOperation& operation) const;
-  OperationState stateOf(const CollectiveOperation& operation) const;
-  OperationState stateOf(const MessageOperation& operation) const;
+  engine::OperationState stateOf(const CollectiveOperation& operation) const;
+  engine::OperationState stateOf(const MessageOperation& operation) const;
   /// Converts ranks of the group to ranks of the world.
   std::vector<int> inWorld(const std::vector<int>& ranks) const;
-  Status explain(const std::string& operation, Clock::time_point started, const Status& reason,
+  Status explain(const std::string& operation, io::Clock::time_point started, const Status& reason,
                  const std::string& progress) const;
 
-  Engine& engine_;
+  engine::Engine& engine_;
   const GroupOptions options_;
   const int rank_;
   ControlMailbox mailbox_;
   CallHistory history_;
   PlanFitter fitter_;
-  ExecutionPool executions_;
+  engine::ExecutionPool executions_;
   CollectiveQueue queue_;
   PointToPoint messages_;
   bool isStarting_ = false;
   std::optional<Status> failure_;  ///< why the group is unusable
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -9,7 +9,7 @@
 #include "comm/plan/plan.h"
 #include "comm/plan/shares.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 /// Collectives of at least this number of bytes count towards the next exchange of statistics. Shorter ones show little
@@ -23,16 +23,16 @@ constexpr uint64_t kLongestInterval = uint64_t{1} << 30;
 /// The part of a message's latency that its sender and its receiver add to the latency of the network.
 constexpr double kSecondsInRanks = 15e-6;
 
-bool dependsOnHosts(Collective collective) {
-  return collective == Collective::kAllReduce || collective == Collective::kAllGather ||
-         collective == Collective::kReduceScatter;
+bool dependsOnHosts(schedule::Collective collective) {
+  return collective == schedule::Collective::kAllReduce || collective == schedule::Collective::kAllGather ||
+         collective == schedule::Collective::kReduceScatter;
 }
 
 }  // namespace
 
-bool HostStatsExchange::isDueBefore(const CollectiveCall& call) {
+bool HostStatsExchange::isDueBefore(const engine::CollectiveCall& call) {
   const size_t numBytes = agreedBytes(call);
-  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= kMaxFlatBytes) return false;
+  if (gathered_.size() < 3 || !dependsOnHosts(call.collective) || numBytes <= plan::kMaxFlatBytes) return false;
   if (std::exchange(isFirst_, false)) return true;
   if (numBytes >= kLargeBytes) numBytes_ += numBytes;
   if (numBytes_ < nextAt_) return false;
@@ -41,10 +41,10 @@ bool HostStatsExchange::isDueBefore(const CollectiveCall& call) {
   return true;
 }
 
-CollectiveCall HostStatsExchange::gather(int rank) {
-  CollectiveCall call;
-  call.collective = Collective::kAllGather;
-  call.output = splitEvenly(std::as_writable_bytes(std::span(gathered_)), static_cast<int>(gathered_.size()));
+engine::CollectiveCall HostStatsExchange::gather(int rank) {
+  engine::CollectiveCall call;
+  call.collective = schedule::Collective::kAllGather;
+  call.output = engine::splitEvenly(std::as_writable_bytes(std::span(gathered_)), static_cast<int>(gathered_.size()));
   call.input = {call.output[static_cast<size_t>(rank)]};
   call.isContiguous = true;
   return call;
@@ -62,18 +62,18 @@ std::vector<uint32_t> HostStatsExchange::shares() {
     const double most = *std::max_element(exchanged.begin(), exchanged.end());
     for (size_t rank = 0; rank < rates.size(); ++rank) rates[rank] = std::max(rates[rank], exchanged[rank] / most);
   }
-  return sharesFor(rates);
+  return plan::sharesFor(rates);
 }
 
 int HostStatsExchange::localGroupSize() const {
   std::vector<uint32_t> hosts;
   for (const HostStats& stats : gathered_) hosts.push_back(static_cast<uint32_t>(stats.host));
-  return localGroupSizeOf(hosts);
+  return plan::localGroupSizeOf(hosts);
 }
 
-std::optional<NetworkMeasurement> HostStatsExchange::network() const {
+std::optional<plan::NetworkMeasurement> HostStatsExchange::network() const {
   if (rates_.size() < kNumExchanges) return std::nullopt;
-  NetworkMeasurement network;
+  plan::NetworkMeasurement network;
   network.bytesPerSecond = 0;
   for (const std::vector<double>& exchanged : rates_) {
     network.bytesPerSecond = std::max(network.bytesPerSecond, *std::min_element(exchanged.begin(), exchanged.end()));
@@ -95,4 +95,4 @@ std::string HostStatsExchange::describeRates() const {
   return text + " MB/s";
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

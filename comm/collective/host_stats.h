@@ -30,7 +30,7 @@
 #include "comm/engine/call.h"
 #include "comm/plan/cost_model.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 class HostStatsExchange {
  public:
@@ -40,10 +40,10 @@ class HostStatsExchange {
   explicit HostStatsExchange(int numRanks) : gathered_(static_cast<size_t>(numRanks)) {}
 
   /// Takes the bytes of the call into account. Returns: whether the ranks exchange statistics before this call.
-  bool isDueBefore(const CollectiveCall& call);
+  bool isDueBefore(const engine::CollectiveCall& call);
   /// Returns the all-gather that exchanges the statistics. The all-gather writes into this object, so only one may run
   /// at a time.
-  CollectiveCall gather(int rank);
+  engine::CollectiveCall gather(int rank);
   /// Sets this rank's statistics for the exchange that starts now; comm/plan/local_groups.h defines `host`.
   void contribute(int rank, double bytesPerSecond, double roundTripSeconds, uint32_t host) {
     gathered_[static_cast<size_t>(rank)] = {bytesPerSecond, roundTripSeconds, host};
@@ -55,7 +55,7 @@ class HostStatsExchange {
   int localGroupSize() const;
   /// Returns the rate of the slowest rank, and the latency of the longest round trip. Returns nullopt until all rates
   /// were known in kNumExchanges exchanges, or if a round trip is not known.
-  std::optional<NetworkMeasurement> network() const;
+  std::optional<plan::NetworkMeasurement> network() const;
   /// Describes the last gathered rates for the log: "25.0, 12.5, 24.8 MB/s".
   std::string describeRates() const;
 
@@ -73,4 +73,4 @@ class HostStatsExchange {
   uint64_t numBytes_ = 0, nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

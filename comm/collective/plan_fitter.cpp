@@ -7,26 +7,26 @@
 #include "comm/plan/shares.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
-PlanFitter::PlanFitter(std::string group, int rank, int numRanks, Plan plan)
+PlanFitter::PlanFitter(std::string group, int rank, int numRanks, plan::Plan plan)
     : group_(std::move(group)), rank_(rank), numRanks_(numRanks), plan_(std::move(plan)), stats_(numRanks) {}
 
-Choice PlanFitter::choose(const CollectiveCall& call) const {
+plan::Choice PlanFitter::choose(const engine::CollectiveCall& call) const {
   return plan_.choose(call.collective, agreedBytes(call), numRanks_, call.isContiguous);
 }
 
-FittedChoice PlanFitter::fit(const CollectiveCall& call, const Choice& choice) const {
+FittedChoice PlanFitter::fit(const engine::CollectiveCall& call, const plan::Choice& choice) const {
   FittedChoice fitted;
-  const bool isWidened = accumulatorOf(call.dtype) != call.dtype;
-  const bool isGrouped = choice.hierarchical && gainsFromLocalGroups(call.collective, isWidened, localGroupSize_);
+  const bool isWidened = reduce::accumulatorOf(call.dtype) != call.dtype;
+  const bool isGrouped = choice.hierarchical && plan::gainsFromLocalGroups(call.collective, isWidened, localGroupSize_);
   fitted.algorithm = isGrouped ? choice.hierarchical : choice.algorithm;
   if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
-    const Choice quicker = fitted_.choose(call.collective, agreedBytes(call), numRanks_, false);
+    const plan::Choice quicker = fitted_.choose(call.collective, agreedBytes(call), numRanks_, false);
     if (quicker.isByRule) fitted.algorithm = quicker.algorithm;
   }
   fitted.localGroupSize = fitted.algorithm->name == "hierarchical" ? localGroupSize_ : 1;
-  const bool isOurs = choice.shares.empty() && hasChunkPerRank(call.collective, *fitted.algorithm);
+  const bool isOurs = choice.shares.empty() && plan::hasChunkPerRank(call.collective, *fitted.algorithm);
   fitted.shares = isOurs ? shares_ : choice.shares;
   fitted.segmentBytes = choice.segmentBytes;
   if (isOurs && !shares_.empty() && network_) {
@@ -35,7 +35,7 @@ FittedChoice PlanFitter::fit(const CollectiveCall& call, const Choice& choice) c
   return fitted;
 }
 
-bool PlanFitter::isExchangeDueBefore(const CollectiveCall& call) {
+bool PlanFitter::isExchangeDueBefore(const engine::CollectiveCall& call) {
   return plan_.shares.empty() && stats_.isDueBefore(call);
 }
 
@@ -57,8 +57,8 @@ void PlanFitter::applyHostStats() {
 void PlanFitter::fitRules() {
   fitted_.rules.clear();
   if (!network_ || localGroupSize_ > 1 || !shares_.empty()) return;
-  if (!counted_) counted_ = countAllReduces(numRanks_);
+  if (!counted_) counted_ = plan::countAllReduces(numRanks_);
   fitted_.rules = fitToNetwork(*counted_, *network_, numRanks_);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -18,13 +18,13 @@
 #include "comm/plan/cost_model.h"
 #include "comm/plan/plan.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 /// A Choice, fitted to the hosts that are known so far. Ranks may make the same call at different times, before and
 /// after they get new statistics of hosts. So this choice may differ between ranks, and is not part of the call
 /// signature that they compare.
 struct FittedChoice {
-  const Algorithm* algorithm = nullptr;
+  const schedule::Algorithm* algorithm = nullptr;
   int localGroupSize = 1;  ///< see ScheduleRequest; 1 if the algorithm does not use it
   std::vector<uint32_t> shares;
   size_t segmentBytes = 0;
@@ -33,21 +33,21 @@ struct FittedChoice {
 class PlanFitter {
  public:
   /// Makes the fitter of `rank` in a group. The name of the group appears in the log.
-  PlanFitter(std::string group, int rank, int numRanks, Plan plan);
+  PlanFitter(std::string group, int rank, int numRanks, plan::Plan plan);
 
   /// Sets the plan of later calls.
-  void setPlan(Plan plan) { plan_ = std::move(plan); }
+  void setPlan(plan::Plan plan) { plan_ = std::move(plan); }
   uint32_t planVersion() const { return plan_.version; }
   /// Returns the plan's choice for the call, which is equal at all ranks.
-  Choice choose(const CollectiveCall& call) const;
+  plan::Choice choose(const engine::CollectiveCall& call) const;
   /// Fits a choice to the hosts and the network that are known so far.
-  FittedChoice fit(const CollectiveCall& call, const Choice& choice) const;
+  FittedChoice fit(const engine::CollectiveCall& call, const plan::Choice& choice) const;
 
   /// Takes the bytes of the call into account. Returns: whether the ranks exchange statistics before this call.
-  bool isExchangeDueBefore(const CollectiveCall& call);
+  bool isExchangeDueBefore(const engine::CollectiveCall& call);
   /// Returns the all-gather that exchanges the statistics. The all-gather writes into this object, so only one may run
   /// at a time.
-  CollectiveCall exchange() { return stats_.gather(rank_); }
+  engine::CollectiveCall exchange() { return stats_.gather(rank_); }
   /// Sets this rank's statistics for the exchange that starts now; see HostStatsExchange::contribute().
   void contribute(double bytesPerSecond, double roundTripSeconds, uint32_t host) {
     stats_.contribute(rank_, bytesPerSecond, roundTripSeconds, host);
@@ -60,13 +60,13 @@ class PlanFitter {
 
   const std::string group_;
   const int rank_, numRanks_;
-  Plan plan_;
+  plan::Plan plan_;
   HostStatsExchange stats_;
   int localGroupSize_ = 1;        ///< size of the local groups; see ScheduleRequest
   std::vector<uint32_t> shares_;  ///< chunk sizes for unequal hosts; empty if there are local groups
-  std::optional<NetworkMeasurement> network_;
-  Plan fitted_;  ///< rules for the measured network; empty with local groups or shares
-  std::optional<std::vector<CountedAlgorithm>> counted_;  ///< result of countAllReduces(), set at the first use
+  std::optional<plan::NetworkMeasurement> network_;
+  plan::Plan fitted_;  ///< rules for the measured network; empty with local groups or shares
+  std::optional<std::vector<plan::CountedAlgorithm>> counted_;  ///< result of countAllReduces(), set at the first use
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -6,7 +6,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 constexpr std::chrono::milliseconds kProbeInterval{1};
@@ -28,7 +28,7 @@ std::string toString(const MessageOperation& operation) {
                     operation.bytes.size(), operation.tag);
 }
 
-PointToPoint::PointToPoint(Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
+PointToPoint::PointToPoint(engine::Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
                            uint32_t communicator, std::string group)
     : engine_(engine),
       listener_(listener),
@@ -59,13 +59,13 @@ Status PointToPoint::findSource(MessageOperation& operation) {
   for (int i = 0; i < numRanks; ++i) {
     const int rank = (firstSource_ + i) % numRanks;
     if (rank == rank_) continue;
-    const MessageId id{communicator_, operation.tag, numReceived_[{rank, operation.tag}] + 1};
+    const wire::MessageId id{communicator_, operation.tag, numReceived_[{rank, operation.tag}] + 1};
     if (!engine_.messenger().probe(members_[static_cast<size_t>(rank)], id)) continue;
     firstSource_ = rank + 1;
     operation.rank = rank;
     return start(operation);
   }
-  engine_.tickBy(Clock::now() + kProbeInterval);
+  engine_.tickBy(io::Clock::now() + kProbeInterval);
   return {};
 }
 
@@ -117,4 +117,4 @@ std::vector<PointToPoint::Handle> PointToPoint::takeAll(const Status& reason) {
   return taken;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

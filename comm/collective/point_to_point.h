@@ -19,7 +19,7 @@
 
 #include "comm/engine/operation.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 /// The rank of a receive that accepts the message of the first rank that sends one.
 constexpr int kAnyRank = INT32_MIN;
@@ -27,8 +27,8 @@ constexpr int kAnyRank = INT32_MIN;
 class PointToPoint;
 
 /// A send or receive in flight.
-struct MessageOperation final : Operation, Transfer {
-  using Operation::Operation;
+struct MessageOperation final : engine::Operation, messaging::Transfer {
+  using engine::Operation::Operation;
   void finished(const Status& status) override;
   std::string describe() const override;
   int sourceRank() const override { return isSend ? -1 : rank; }
@@ -38,8 +38,8 @@ struct MessageOperation final : Operation, Transfer {
   uint32_t tag = 0;
   bool isSend = false;
   bool isPending = false;  ///< whether the messenger has the transfer in flight
-  Clock::time_point started, deadline;
-  Readiness readiness;  ///< returns whether the bytes to send are ready; null once they are ready
+  io::Clock::time_point started, deadline;
+  engine::Readiness readiness;  ///< returns whether the bytes to send are ready; null once they are ready
 };
 
 /// Describes the operation: "send to rank 1 (12 bytes, tag 3)".
@@ -55,14 +55,14 @@ class TransferListener {
   ~TransferListener() = default;
 };
 
-class PointToPoint final : private Worker {
+class PointToPoint final : private engine::Worker {
  public:
   using Handle = std::shared_ptr<MessageOperation>;
 
   /// Makes the sends and receives of one rank. `members`: the messenger's number of each rank of the group. `rank`:
   /// this rank's index in `members`. `communicator`: the communicator of the messages. `group`: the group's name, for
   /// logs.
-  PointToPoint(Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
+  PointToPoint(engine::Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
                uint32_t communicator, std::string group);
 
   /// Adds an operation, which is kept until it succeeds or takeAll() is called.
@@ -91,7 +91,7 @@ class PointToPoint final : private Worker {
   void transferFinished(MessageOperation& operation, const Status& status);
   void work(uint64_t token) override;
 
-  Engine& engine_;
+  engine::Engine& engine_;
   TransferListener& listener_;
   const std::span<const int> members_;
   const int rank_;
@@ -104,4 +104,4 @@ class PointToPoint final : private Worker {
   int failedRank_ = -1;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -7,7 +7,7 @@
 
 #include "comm/compress/lossless_kernels.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::compress {
 namespace {
 
 constexpr size_t kBlockElements = 256;
@@ -48,4 +48,4 @@ double estimateLosslessRatio(const std::byte* source, size_t numElements, DType 
   return static_cast<double>(numSamples * blockBytes) / static_cast<double>(sum);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::compress

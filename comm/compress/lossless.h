@@ -19,7 +19,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::compress {
 
 /// Returns whether the code exists for a type: f32, f16 and bf16.
 bool hasLosslessCode(DType dtype);
@@ -40,4 +40,4 @@ Status decodeLossless(std::byte* target, size_t numElements, DType dtype, std::s
 /// microsecond. Returns: at least 0.99. Requires: hasLosslessCode(dtype).
 double estimateLosslessRatio(const std::byte* source, size_t numElements, DType dtype);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::compress

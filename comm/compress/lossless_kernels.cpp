@@ -18,7 +18,7 @@
 #include "runtime/base/instruction_set.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace agspeed::comm::HWY_NAMESPACE {
+namespace agspeed::comm::compress::HWY_NAMESPACE {
 
 constexpr size_t kBlock = 256;  ///< number of values in a block
 constexpr size_t kLanes = 32;
@@ -402,11 +402,11 @@ bool decode(uint8_t* target, size_t numElements, DType dtype, const uint8_t* cod
   return decodeAs<F16>(target, numElements, code, numBytes);
 }
 
-}  // namespace agspeed::comm::HWY_NAMESPACE
+}  // namespace agspeed::comm::compress::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace agspeed::comm {
+namespace agspeed::comm::compress {
 namespace {
 
 using Encode = decltype(HWY_STATIC_DISPATCH(encode));
@@ -427,5 +427,5 @@ bool decodeByVectors(uint8_t* target, size_t numElements, DType dtype, const uin
   return bestDecode(target, numElements, dtype, code, numBytes);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::compress
 #endif

@@ -7,11 +7,11 @@
 
 #include "runtime/base/dtype.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::compress {
 
 /// See encodeLossless(). `room`: the bytes at `target`.
 size_t encodeByVectors(uint8_t* target, size_t room, const uint8_t* source, size_t numElements, DType dtype);
 /// See decodeLossless(). Returns false if the code is not valid.
 bool decodeByVectors(uint8_t* target, size_t numElements, DType dtype, const uint8_t* code, size_t numBytes);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::compress

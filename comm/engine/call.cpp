@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numeric>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 namespace {
 
@@ -16,17 +16,17 @@ struct Shape {
   size_t numOutputs;
 };
 
-Shape shapeOf(Collective collective, bool isRoot, size_t numRanks) {
+Shape shapeOf(schedule::Collective collective, bool isRoot, size_t numRanks) {
   switch (collective) {
-    case Collective::kAllReduce: return {1, 1};
-    case Collective::kBroadcast: return {isRoot ? 1u : 0u, 1};
-    case Collective::kReduce: return {1, isRoot ? 1u : 0u};
-    case Collective::kAllGather: return {1, numRanks};
-    case Collective::kGather: return {1, isRoot ? numRanks : 0};
-    case Collective::kReduceScatter: return {numRanks, 1};
-    case Collective::kScatter: return {isRoot ? numRanks : 0, 1};
-    case Collective::kAllToAll: return {numRanks, numRanks};
-    case Collective::kBarrier: return {0, 0};
+    case schedule::Collective::kAllReduce: return {1, 1};
+    case schedule::Collective::kBroadcast: return {isRoot ? 1u : 0u, 1};
+    case schedule::Collective::kReduce: return {1, isRoot ? 1u : 0u};
+    case schedule::Collective::kAllGather: return {1, numRanks};
+    case schedule::Collective::kGather: return {1, isRoot ? numRanks : 0};
+    case schedule::Collective::kReduceScatter: return {numRanks, 1};
+    case schedule::Collective::kScatter: return {isRoot ? numRanks : 0, 1};
+    case schedule::Collective::kAllToAll: return {numRanks, numRanks};
+    case schedule::Collective::kBarrier: return {0, 0};
   }
   return {0, 0};
 }
@@ -67,11 +67,11 @@ uint64_t mix(uint64_t value) {
 const BufferList& agreedChunks(const CollectiveCall& call) {
   static const BufferList kNone;
   switch (call.collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduce:
-    case Collective::kReduceScatter: return call.input;
-    case Collective::kBroadcast:
-    case Collective::kAllGather: return call.output;
+    case schedule::Collective::kAllReduce:
+    case schedule::Collective::kReduce:
+    case schedule::Collective::kReduceScatter: return call.input;
+    case schedule::Collective::kBroadcast:
+    case schedule::Collective::kAllGather: return call.output;
     default: return kNone;
   }
 }
@@ -117,15 +117,15 @@ CallSignature signatureOf(const CollectiveCall& call) {
 }
 
 std::string toString(const CallSignature& signature) {
-  const auto collective = static_cast<Collective>(signature.collective);
+  const auto collective = static_cast<schedule::Collective>(signature.collective);
   const auto dtype = static_cast<DType>(signature.dtype);
-  if (collective == Collective::kBarrier) return "barrier()";
-  const bool knowsSize =
-      collective != Collective::kGather && collective != Collective::kScatter && collective != Collective::kAllToAll;
+  if (collective == schedule::Collective::kBarrier) return "barrier()";
+  const bool knowsSize = collective != schedule::Collective::kGather && collective != schedule::Collective::kScatter &&
+                         collective != schedule::Collective::kAllToAll;
   std::string text = std::string(toString(collective)) + "(";
   if (knowsSize) text += formatText("{} x ", signature.numBytes / sizeInBytes(dtype));
   text += agspeed::toString(dtype);
-  if (isReduction(collective)) text += ", " + std::string(toString(static_cast<ReduceOp>(signature.op)));
+  if (isReduction(collective)) text += ", " + std::string(toString(static_cast<reduce::ReduceOp>(signature.op)));
   if (hasRoot(collective)) text += formatText(", root {}", signature.root);
   return text + (signature.planVersion == CallSignature::kHostStatsExchange
                      ? "), before which ranks exchange host statistics"
@@ -140,4 +140,4 @@ uint64_t extendChain(uint64_t chain, const CallSignature& signature) {
   return chain;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -14,7 +14,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// A list of chunks of memory. Each chunk is contiguous and has a whole number of elements.
 using BufferList = std::vector<std::span<std::byte>>;
@@ -36,13 +36,13 @@ using BufferList = std::vector<std::span<std::byte>>;
 /// memory. If a list has one chunk where the table says "a chunk per", it is the chunk of the caller's own rank. Other
 /// chunks must not overlap.
 struct CollectiveCall {
-  Collective collective = Collective::kBarrier;
+  schedule::Collective collective = schedule::Collective::kBarrier;
   DType dtype = DType::kU8;
   BufferList input = {};
   BufferList output = {};
-  ReduceOp op = ReduceOp::kSum;  ///< the operator of a reduction
-  double factor = 1;             ///< for a premultiplied sum: the factor of this rank's input
-  int root = 0;                  ///< ignored if the collective has no root
+  reduce::ReduceOp op = reduce::ReduceOp::kSum;  ///< the operator of a reduction
+  double factor = 1;                             ///< for a premultiplied sum: the factor of this rank's input
+  int root = 0;                                  ///< ignored if the collective has no root
   /// Promises that each chunk of a list begins where the chunk before it ends. Must be equal at all ranks.
   bool isContiguous = false;
 };
@@ -86,4 +86,4 @@ std::string toString(const CallSignature& signature);
 /// Returns the hash of all calls up to the call with `signature`. `chain`: the hash of all calls before it.
 uint64_t extendChain(uint64_t chain, const CallSignature& signature);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 namespace {
 
@@ -80,4 +80,4 @@ void ChunkLayout::locateListed(uint32_t segment, const BufferList& list, std::sp
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

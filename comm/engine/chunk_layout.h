@@ -17,7 +17,7 @@
 
 #include "comm/engine/call.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// Consecutive elements in memory.
 struct Chunk {
@@ -56,4 +56,4 @@ class ChunkLayout {
   uint32_t numSegments_ = 1;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

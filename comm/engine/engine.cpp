@@ -6,7 +6,7 @@
 #include <system_error>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 namespace {
 
@@ -24,11 +24,11 @@ constexpr milliseconds kLongWait{1000};
 /// callbacks may wait for one lock of their caller, and a thread for each of them would not help.
 constexpr milliseconds kWaitPerThread{1};
 
-Clock::rep now() { return Clock::now().time_since_epoch().count(); }
+io::Clock::rep now() { return io::Clock::now().time_since_epoch().count(); }
 
 }  // namespace
 
-Engine::Engine(Messenger& messenger, WireCoding coding)
+Engine::Engine(messaging::Messenger& messenger, WireCoding coding)
     : messenger_(messenger), coder_(messenger, coding), lastUse_(now()) {
   try {
     callbackThreads_.emplace_back([this] { runCallbacks(); });
@@ -66,10 +66,10 @@ bool Engine::isOwnThread() {
   return isThis(backgroundThread_) || std::any_of(callbackThreads_.begin(), callbackThreads_.end(), isThis);
 }
 
-void Engine::enqueueBy(Clock::time_point time, std::function<void()> action) {
+void Engine::enqueueBy(io::Clock::time_point time, std::function<void()> action) {
   const std::lock_guard lock(mutex_);
   heldActions_.push_back(std::move(action));
-  if (time == Clock::time_point{}) return releaseActions();
+  if (time == io::Clock::time_point{}) return releaseActions();
   if (time >= heldUntil_.load()) return;
   heldUntil_ = time;
   if (isDriven_) messenger_.wake();  // the driver may be waiting for the network beyond this time
@@ -79,7 +79,7 @@ void Engine::releaseActions() {
   if (heldActions_.empty()) return;
   std::move(heldActions_.begin(), heldActions_.end(), std::back_inserter(actions_));
   heldActions_.clear();
-  heldUntil_ = Clock::time_point::max();
+  heldUntil_ = io::Clock::time_point::max();
   hasActions_ = true;
 }
 
@@ -103,25 +103,25 @@ void Engine::runOnDriver(std::function<void()> action) {
     isDone = true;
     wakeWaiting();
   });
-  wait(isDone, Clock::time_point::max());
+  wait(isDone, io::Clock::time_point::max());
 }
 
-bool Engine::wait(const std::atomic<bool>& isDone, Clock::time_point until) {
+bool Engine::wait(const std::atomic<bool>& isDone, io::Clock::time_point until) {
   if (isDone) return true;
   std::unique_lock lock(mutex_);
   ++numWaiting_;
   ++numWaits_;
   releaseActions();
   if (isDriven_) messenger_.wake();  // the background thread then stops driving
-  while (!isDone && Clock::now() < until) {
+  while (!isDone && io::Clock::now() < until) {
     if (isDriven_) {
       // Wait in steps of kLongWait, because the library could overflow if `until` is far in the future.
-      handOver_.wait_until(lock, std::min(until, Clock::now() + kLongWait));
+      handOver_.wait_until(lock, std::min(until, io::Clock::now() + kLongWait));
       continue;
     }
     isDriven_ = true;
     lock.unlock();
-    while (!isDone && Clock::now() < until) driveOnce(until);
+    while (!isDone && io::Clock::now() < until) driveOnce(until);
     lock.lock();
     isDriven_ = false;
     if (numWaiting_ > 1) handOver_.notify_all();
@@ -207,21 +207,21 @@ void Engine::wakeWaiting() {
   handOver_.notify_all();
 }
 
-void Engine::driveOnce(Clock::time_point until) {
+void Engine::driveOnce(io::Clock::time_point until) {
   const bool hadActions = runActions();
   const bool hadWork = runWork();
   // Move bytes between two computations. Wait for the network only if this round has run no action and no computation.
   // A thread may be waiting for the result of one.
   const bool mayWait = !hadActions && !hadWork && work_.empty() && !hasActions_;
-  messenger_.progress(mayWait ? std::min({until, nextTick_, heldUntil_.load(), Clock::now() + kLongWait})
-                              : Clock::time_point{});
-  const auto time = Clock::now();
+  messenger_.progress(mayWait ? std::min({until, nextTick_, heldUntil_.load(), io::Clock::now() + kLongWait})
+                              : io::Clock::time_point{});
+  const auto time = io::Clock::now();
   if (time >= heldUntil_.load()) {
     const std::lock_guard lock(mutex_);
     releaseActions();
   }
   if (time < nextTick_) return;
-  nextTick_ = Clock::time_point::max();
+  nextTick_ = io::Clock::time_point::max();
   for (EngineClient* client : clients_) tickBy(client->tick(time));
 }
 
@@ -246,9 +246,9 @@ bool Engine::runWork() {
 }
 
 bool Engine::needsBackground() const {
-  const auto time = Clock::now();
+  const auto time = io::Clock::now();
   return numOperations_ > 0 || hasActions_ || time >= heldUntil_.load() ||
-         time.time_since_epoch().count() - lastUse_ > Clock::duration(kIdleAfter).count() || messenger_.hasUnsent();
+         time.time_since_epoch().count() - lastUse_ > io::Clock::duration(kIdleAfter).count() || messenger_.hasUnsent();
 }
 
 void Engine::driveInBackground() {
@@ -269,11 +269,11 @@ void Engine::driveInBackground() {
     }
     isDriven_ = true;
     lock.unlock();
-    while (!isStopping_ && numWaiting_ == 0 && needsBackground()) driveOnce(Clock::time_point::max());
+    while (!isStopping_ && numWaiting_ == 0 && needsBackground()) driveOnce(io::Clock::time_point::max());
     lock.lock();
     isDriven_ = false;
     handOver_.notify_all();
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

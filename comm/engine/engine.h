@@ -25,13 +25,13 @@
 #include "comm/engine/wire_coder.h"
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// An object whose deadlines the engine checks. The engine calls its functions on the driver.
 class EngineClient {
  public:
   /// Checks the deadlines. Returns: the latest time for the next call.
-  virtual Clock::time_point tick(Clock::time_point now) = 0;
+  virtual io::Clock::time_point tick(io::Clock::time_point now) = 0;
   /// Describes the operations in flight.
   virtual GroupState state() const = 0;
 
@@ -52,7 +52,7 @@ class Worker {
 class Engine {
  public:
   /// Starts the background thread and a callback thread. `messenger` outlives the engine, and only the driver uses it.
-  explicit Engine(Messenger& messenger, WireCoding coding = WireCoding::kOff);
+  explicit Engine(messaging::Messenger& messenger, WireCoding coding = WireCoding::kOff);
   /// Waits until all queued callbacks have run, and ends the threads. Requires: no clients are left.
   ~Engine();
   Engine(const Engine&) = delete;
@@ -63,7 +63,7 @@ class Engine {
   void enqueue(std::function<void()> action) { enqueueBy({}, std::move(action)); }
   /// Like enqueue(), but the action may be delayed until `time`. It runs earlier in two cases: a thread calls kick() or
   /// wait(), or an action that was queued later must run earlier.
-  void enqueueBy(Clock::time_point time, std::function<void()> action);
+  void enqueueBy(io::Clock::time_point time, std::function<void()> action);
   /// Makes queued actions run soon: wakes the driver, or drives one round without waiting if no thread drives.
   void kick();
   /// Runs `action` on the driver, and waits until it has run. Requires: the caller is not the driver.
@@ -73,7 +73,7 @@ class Engine {
   bool isOwnThread();
   /// Waits until `isDone` is set or `until` has passed. Drives meanwhile, unless another waiting thread does. Returns:
   /// `isDone`. Requires: the caller is not the driver.
-  bool wait(const std::atomic<bool>& isDone, Clock::time_point until);
+  bool wait(const std::atomic<bool>& isDone, io::Clock::time_point until);
   /// Queues `callback` for a callback thread. A callback may block, even until a later callback has run. If no callback
   /// thread becomes free for some milliseconds, an additional thread takes the queued callbacks. If the system allows
   /// no more threads, the next free thread takes them.
@@ -82,13 +82,13 @@ class Engine {
   // --- on the driver, unless a comment says otherwise ---
 
   /// Returns the messenger. Any thread may call its rank() and size(), which never change.
-  Messenger& messenger() { return messenger_; }
+  messaging::Messenger& messenger() { return messenger_; }
   WireCoder& coder() { return coder_; }
   void addClient(EngineClient& client) { clients_.push_back(&client); }
   void removeClient(EngineClient& client) { std::erase(clients_, &client); }
   const std::vector<EngineClient*>& clients() const { return clients_; }
   /// Makes the engine call tick() of all clients at `time` or earlier.
-  void tickBy(Clock::time_point time) { nextTick_ = std::min(nextTick_, time); }
+  void tickBy(io::Clock::time_point time) { nextTick_ = std::min(nextTick_, time); }
   /// Queues a call of worker.work(token). Calls with a lower `priority` number run first, and calls with equal numbers
   /// in the order in which they were queued.
   void addWork(Worker& worker, uint64_t token, int priority);
@@ -110,7 +110,7 @@ class Engine {
   };
 
   void stop();
-  void driveOnce(Clock::time_point until);
+  void driveOnce(io::Clock::time_point until);
   /// Makes all held actions run in the next round. Requires: the caller holds mutex_.
   void releaseActions();
   /// Runs all actions that are not held. Returns: whether there were any.
@@ -129,13 +129,13 @@ class Engine {
   void standBy();
   void runCallbacks();
 
-  Messenger& messenger_;
+  messaging::Messenger& messenger_;
   WireCoder coder_;  ///< only the driver uses it
 
   // Only the driver uses these members.
   std::vector<EngineClient*> clients_;
   std::vector<WorkItem> work_;
-  Clock::time_point nextTick_ = Clock::time_point::max();
+  io::Clock::time_point nextTick_ = io::Clock::time_point::max();
   std::vector<std::function<void()>> running_;
 
   // A thread locks mutex_ before the messenger's own lock, and never holds mutex_ while it drives.
@@ -148,11 +148,12 @@ class Engine {
   uint64_t numWaits_ = 0;            ///< number of calls of wait() so far
   bool isBackgroundAsleep_ = false;  ///< the background thread sleeps until no thread waits
   std::atomic<bool> hasActions_ = false;
-  std::atomic<Clock::time_point> heldUntil_ = Clock::time_point::max();  ///< when heldActions_ run; max: there are none
+  std::atomic<io::Clock::time_point> heldUntil_ =
+      io::Clock::time_point::max();  ///< when heldActions_ run; max: there are none
   std::atomic<bool> isStopping_ = false;
   std::atomic<int> numWaiting_ = 0;
   std::atomic<int> numOperations_ = 0;
-  std::atomic<Clock::rep> lastUse_;  ///< when a thread last called wait() or kick()
+  std::atomic<io::Clock::rep> lastUse_;  ///< when a thread last called wait() or kick()
 
   std::mutex callbackMutex_;
   std::condition_variable callbackAdded_;
@@ -163,4 +164,4 @@ class Engine {
   std::thread backgroundThread_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

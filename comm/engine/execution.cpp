@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 namespace {
 
@@ -18,24 +18,27 @@ constexpr size_t kCacheLine = 64;
 constexpr uint64_t kFailureToken = UINT64_MAX;
 constexpr int kAtOnce = INT32_MIN;
 
-bool isTransfer(const Step& step) { return step.kind == StepKind::kSend || step.kind == StepKind::kReceive; }
+bool isTransfer(const schedule::Step& step) {
+  return step.kind == schedule::StepKind::kSend || step.kind == schedule::StepKind::kReceive;
+}
 
 size_t alignUp(size_t value) { return (value + kCacheLine - 1) / kCacheLine * kCacheLine; }
 
 }  // namespace
 
-PreparedSchedule::PreparedSchedule(Schedule from) : schedule(std::move(from)), dependents(schedule.steps.size()) {
+PreparedSchedule::PreparedSchedule(schedule::Schedule from)
+    : schedule(std::move(from)), dependents(schedule.steps.size()) {
   std::vector<uint32_t> messages;  // the first send of each message
   for (uint32_t i = 0; i < schedule.steps.size(); ++i) {
-    const Step& step = schedule.steps[i];
+    const schedule::Step& step = schedule.steps[i];
     numDependencies.push_back(static_cast<uint32_t>(step.dependencies.size()));
     for (const uint32_t dependency : step.dependencies) dependents[dependency].push_back(i);
     firstOfMessage.push_back(i);
-    if (step.kind != StepKind::kSend) continue;
+    if (step.kind != schedule::StepKind::kSend) continue;
     // Two sends of one range send the same values if they have the same dependencies. If a step wrote to the range
     // between them, the second send would depend on this step.
     const auto same = std::find_if(messages.begin(), messages.end(), [&](uint32_t other) {
-      const Step& before = schedule.steps[other];
+      const schedule::Step& before = schedule.steps[other];
       return before.range == step.range && before.dependencies == step.dependencies;
     });
     if (same != messages.end()) {
@@ -51,9 +54,9 @@ Execution::Execution(const PreparedSchedule& prepared, Engine& engine, Execution
 
 void Execution::start(const ExecutionRequest& request) {
   request_ = request;
-  const Schedule& schedule = prepared_.schedule;
+  const schedule::Schedule& schedule = prepared_.schedule;
   elementBytes_ = sizeInBytes(request.call->dtype);
-  wideBytes_ = sizeInBytes(accumulatorOf(request.call->dtype));
+  wideBytes_ = sizeInBytes(reduce::accumulatorOf(request.call->dtype));
   layout_ = ChunkLayout(*request.call, schedule.rank, schedule.numChunks, request.segmentElements, request.shares);
   failure_.reset();
   const uint32_t numSlots = std::min(std::max(request.window, 1u), layout_.numSegments());
@@ -92,7 +95,7 @@ void Execution::openSlot(uint32_t index, uint32_t segment) {
 void Execution::layOutScratch(SegmentSlot& slot) {
   size_t size = 0;
   for (size_t i = 0; i < prepared_.schedule.scratch.size(); ++i) {
-    const ScratchBuffer& buffer = prepared_.schedule.scratch[i];
+    const schedule::ScratchBuffer& buffer = prepared_.schedule.scratch[i];
     slot.scratchOffsets[i] = size;
     size_t numElements = 0;
     for (const Chunk& chunk : chunksOf(slot, buffer.like)) numElements += chunk.numElements;
@@ -103,21 +106,21 @@ void Execution::layOutScratch(SegmentSlot& slot) {
   slot.scratchBytes = size;
 }
 
-std::span<const Chunk> Execution::chunksOf(const SegmentSlot& slot, const ChunkRange& range) const {
-  const ChunkRange& like =
-      range.buffer == BufferKind::kScratch ? prepared_.schedule.scratch[range.scratch].like : range;
-  const auto& chunks = like.buffer == BufferKind::kInput ? slot.input : slot.output;
+std::span<const Chunk> Execution::chunksOf(const SegmentSlot& slot, const schedule::ChunkRange& range) const {
+  const schedule::ChunkRange& like =
+      range.buffer == schedule::BufferKind::kScratch ? prepared_.schedule.scratch[range.scratch].like : range;
+  const auto& chunks = like.buffer == schedule::BufferKind::kInput ? slot.input : slot.output;
   return std::span(chunks).subspan(range.first, range.count);
 }
 
-Execution::View Execution::view(const SegmentSlot& slot, const ChunkRange& range) const {
+Execution::View Execution::view(const SegmentSlot& slot, const schedule::ChunkRange& range) const {
   View result{nullptr, 0, prepared_.schedule.isWide(range)};
   for (const Chunk& chunk : chunksOf(slot, range)) {
     if (result.data == nullptr || result.numElements == 0) result.data = chunk.data;
     result.numElements += chunk.numElements;
   }
-  if (range.buffer != BufferKind::kScratch) return result;
-  ChunkRange before = prepared_.schedule.scratch[range.scratch].like;
+  if (range.buffer != schedule::BufferKind::kScratch) return result;
+  schedule::ChunkRange before = prepared_.schedule.scratch[range.scratch].like;
   before.count = range.first - before.first;
   size_t numBefore = 0;
   for (const Chunk& chunk : chunksOf(slot, before)) numBefore += chunk.numElements;
@@ -128,10 +131,10 @@ Execution::View Execution::view(const SegmentSlot& slot, const ChunkRange& range
 
 void Execution::launch(uint32_t index, uint32_t stepIndex) {
   SegmentSlot& slot = slots_[index];
-  const Step& step = prepared_.schedule.steps[stepIndex];
+  const schedule::Step& step = prepared_.schedule.steps[stepIndex];
   const View bytes = view(slot, step.range);
   if (bytes.numElements == 0) return complete(index, stepIndex);
-  if (step.kind == StepKind::kReduce || step.kind == StepKind::kCopy) {
+  if (step.kind == schedule::StepKind::kReduce || step.kind == schedule::StepKind::kCopy) {
     if (sizeOf(bytes) * step.sources.size() > kInlineBytes) {
       return engine_.addWork(*this, uint64_t{index} << 32 | stepIndex, request_.priority);
     }
@@ -147,7 +150,7 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
   transfer.id = {request_.communicator, slot.segment * prepared_.schedule.tagLimit() + step.tag, request_.sequence};
   transfer.bytes = {bytes.data, sizeOf(bytes)};
   transfer.room = WireCoder::isCodable(typeOf(step.range), transfer.bytes.size()) ? transfer.bytes.size() : 0;
-  if (step.kind == StepKind::kReceive) {
+  if (step.kind == schedule::StepKind::kReceive) {
     transfer.state = StepTransfer::State::kMoving;
     return engine_.messenger().receive(transfer);
   }
@@ -184,39 +187,39 @@ void Execution::decode(StepTransfer& transfer) {
   listener_.executionFailed(*this, failedRank_, *failure_);
 }
 
-DType Execution::typeOf(const ChunkRange& range) const {
-  return prepared_.schedule.isWide(range) ? accumulatorOf(request_.call->dtype) : request_.call->dtype;
+DType Execution::typeOf(const schedule::ChunkRange& range) const {
+  return prepared_.schedule.isWide(range) ? reduce::accumulatorOf(request_.call->dtype) : request_.call->dtype;
 }
 
-void Execution::compute(const SegmentSlot& slot, const Step& step) {
+void Execution::compute(const SegmentSlot& slot, const schedule::Step& step) {
   const View target = view(slot, step.range);
-  if (step.kind == StepKind::kCopy) {
+  if (step.kind == schedule::StepKind::kCopy) {
     const View source = view(slot, step.sources[0]);
     if (source.data != target.data) std::memcpy(target.data, source.data, sizeOf(target));
     return;
   }
   operands_.clear();
-  for (const ChunkRange& range : step.sources) {
+  for (const schedule::ChunkRange& range : step.sources) {
     const View source = view(slot, range);
     operands_.push_back({source.data, source.isWide});
   }
-  const bool divides = step.isResult && request_.call->op == ReduceOp::kAverage;
-  reduce(target.data, target.isWide, operands_, target.numElements,
-         {request_.call->dtype, request_.call->op, divides ? prepared_.schedule.numRanks : 1});
+  const bool divides = step.isResult && request_.call->op == reduce::ReduceOp::kAverage;
+  reduce::reduce(target.data, target.isWide, operands_, target.numElements,
+                 {request_.call->dtype, request_.call->op, divides ? prepared_.schedule.numRanks : 1});
 }
 
 void Execution::work(uint64_t token) {
   if (token == kFailureToken) return listener_.executionFailed(*this, failedRank_, *failure_);
   const auto index = static_cast<uint32_t>(token >> 32), stepIndex = static_cast<uint32_t>(token);
   SegmentSlot& slot = slots_[index];
-  const Step& step = prepared_.schedule.steps[stepIndex];
+  const schedule::Step& step = prepared_.schedule.steps[stepIndex];
   StepTransfer& transfer = slot.transfers[stepIndex];
-  if (step.kind == StepKind::kSend) {
+  if (step.kind == schedule::StepKind::kSend) {
     encode(slot, transfer);
     return send(transfer);
   }
   transfer.state = StepTransfer::State::kIdle;
-  if (step.kind == StepKind::kReceive) return decode(transfer);
+  if (step.kind == schedule::StepKind::kReceive) return decode(transfer);
   compute(slot, step);
   complete(index, stepIndex);
 }
@@ -225,7 +228,7 @@ void Execution::transferFinished(StepTransfer& transfer, const Status& status) {
   if (transfer.state != StepTransfer::State::kMoving) return;  // the transfer is being cancelled
   transfer.state = StepTransfer::State::kIdle;
   if (status.isOk()) {
-    const bool isReceive = prepared_.schedule.steps[transfer.step].kind == StepKind::kReceive;
+    const bool isReceive = prepared_.schedule.steps[transfer.step].kind == schedule::StepKind::kReceive;
     const bool isCode = isReceive && transfer.room > 0 && transfer.numReceived < transfer.bytes.size();
     if (!isCode) return complete(transfer.slot, transfer.step);
     transfer.state = StepTransfer::State::kCoding;
@@ -290,7 +293,7 @@ std::vector<int> Execution::awaitedRanks() const {
 }
 
 Execution::Traffic Execution::traffic() const {
-  const Schedule& schedule = prepared_.schedule;
+  const schedule::Schedule& schedule = prepared_.schedule;
   Traffic sum;
   SegmentSlot layout;
   layout.input.resize(schedule.numChunks);
@@ -298,7 +301,7 @@ Execution::Traffic Execution::traffic() const {
   for (uint32_t segment = 0; segment < layout_.numSegments(); ++segment) {
     layout_.locate(segment, layout.input, layout.output);
     uint64_t numBytes = 0;
-    for (const Step& step : schedule.steps) numBytes += isTransfer(step) ? bytesOf(layout, step.range) : 0;
+    for (const schedule::Step& step : schedule.steps) numBytes += isTransfer(step) ? bytesOf(layout, step.range) : 0;
     sum.numBytes += numBytes;
     const auto open = std::find_if(slots_.begin(), slots_.end(), [&](const SegmentSlot& slot) {
       return slot.numStepsLeft > 0 && slot.segment == segment;
@@ -308,7 +311,7 @@ Execution::Traffic Execution::traffic() const {
   return sum;
 }
 
-uint64_t Execution::bytesOf(const SegmentSlot& slot, const ChunkRange& range) const {
+uint64_t Execution::bytesOf(const SegmentSlot& slot, const schedule::ChunkRange& range) const {
   uint64_t numElements = 0;
   for (const Chunk& chunk : chunksOf(slot, range)) numElements += chunk.numElements;
   return numElements * (prepared_.schedule.isWide(range) ? wideBytes_ : elementBytes_);
@@ -317,7 +320,7 @@ uint64_t Execution::bytesOf(const SegmentSlot& slot, const ChunkRange& range) co
 uint64_t Execution::numMoved(const SegmentSlot& slot) const {
   uint64_t sum = 0;
   for (size_t i = 0; i < prepared_.schedule.steps.size(); ++i) {
-    const Step& step = prepared_.schedule.steps[i];
+    const schedule::Step& step = prepared_.schedule.steps[i];
     if (!isTransfer(step) || slot.numWaiting[i] > 0) continue;
     const StepTransfer& transfer = slot.transfers[i];
     switch (transfer.state) {
@@ -345,4 +348,4 @@ std::string Execution::progress() const {
   return text;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

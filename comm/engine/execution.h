@@ -25,13 +25,13 @@
 #include "comm/reduce/reduce.h"
 #include "comm/schedule/schedule.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// A schedule and, for each step, the steps that depend on it.
 struct PreparedSchedule {
-  explicit PreparedSchedule(Schedule schedule);
+  explicit PreparedSchedule(schedule::Schedule schedule);
 
-  Schedule schedule;
+  schedule::Schedule schedule;
   std::vector<std::vector<uint32_t>> dependents;  ///< dependents[i]: the steps that depend on step i
   std::vector<uint32_t> numDependencies;          ///< numDependencies[i]: how many steps step i depends on
   std::vector<uint32_t> firstOfMessage;           ///< for step i: the first step that sends the same bytes
@@ -90,7 +90,7 @@ class Execution final : private Worker {
 
  private:
   /// The send or receive of one step.
-  struct StepTransfer final : Transfer {
+  struct StepTransfer final : messaging::Transfer {
     void finished(const Status& status) override { owner->transferFinished(*this, status); }
     std::string describe() const override { return owner->describe(); }
 
@@ -140,21 +140,21 @@ class Execution final : private Worker {
   /// Replaces the bytes of a send by their code, if WireCoder::encode() finds that this saves time.
   void encode(SegmentSlot& slot, StepTransfer& transfer);
   void decode(StepTransfer& transfer);
-  void compute(const SegmentSlot& slot, const Step& step);
+  void compute(const SegmentSlot& slot, const schedule::Step& step);
   void complete(uint32_t slot, uint32_t step);
   void drain();
   void advance(uint32_t slot, uint32_t step);
   void transferFinished(StepTransfer& transfer, const Status& status);
   std::string describe() const;
   /// Returns the size of a chunk range in a slot that is laid out.
-  uint64_t bytesOf(const SegmentSlot& slot, const ChunkRange& range) const;
+  uint64_t bytesOf(const SegmentSlot& slot, const schedule::ChunkRange& range) const;
   /// Returns how many bytes of an open slot have moved.
   uint64_t numMoved(const SegmentSlot& slot) const;
   void work(uint64_t token) override;
 
-  std::span<const Chunk> chunksOf(const SegmentSlot& slot, const ChunkRange& range) const;
-  View view(const SegmentSlot& slot, const ChunkRange& range) const;
-  DType typeOf(const ChunkRange& range) const;
+  std::span<const Chunk> chunksOf(const SegmentSlot& slot, const schedule::ChunkRange& range) const;
+  View view(const SegmentSlot& slot, const schedule::ChunkRange& range) const;
+  DType typeOf(const schedule::ChunkRange& range) const;
   size_t sizeOf(const View& view) const { return view.numElements * (view.isWide ? wideBytes_ : elementBytes_); }
 
   const PreparedSchedule& prepared_;
@@ -168,7 +168,7 @@ class Execution final : private Worker {
   /// Finished steps (slot, step) whose dependents are not started yet: a ring with room for all steps of all slots.
   std::vector<std::pair<uint32_t, uint32_t>> done_;
   size_t firstDone_ = 0, numDone_ = 0;
-  std::vector<Operand> operands_;
+  std::vector<reduce::Operand> operands_;
   std::vector<std::byte> received_;  ///< the code that decode() reads
   uint32_t nextSegment_ = 0;
   uint32_t numOpenSlots_ = 0;
@@ -177,4 +177,4 @@ class Execution final : private Worker {
   int failedRank_ = -1;            ///< the peer of the failed transfer
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/engine/execution_pool.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 Execution& ExecutionPool::acquire(const ScheduleKey& key) {
   auto at = entries_.find(key);
   if (at == entries_.end()) {
-    const ScheduleRequest request{key.algorithm->collective, rank_, numRanks_, key.root, key.localGroupSize};
+    const schedule::ScheduleRequest request{key.algorithm->collective, rank_, numRanks_, key.root, key.localGroupSize};
     at = entries_.try_emplace(key, key.algorithm->make(request)).first;
   }
   Entry& entry = at->second;
@@ -23,4 +23,4 @@ void ExecutionPool::release(const ScheduleKey& key, Execution& execution) {
   entries_.at(key).idle.push_back(&execution);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

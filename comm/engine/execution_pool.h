@@ -14,11 +14,11 @@
 #include "comm/engine/execution.h"
 #include "comm/schedule/catalog.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// Identifies a schedule among the schedules of one rank of a group.
 struct ScheduleKey {
-  const Algorithm* algorithm = nullptr;
+  const schedule::Algorithm* algorithm = nullptr;
   int root = 0;            ///< 0 if the collective has no root
   int localGroupSize = 1;  ///< ranks per local group; see ScheduleRequest
   auto operator<=>(const ScheduleKey&) const = default;
@@ -39,7 +39,7 @@ class ExecutionPool {
  private:
   /// One schedule and its executions.
   struct Entry {
-    explicit Entry(Schedule schedule) : prepared(std::move(schedule)) {}
+    explicit Entry(schedule::Schedule schedule) : prepared(std::move(schedule)) {}
 
     PreparedSchedule prepared;
     std::vector<std::unique_ptr<Execution>> all;
@@ -52,4 +52,4 @@ class ExecutionPool {
   std::map<ScheduleKey, Entry> entries_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

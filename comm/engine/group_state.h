@@ -11,7 +11,7 @@
 
 #include "comm/io/clock.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// An operation that is not done.
 struct OperationState {
@@ -19,7 +19,7 @@ struct OperationState {
   std::string name;                  ///< the name by which ranks match it; empty: they match it by its sequence or tag
   std::optional<uint64_t> sequence;  ///< its number among the collectives of its group
   std::string blockedBy;             ///< why it moves no data yet, as the end of a sentence; empty: it moves data
-  Clock::time_point since;           ///< when it started; if not known, since when it has certainly waited
+  io::Clock::time_point since;       ///< when it started; if not known, since when it has certainly waited
   uint64_t numBytes = 0;             ///< bytes that this rank sends and receives for it; 0: not known yet
   uint64_t numBytesMoved = 0;
   std::vector<int> awaited;  ///< the ranks that it waits for, as world ranks
@@ -42,4 +42,4 @@ struct GroupState {
   std::vector<OperationState> notStarted;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

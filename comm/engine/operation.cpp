@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 /// The interval at which operations check whether their input is ready: copies from a device take 10 us to some ms.
@@ -17,7 +17,7 @@ bool Operation::poll() {
 }
 
 Status Operation::wait() {
-  waitUntil(Clock::time_point::max());
+  waitUntil(io::Clock::time_point::max());
   return status_;
 }
 
@@ -39,7 +39,7 @@ void Operation::restart() {
   isDone_.store(false, std::memory_order_relaxed);
 }
 
-void Operation::complete(Status status, Clock::time_point now) {
+void Operation::complete(Status status, io::Clock::time_point now) {
   status_ = std::move(status);
   endedAt_ = now;
   const uint64_t numRestarts = numRestarts_.load(std::memory_order_relaxed);
@@ -64,9 +64,9 @@ StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine) {
   if (isReady) {
     readiness = nullptr;
   } else {
-    engine.tickBy(Clock::now() + kReadyInterval);
+    engine.tickBy(io::Clock::now() + kReadyInterval);
   }
   return isReady;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -17,7 +17,7 @@
 
 #include "comm/engine/engine.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 /// Returns whether the input of an operation is in its memory yet. The driver calls it repeatedly until it returns
 /// true. If it fails, the operation's group fails.
@@ -34,7 +34,7 @@ class Operation {
   /// Returns Ok, or the reason why the operation failed. Requires: isDone().
   const Status& status() const { return status_; }
   /// Returns when the operation completed. Requires: isDone().
-  Clock::time_point endedAt() const { return endedAt_; }
+  io::Clock::time_point endedAt() const { return endedAt_; }
   /// Returns the rank of the group that sent the received message; -1 for operations other than receives. Requires:
   /// isDone().
   virtual int sourceRank() const { return -1; }
@@ -45,7 +45,7 @@ class Operation {
   /// it fails when its deadline has passed.
   Status wait();
   /// Like wait(), but returns when `until` has passed. Returns: isDone().
-  bool waitUntil(Clock::time_point until) { return engine_.wait(isDone_, until); }
+  bool waitUntil(io::Clock::time_point until) { return engine_.wait(isDone_, until); }
   /// Makes the engine run `callback` once, on a callback thread, soon after the operation is done.
   void whenDone(Callback callback);
 
@@ -58,7 +58,7 @@ class Operation {
 
   /// Completes the operation with `status`, and starts its callbacks. Call it once, and once more after each restart().
   /// Requires: the caller is the driver, or no other thread has a handle of the operation yet.
-  void complete(Status status, Clock::time_point now = Clock::now());
+  void complete(Status status, io::Clock::time_point now = io::Clock::now());
   /// Makes a completed operation unfinished again, for another run. Requires: the operation is done, only the caller
   /// uses it, and it has had no callbacks. The driver may still be inside complete() for the previous run.
   void restart();
@@ -69,7 +69,7 @@ class Operation {
   std::atomic<bool> hasCallbacks_ = false;  ///< a callback was or is being added, so complete() must check callbacks_
   std::atomic<uint64_t> numRestarts_ = 0;
   Status status_;
-  Clock::time_point endedAt_{};
+  io::Clock::time_point endedAt_{};
   Callback driverCallback_;
   std::mutex mutex_;  ///< guards callbacks_
   std::vector<Callback> callbacks_;
@@ -82,4 +82,4 @@ using OperationHandle = std::shared_ptr<Operation>;
 /// the driver.
 StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -5,7 +5,7 @@
 
 #include "comm/compress/lossless.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -29,7 +29,9 @@ void average(double& cost, Clock::time_point began, size_t numBytes) {
 
 }  // namespace
 
-bool WireCoder::isCodable(DType dtype, size_t numBytes) { return numBytes >= kMinBytes && hasLosslessCode(dtype); }
+bool WireCoder::isCodable(DType dtype, size_t numBytes) {
+  return numBytes >= kMinBytes && compress::hasLosslessCode(dtype);
+}
 
 bool WireCoder::paysAt(double ratio) const {
   if (coding_ == WireCoding::kOn) return ratio > 1;
@@ -43,13 +45,13 @@ bool WireCoder::isWanted(int peer) const {
 
 size_t WireCoder::encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype) {
   const size_t numElements = values.size() / sizeInBytes(dtype);
-  if (!paysAt(estimateLosslessRatio(values.data(), numElements, dtype))) {
+  if (!paysAt(compress::estimateLosslessRatio(values.data(), numElements, dtype))) {
     encodeCost_ += kReturn * (kUsualEncodeCost - encodeCost_);
     decodeCost_ += kReturn * (kUsualDecodeCost - decodeCost_);
     return 0;
   }
   const Clock::time_point began = Clock::now();
-  const size_t size = encodeLossless(target.first(values.size() - 1), values.data(), numElements, dtype);
+  const size_t size = compress::encodeLossless(target.first(values.size() - 1), values.data(), numElements, dtype);
   average(encodeCost_, began, values.size());
   if (size == 0) return 0;
   counters_.numValueBytes += values.size();
@@ -59,9 +61,9 @@ size_t WireCoder::encode(std::span<std::byte> target, std::span<const std::byte>
 
 Status WireCoder::decode(std::span<std::byte> values, std::span<const std::byte> code, DType dtype) {
   const Clock::time_point began = Clock::now();
-  Status status = decodeLossless(values.data(), values.size() / sizeInBytes(dtype), dtype, code);
+  Status status = compress::decodeLossless(values.data(), values.size() / sizeInBytes(dtype), dtype, code);
   average(decodeCost_, began, values.size());
   return status;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

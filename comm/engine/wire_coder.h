@@ -16,7 +16,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 
 enum class WireCoding : uint8_t {
   kOff,   ///< no message is coded
@@ -26,7 +26,7 @@ enum class WireCoding : uint8_t {
 
 class WireCoder {
  public:
-  WireCoder(const Messenger& messenger, WireCoding coding) : messenger_(messenger), coding_(coding) {}
+  WireCoder(const messaging::Messenger& messenger, WireCoding coding) : messenger_(messenger), coding_(coding) {}
 
   /// Whether messages of this type and length may be coded. Both ends of a message get the same answer.
   static bool isCodable(DType dtype, size_t numBytes);
@@ -48,7 +48,7 @@ class WireCoder {
  private:
   bool paysAt(double ratio) const;
 
-  const Messenger& messenger_;
+  const messaging::Messenger& messenger_;
   const WireCoding coding_;
   Counters counters_;
   // Average seconds per byte of values in recent measurements; before the first measurement, the usual cost. The usual
@@ -59,4 +59,4 @@ class WireCoder {
   static constexpr double kUsualEncodeCost = 0.6e-9, kUsualDecodeCost = 0.4e-9;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 std::shared_ptr<GradientExchange> GradientExchange::create(std::shared_ptr<TensorGroup> group, Tensors parameters,
                                                            const std::vector<std::vector<size_t>>& members,
@@ -298,4 +298,4 @@ void GradientExchange::reset() {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -31,7 +31,7 @@
 #include "comm/horovod/sparse_rows.h"
 #include "comm/horovod/tensor_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 struct GradientOptions {
   NamedReduction reduction = NamedReduction::kAverage;
@@ -144,4 +144,4 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   std::exception_ptr failure_;  ///< the first exception of this step
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 namespace {
 
 using Tensors = TensorGroup::Tensors;
@@ -199,4 +199,4 @@ HandleTable::Result HandleTable::finish(Started& started) {
   return result;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -13,7 +13,7 @@
 
 #include "comm/horovod/tensor_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 class HandleTable {
  public:
@@ -104,4 +104,4 @@ class HandleTable {
   std::vector<size_t> free_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

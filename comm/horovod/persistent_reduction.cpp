@@ -10,7 +10,7 @@
 #include "comm/c10d/buffers.h"
 #include "comm/horovod/tensor_work.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 namespace {
 
 std::span<std::byte> memoryOf(const at::Tensor& tensor) {
@@ -60,7 +60,7 @@ bool PersistentReduction::fits(Tensors tensors) const {
 void PersistentReduction::bind(NamedGroup& group, Tensors inputs, Tensors outputs) {
   if (!fits(inputs)) {
     NamedCall call{.request = request_};
-    call.request.dtype = reducibleTypeOf(inputs[0]);
+    call.request.dtype = c10d::reducibleTypeOf(inputs[0]);
     for (const at::Tensor& each : inputs) call.request.shapes.push_back(each.sizes().vec());
     call.inputs.resize(inputs.size());
     call.outputs.resize(inputs.size());
@@ -89,4 +89,4 @@ void PersistentReduction::dropTensors() {
   outputs_.clear();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -21,7 +21,7 @@
 
 #include "comm/api.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 /// Whether the type can be reduced: Horovod's types and bfloat16.
 bool isReduced(at::ScalarType type);
@@ -94,4 +94,4 @@ class PersistentReduction {
   const Request request_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

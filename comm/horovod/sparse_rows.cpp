@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 namespace {
 
 constexpr int64_t kBytesPerIndex = sizeof(int64_t);
@@ -50,4 +50,4 @@ at::Tensor sumOf(const at::Tensor& rows, at::IntArrayRef sizes, RowForm form, do
   return at::sparse_coo_tensor(indices, values, sizes);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 /// Describes the rows of sparse tensors of one shape.
 struct RowForm {
@@ -27,4 +27,4 @@ at::Tensor rowsOf(const at::Tensor& sparse);
 /// elements with equal indices are not added up yet.
 at::Tensor sumOf(const at::Tensor& rows, at::IntArrayRef sizes, RowForm form, double divisor);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

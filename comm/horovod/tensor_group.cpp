@@ -11,7 +11,7 @@
 #include "comm/c10d/arguments.h"
 #include "comm/c10d/torch_store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 namespace {
 
 Clock::duration duration(double seconds) {
@@ -49,16 +49,16 @@ Request requestFor(std::string_view name, PersistentReduction::Kind kind) {
 std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                                                  TensorGroupOptions options) {
   std::shared_ptr<World> world = World::ofDefaultGroup();
-  if (world != nullptr) checkNotForked(*world);
+  if (world != nullptr) c10d::checkNotForked(*world);
   if (world == nullptr) {
     const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(duration(options.timeoutSeconds));
-    world = valueOrThrow(World::create(TorchStore::onOwnConnection(store), rank, size, timeout));
+    world = c10d::valueOrThrow(World::create(c10d::TorchStore::onOwnConnection(store), rank, size, timeout));
   }
   TORCH_CHECK_VALUE(world->rank() == rank && world->size() == size, "agspeed: rank ", rank, " of ", size,
                     " cannot join the default process group of torch, where it is rank ", world->rank(), " of ",
                     world->size(), ": start both with the same ranks");
   // A world may see several global groups, one after another.
-  const int64_t number = valueOrThrow(world->store().add(formatText("horovod/made/{}", rank), 1));
+  const int64_t number = c10d::valueOrThrow(world->store().add(formatText("horovod/made/{}", rank), 1));
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);
   return std::shared_ptr<TensorGroup>(
@@ -66,7 +66,7 @@ std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d
 }
 
 std::shared_ptr<TensorGroup> TensorGroup::createPart(std::vector<int> ranks) {
-  checkNotForked(*world_);
+  c10d::checkNotForked(*world_);
   const uint64_t number = ++numParts_;  // all ranks get the same number
   std::sort(ranks.begin(), ranks.end());
   if (std::find(ranks.begin(), ranks.end(), world_->rank()) == ranks.end()) return nullptr;
@@ -85,7 +85,7 @@ TensorGroup::TensorGroup(std::shared_ptr<World> world, TensorGroupOptions option
   named.cacheCapacity = options_.cacheCapacity;
   named.stallWarning = duration(options_.stallWarningSeconds);
   named.stallShutdown = duration(options_.stallShutdownSeconds);
-  group_ = valueOrThrow(createNamedGroup(*world_, std::move(named)));
+  group_ = c10d::valueOrThrow(createNamedGroup(*world_, std::move(named)));
 }
 
 TensorGroup::~TensorGroup() {
@@ -97,7 +97,7 @@ void TensorGroup::shutdown() {
 }
 
 std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, Tensors outputs) {
-  checkNotForked(*world_);
+  c10d::checkNotForked(*world_);
   if (request.name.empty()) {
     const std::lock_guard lock(mutex_);
     request.name = formatText("{}.noname.{}", toString(request.kind), ++numUnnamed_[request.kind]);
@@ -109,7 +109,7 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
   for (size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
     checkInput(input, isReduction);
-    request.dtype = isReduction ? reducibleTypeOf(input) : movableTypeOf(input);
+    request.dtype = isReduction ? c10d::reducibleTypeOf(input) : c10d::movableTypeOf(input);
     request.isOnDevice = !input.is_cpu();
     request.shapes.push_back(input.sizes().vec());
     const bool isInPlace = !outputs.empty() && outputs[i].data_ptr() == input.data_ptr();
@@ -126,7 +126,7 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
           bytes.emplace_back(static_cast<std::byte*>(made.data_ptr()), made.nbytes());
         }
       } catch (const std::exception& error) {
-        return resourceExhausted("no memory for the result: {}", messageOf(error));
+        return resourceExhausted("no memory for the result: {}", c10d::messageOf(error));
       }
       return bytes;
     };
@@ -135,12 +135,12 @@ std::unique_ptr<TensorWork> TensorGroup::start(Request request, Tensors inputs, 
   call.request = std::move(request);
   state->inputs = std::move(inputs);
   state->outputs = std::move(outputs);
-  return std::make_unique<TensorWork>(valueOrThrow(group_->start(std::move(call))), state);
+  return std::make_unique<TensorWork>(c10d::valueOrThrow(group_->start(std::move(call))), state);
 }
 
 void TensorGroup::checkName(const std::string& name) {
-  checkNotForked(*world_);
-  if (const Status status = group_->admits(name); !status.isOk()) raise(status);
+  c10d::checkNotForked(*world_);
+  if (const Status status = group_->admits(name); !status.isOk()) c10d::raise(status);
 }
 
 void TensorGroup::bind(PersistentReduction& reduction, Span inputs, Span outputs) {
@@ -148,12 +148,12 @@ void TensorGroup::bind(PersistentReduction& reduction, Span inputs, Span outputs
 }
 
 void TensorGroup::startAll(std::span<PersistentReduction* const> reductions) {
-  checkNotForked(*world_);
+  c10d::checkNotForked(*world_);
   std::vector<NamedHandle> operations;
   operations.reserve(reductions.size());
   for (const PersistentReduction* each : reductions) operations.push_back(each->operation());
   if (operations.empty()) return;
-  if (const Status status = group_->startAll(operations); !status.isOk()) raise(status);
+  if (const Status status = group_->startAll(operations); !status.isOk()) c10d::raise(status);
 }
 
 TensorGroup::Recurring* TensorGroup::findRecurring(std::string_view name) {
@@ -174,7 +174,7 @@ bool TensorGroup::hasRoom() {
 }
 
 std::shared_ptr<PersistentReduction> TensorGroup::acquire(std::string_view name, PersistentReduction::Kind kind) {
-  checkNotForked(*world_);
+  c10d::checkNotForked(*world_);
   const auto make = [&] {
     auto made = std::make_shared<PersistentReduction>(world_, requestFor(name, kind), released_);
     made->tryAcquire();
@@ -202,7 +202,7 @@ void TensorGroup::restartNames() {
 void TensorGroup::startTimeline(const std::string& path, bool marksCycles) {
   stopTimeline();
   if (rank() != 0) return;
-  timeline_ = valueOrThrow(Timeline::open(path, marksCycles));
+  timeline_ = c10d::valueOrThrow(Timeline::open(path, marksCycles));
   group_->setTimeline(timeline_);
 }
 
@@ -213,4 +213,4 @@ void TensorGroup::stopTimeline() {
   timeline_ = nullptr;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

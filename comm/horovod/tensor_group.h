@@ -26,7 +26,7 @@
 #include "comm/horovod/persistent_reduction.h"
 #include "comm/horovod/tensor_work.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 struct TensorGroupOptions {
   FusionPlan plan = {};
@@ -121,4 +121,4 @@ class TensorGroup {
   std::unique_ptr<NamedGroup> group_;  ///< declared last, so that it is destroyed before the world
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -4,7 +4,7 @@
 #include <ATen/ATen.h>
 #include <c10/util/Exception.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 void raiseFailed(const Status& status) { C10_THROW_ERROR(DistBackendError, status.message()); }
 
@@ -27,4 +27,4 @@ TensorWork::Tensors TensorWork::wait() {
   return state_->outputs;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

@@ -13,7 +13,7 @@
 #include "comm/api.h"
 #include "comm/c10d/buffers.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::horovod {
 
 /// Throws DistBackendError for an operation that has failed, for example because its calls differed between ranks.
 [[noreturn]] void raiseFailed(const Status& status);
@@ -24,7 +24,7 @@ class TensorWork {
 
   /// State that must live until the operation has completed, which may be longer than the work.
   struct State {
-    Buffers buffers;
+    c10d::Buffers buffers;
     Tensors inputs, outputs;
     std::shared_ptr<World> world;
   };
@@ -51,4 +51,4 @@ class TensorWork {
   bool isFinished_ = false;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::horovod

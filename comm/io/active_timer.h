@@ -10,7 +10,7 @@
 
 #include "comm/io/clock.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 class ActiveTimer {
  public:
@@ -27,4 +27,4 @@ class ActiveTimer {
   Clock::time_point lookedAt_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

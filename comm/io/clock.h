@@ -4,8 +4,8 @@
 
 #include <chrono>
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 using Clock = std::chrono::steady_clock;
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

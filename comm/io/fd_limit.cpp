@@ -11,7 +11,7 @@
 
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 /// Descriptors per peer. kPerRail: a rail has one connection per direction. kPerLocalPeer: shared memory takes sockets,
@@ -55,4 +55,4 @@ FdReservation::~FdReservation() {
   numWantedByAll -= numWanted_;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 /// Returns the largest number of rails per interface with which connections to all peers take at most half of
 /// `numDescriptors`; at least 1.
@@ -28,4 +28,4 @@ class FdReservation {
   const size_t numWanted_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

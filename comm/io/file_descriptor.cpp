@@ -3,10 +3,10 @@
 
 #include <unistd.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 FileDescriptor::~FileDescriptor() {
   if (value_ >= 0) close(value_);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

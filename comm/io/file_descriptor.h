@@ -4,7 +4,7 @@
 
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 class FileDescriptor {
  public:
@@ -24,4 +24,4 @@ class FileDescriptor {
   int value_ = -1;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

@@ -11,7 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/system_error.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 PausableListener::PausableListener(Poller& poller, int descriptor, Poller::Handler& handler)
     : poller_(poller), descriptor_(descriptor), handler_(handler), pollId_(poller.add(descriptor, EPOLLIN, handler)) {}
@@ -34,4 +34,4 @@ void PausableListener::resume() {
   pollId_ = poller_.add(descriptor_, EPOLLIN, handler_);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

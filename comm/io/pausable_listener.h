@@ -6,7 +6,7 @@
 
 #include "comm/io/poller.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 class PausableListener {
  public:
@@ -30,4 +30,4 @@ class PausableListener {
   bool isWarned_ = false;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

@@ -15,7 +15,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/system_error.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 constexpr uint64_t kWakeUp = UINT64_MAX;
@@ -165,4 +165,4 @@ void Poller::wake() {
   [[maybe_unused]] const ssize_t written = write(wakeUp_, &one, sizeof(one));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

@@ -14,7 +14,7 @@
 #include "comm/io/clock.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 /// Memory that other processes write without the kernel's knowledge.
 class PolledMemory {
@@ -94,4 +94,4 @@ class Poller {
   Clock::time_point crowdedUntil_{};  ///< no yielding until then, because other processes need this processor
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

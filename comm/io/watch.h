@@ -9,7 +9,7 @@
 #include "comm/io/file_descriptor.h"
 #include "comm/io/poller.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 class Watch final : public Poller::Handler {
  public:
@@ -39,4 +39,4 @@ class Watch final : public Poller::Handler {
   Poller::Id id_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

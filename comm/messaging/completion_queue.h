@@ -10,7 +10,7 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 class CompletionQueue {
  public:
@@ -40,4 +40,4 @@ class CompletionQueue {
   bool isNotifying_ = false;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -10,7 +10,7 @@
 
 #include "comm/wire/frame_format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 /// The range of sizes of eager zero-copy messages. Most segments of operations are in this range. For a message of such
 /// a size, the RTS and CTS of a rendezvous would take long compared with the message itself. For a longer message, the
@@ -23,7 +23,7 @@ constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 
 /// be shorter than its receive (Transfer::room), `bytes` is the length of the receive. So such an eager message may
 /// have any length up to the limit.
 constexpr bool mayBeEager(uint64_t bytes) {
-  return bytes < kZeroCopyBytes || (bytes >= kMinEagerZeroCopyBytes && bytes <= kMaxEagerZeroCopyBytes);
+  return bytes < wire::kZeroCopyBytes || (bytes >= kMinEagerZeroCopyBytes && bytes <= kMaxEagerZeroCopyBytes);
 }
 
 class Credits {
@@ -43,7 +43,7 @@ class Credits {
   /// (rendezvous).
   bool acquire(uint64_t bytes) {
     const uint64_t cost = costOf(bytes);
-    const uint64_t window = bytes < kZeroCopyBytes ? kWindowBytes : kZeroCopyWindowBytes;
+    const uint64_t window = bytes < wire::kZeroCopyBytes ? kWindowBytes : kZeroCopyWindowBytes;
     if (sent_ + cost > consumedThere_ + window) return false;
     sent_ += cost;
     return true;
@@ -99,4 +99,4 @@ class Credits {
   uint64_t unexpected_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -6,7 +6,7 @@
 
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 /// The limit of the sum of three numbers: messages that one of the two ranks has announced (RTS or CTS) and the other
@@ -14,7 +14,7 @@ namespace {
 /// larger number would take too much memory.
 constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
-std::string inMilliseconds(Clock::duration duration) {
+std::string inMilliseconds(io::Clock::duration duration) {
   return formatText("{} ms", std::chrono::duration_cast<std::chrono::milliseconds>(duration).count());
 }
 
@@ -47,7 +47,7 @@ void Endpoint::pump() {
   if (!failure_) sends_.pump();
 }
 
-std::span<std::byte> Endpoint::place(const FrameHeader& header) {
+std::span<std::byte> Endpoint::place(const wire::FrameHeader& header) {
   liveness_.heard();
   return failure_ ? std::span<std::byte>() : receives_.place(header);
 }
@@ -57,31 +57,31 @@ void Endpoint::acknowledged(uint64_t token) {
   if (!failure_) sends_.acknowledged(token);
 }
 
-void Endpoint::arrived(const FrameHeader& header) {
+void Endpoint::arrived(const wire::FrameHeader& header) {
   liveness_.heard();
   if (failure_) {
     // The peer may have been stopped for a long time. It may not know that this rank regards it as lost, so answer with
     // a reset.
-    if (header.kind == FrameKind::kPing && context_.transport.canSend(context_.peer)) {
-      OutgoingFrame frame;
-      frame.header.kind = FrameKind::kReset;
+    if (header.kind == wire::FrameKind::kPing && context_.transport.canSend(context_.peer)) {
+      transport::OutgoingFrame frame;
+      frame.header.kind = wire::FrameKind::kReset;
       context_.transport.send(context_.peer, frame);
     }
     return;
   }
   credits_.advertised(header.consumed);
   switch (header.kind) {
-    case FrameKind::kData:
-    case FrameKind::kEager: receives_.arrived(header); break;
-    case FrameKind::kRts: receives_.receivedRts(header); break;
-    case FrameKind::kCts: sends_.receivedCts(header.id, header.total, header.offset == kCtsUpTo); break;
-    case FrameKind::kPing: sends_.queueControl(FrameKind::kPong); break;
-    case FrameKind::kReset: return lose("it has given this rank up, which was silent for too long");
-    case FrameKind::kCredit:
-    case FrameKind::kPong:
-    case FrameKind::kVoid:
-    case FrameKind::kAck:
-    case FrameKind::kLinkState: break;
+    case wire::FrameKind::kData:
+    case wire::FrameKind::kEager: receives_.arrived(header); break;
+    case wire::FrameKind::kRts: receives_.receivedRts(header); break;
+    case wire::FrameKind::kCts: sends_.receivedCts(header.id, header.total, header.offset == wire::kCtsUpTo); break;
+    case wire::FrameKind::kPing: sends_.queueControl(wire::FrameKind::kPong); break;
+    case wire::FrameKind::kReset: return lose("it has given this rank up, which was silent for too long");
+    case wire::FrameKind::kCredit:
+    case wire::FrameKind::kPong:
+    case wire::FrameKind::kVoid:
+    case wire::FrameKind::kAck:
+    case wire::FrameKind::kLinkState: break;
   }
   if (!receives_.violation().empty()) return lose(receives_.violation());
   if (receives_.numUnexpectedNames() + sends_.numUnexpectedNames() > kMaxUnexpectedNames) {
@@ -101,17 +101,17 @@ void Endpoint::lose(const std::string& why) {
   lost(unavailable("{} is lost to {}: {}", context_.peerName(), context_.selfName(), why));
 }
 
-bool Endpoint::checkLiveness(Clock::time_point now, Clock::duration timeout) {
+bool Endpoint::checkLiveness(io::Clock::time_point now, io::Clock::duration timeout) {
   if (failure_) return false;
   const Transfer* awaited = receives_.awaited();
   if (awaited == nullptr) awaited = sends_.awaited();
   const std::string route = awaited != nullptr ? context_.transport.describeRoute(context_.peer) : "";
   const std::string self = context_.selfName(), peer = context_.peerName();
-  const Clock::duration silence = liveness_.silence();
+  const io::Clock::duration silence = liveness_.silence();
   switch (liveness_.check(now, !route.empty(), timeout)) {
     case LivenessMonitor::Verdict::kFine: break;
     case LivenessMonitor::Verdict::kProbe:
-      sends_.queueControl(FrameKind::kPing);
+      sends_.queueControl(wire::FrameKind::kPing);
       pump();
       break;
     case LivenessMonitor::Verdict::kWarn:
@@ -137,4 +137,4 @@ void Endpoint::detachCallers() {
   sends_.detachCallers();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -17,7 +17,7 @@
 #include "comm/messaging/receive_queue.h"
 #include "comm/messaging/send_queue.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 class Endpoint {
  public:
@@ -31,7 +31,7 @@ class Endpoint {
   /// Cancels the transfer without notifying its owner. Afterwards the transfer's bytes are neither read nor written.
   void cancel(Transfer& transfer);
   void dropCommunicator(uint32_t communicator);
-  bool probe(const MessageId& id) const { return receives_.probe(id); }
+  bool probe(const wire::MessageId& id) const { return receives_.probe(id); }
   uint64_t numBytesMoved(const Transfer& transfer) const {
     return sends_.numBytesMoved(transfer) + receives_.numBytesMoved(transfer);
   }
@@ -43,18 +43,18 @@ class Endpoint {
   bool hasMuchToSend() const { return !sends_.isWaiting() && sends_.hasMuch(); }
 
   // See Transport::Sink.
-  std::span<std::byte> place(const FrameHeader& header);
-  void arrived(const FrameHeader& header);
+  std::span<std::byte> place(const wire::FrameHeader& header);
+  void arrived(const wire::FrameHeader& header);
   void acknowledged(uint64_t token);
   void writable() { pump(); }
   void lost(const Status& status);
 
   /// Probes the peer if it is silent while a transfer waits for it. Marks the peer lost after a silence of `timeout`.
   /// Returns true if a transfer waits for the peer.
-  bool checkLiveness(Clock::time_point now, Clock::duration timeout);
+  bool checkLiveness(io::Clock::time_point now, io::Clock::duration timeout);
 
   /// Returns LivenessMonitor::silence().
-  Clock::duration silence() const { return liveness_.silence(); }
+  io::Clock::duration silence() const { return liveness_.silence(); }
 
   /// Drops all transfers without notifying their owners. Callers' bytes are neither read nor written afterwards. The
   /// messenger's destructor calls this function.
@@ -75,4 +75,4 @@ class Endpoint {
   ReceiveQueue receives_{context_, sends_, credits_};
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

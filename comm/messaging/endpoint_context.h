@@ -11,15 +11,15 @@
 #include "comm/transport/transport.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 using Communicators = std::unordered_set<uint32_t>;
 
 struct EndpointContext {
   int self;
   int peer;
-  const RankNames& names;
-  Transport& transport;
+  const rendezvous::RankNames& names;
+  transport::Transport& transport;
   CompletionQueue& completions;
   const Communicators& dropped;  ///< communicators whose messages are discarded
 
@@ -28,15 +28,15 @@ struct EndpointContext {
 };
 
 /// Returns the name of a message as a text for errors.
-inline std::string nameOf(const MessageId& id) {
+inline std::string nameOf(const wire::MessageId& id) {
   return formatText("(communicator {}, sequence {}, step {})", id.communicator, id.sequence, id.step);
 }
 
 /// Returns the error for a message whose sender and receiver state different lengths.
 inline Status wrongLength(const std::string& receiver, uint64_t expected, const std::string& sender, uint64_t sent,
-                          const MessageId& id) {
+                          const wire::MessageId& id) {
   return invalidArgument("{} expected {} bytes from {}, which sent {} {}", receiver, expected, sender, sent,
                          nameOf(id));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

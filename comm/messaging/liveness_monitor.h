@@ -15,7 +15,7 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 class LivenessMonitor {
  public:
@@ -34,12 +34,12 @@ class LivenessMonitor {
   void heard() { hasHeard_ = true; }
   /// Returns how long the peer had been silent at the last check(). Only time in which transfers waited for the peer
   /// counts.
-  Clock::duration silence() const { return silence_; }
+  io::Clock::duration silence() const { return silence_; }
 
   /// Updates the measured silence, and returns what the caller has to do. `isAwaited`: a transfer waits for the peer,
   /// and the peer is connected.
-  Verdict check(Clock::time_point now, bool isAwaited, Clock::duration timeout) {
-    const Clock::duration elapsed = std::min<Clock::duration>(now - checkedAt_, 2 * kInterval);
+  Verdict check(io::Clock::time_point now, bool isAwaited, io::Clock::duration timeout) {
+    const io::Clock::duration elapsed = std::min<io::Clock::duration>(now - checkedAt_, 2 * kInterval);
     const bool wasAwaited = std::exchange(isAwaited_, isAwaited);
     checkedAt_ = now;
     const bool hasHeard = std::exchange(hasHeard_, false);
@@ -65,12 +65,12 @@ class LivenessMonitor {
   static constexpr std::chrono::milliseconds kProbeAfter{200};
   static constexpr std::chrono::milliseconds kWarnAfter{500};
 
-  Clock::time_point checkedAt_{};
-  Clock::duration silence_{};
+  io::Clock::time_point checkedAt_{};
+  io::Clock::duration silence_{};
   bool hasHeard_ = false;
   bool isAwaited_ = false;
   bool isProbed_ = false;
   bool isWarned_ = false;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

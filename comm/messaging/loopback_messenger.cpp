@@ -9,14 +9,14 @@
 #include <unordered_set>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 namespace {
 
 /// A message that no receive has taken yet: a copy of its bytes, or the send that still has them.
 struct Message {
   int source;
-  MessageId id;
+  wire::MessageId id;
   std::vector<std::byte> copy;
   Transfer* send = nullptr;
 
@@ -29,7 +29,7 @@ struct Ending {
   Status status;
 };
 
-std::string describe(const MessageId& id) {
+std::string describe(const wire::MessageId& id) {
   return formatText("communicator {}, sequence {}, step {}", id.communicator, id.sequence, id.step);
 }
 
@@ -98,18 +98,18 @@ class LoopbackMessenger final : public Messenger {
     std::erase_if(discarded_, [&](const auto& entry) { return entry.second.communicator == communicator; });
   }
 
-  bool probe(int peer, const MessageId& id) const override {
+  bool probe(int peer, const wire::MessageId& id) const override {
     std::lock_guard lock(group_.mutex_);
     return std::any_of(arrived_.begin(), arrived_.end(),
                        [&](const Message& message) { return message.source == peer && message.id == id; });
   }
 
-  bool progress(Clock::time_point until) override {
+  bool progress(io::Clock::time_point until) override {
     {
       std::unique_lock lock(group_.mutex_);
       match();
       // Do not wait if `until` has passed, because such a wait would still sleep for a scheduler's tick.
-      if (endings_.empty() && !isAwake_ && until > Clock::now()) {
+      if (endings_.empty() && !isAwake_ && until > io::Clock::now()) {
         wakeUp_.wait_until(lock, until, [&] { return isAwake_ || !endings_.empty() || match(); });
       }
       isAwake_ = false;
@@ -250,7 +250,8 @@ class LoopbackMessenger final : public Messenger {
   // Guarded by the group's lock.
   std::vector<Transfer*> posted_;
   std::vector<Message> arrived_;
-  std::vector<std::pair<int, MessageId>> discarded_;  ///< names of cancelled receives whose message has not arrived
+  std::vector<std::pair<int, wire::MessageId>>
+      discarded_;  ///< names of cancelled receives whose message has not arrived
   std::unordered_set<uint32_t> dropped_;
   std::vector<Ending> endings_;
   bool isAwake_ = false;
@@ -286,4 +287,4 @@ void LoopbackGroup::kill(int rank) {
   for (auto& messenger : ranks_) messenger->drop(rank);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -15,7 +15,7 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 struct LoopbackOptions {
   /// A send of at most this many bytes copies the message and completes at once. A longer send completes when its
@@ -61,4 +61,4 @@ class LoopbackGroup {
   std::vector<std::vector<uint64_t>> numBytesSent_;  ///< numBytesSent_[from][to]
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -10,17 +10,17 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 struct MessageIdHash {
-  size_t operator()(const MessageId& id) const {
+  size_t operator()(const wire::MessageId& id) const {
     const uint64_t hash = id.sequence * 0x9e3779b97f4a7c15u + (uint64_t{id.communicator} << 32 | id.step);
     return (hash ^ hash >> 29) * 0xbf58476d1ce4e5b9u >> 16;
   }
 };
 
 template <typename T>
-using MessageMap = std::pmr::unordered_map<MessageId, T, MessageIdHash>;
+using MessageMap = std::pmr::unordered_map<wire::MessageId, T, MessageIdHash>;
 
 /// A memory pool for map entries and copies of small messages. It keeps freed blocks for later use. Blocks of more than
 /// 4 KiB come from the heap.
@@ -31,4 +31,4 @@ class MessagePool final : public std::pmr::unsynchronized_pool_resource {
             std::pmr::pool_options{.max_blocks_per_chunk = 64, .largest_required_pool_block = 4096}) {}
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -19,13 +19,13 @@
 #include "comm/wire/message_id.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 /// One send or receive in flight. The caller owns it and keeps it and its bytes in place until finished().
 class Transfer {
  public:
   int peer = -1;
-  MessageId id;
+  wire::MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads these bytes
   uint64_t numFollowing = 0;   ///< for a send: about how many bytes of later sends to the peer follow at once
   /// Marks a transfer that is not urgent. While only background transfers are in flight with a peer, the peer's
@@ -77,14 +77,14 @@ class Messenger {
   virtual void dropCommunicator(uint32_t communicator) = 0;
 
   /// Whether an unexpected message with the name `id`, or its RTS, has begun to arrive from `peer`. Like MPI_Iprobe.
-  virtual bool probe(int peer, const MessageId& id) const = 0;
+  virtual bool probe(int peer, const wire::MessageId& id) const = 0;
 
   /// Returns how many bytes of an unfinished transfer have arrived, or were handed to the network.
   virtual uint64_t numBytesMoved(const Transfer& transfer) const = 0;
 
   /// Moves bytes until a transfer has finished, wake() was called or `until` has passed. If `until` is in the past, it
   /// moves bytes without waiting. Returns true if a transfer has completed.
-  virtual bool progress(Clock::time_point until) = 0;
+  virtual bool progress(io::Clock::time_point until) = 0;
   /// Whether this process still holds bytes of finished sends, or control frames that the peers need. If so, progress()
   /// must be called even if no transfer is in flight.
   virtual bool hasUnsent() const = 0;
@@ -102,4 +102,4 @@ class Messenger {
   virtual void wake() = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

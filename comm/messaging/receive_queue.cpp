@@ -7,7 +7,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 void ReceiveQueue::start(Transfer& transfer) {
   const auto [entry, isNew] = incoming_.try_emplace(transfer.id);
@@ -21,7 +21,7 @@ bool ReceiveQueue::expect(Transfer& transfer, Incoming& message) {
   message.isUpTo = transfer.acceptsShorter();
   const auto rts = rtsReceived_.find(transfer.id);
   if (rts == rtsReceived_.end()) {
-    const bool mayNeedCts = transfer.mayBeShorter ? message.total >= kZeroCopyBytes : !mayBeEager(message.total);
+    const bool mayNeedCts = transfer.mayBeShorter ? message.total >= wire::kZeroCopyBytes : !mayBeEager(message.total);
     if (mayNeedCts) sendCts(transfer.id, message);
     return true;
   }
@@ -37,7 +37,7 @@ bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
   const uint64_t room = transfer.bytes.size();
   if (message.total == room || (transfer.acceptsShorter() && message.total < room)) {
     message.transfer = &transfer;
-    if (message.isWhole()) finish(message, FrameKind::kEager);
+    if (message.isWhole()) finish(message, wire::FrameKind::kEager);
     return !message.isWhole();
   }
   failLength(transfer, message.total);
@@ -50,9 +50,9 @@ bool ReceiveQueue::matchUnexpected(Transfer& transfer, Incoming& message) {
   return false;
 }
 
-void ReceiveQueue::sendCts(const MessageId& id, Incoming& message) {
+void ReceiveQueue::sendCts(const wire::MessageId& id, Incoming& message) {
   if (std::exchange(message.isCtsSent, true)) return;
-  sends_.queueControl(FrameKind::kCts, id, message.total, message.isUpTo ? kCtsUpTo : 0);
+  sends_.queueControl(wire::FrameKind::kCts, id, message.total, message.isUpTo ? wire::kCtsUpTo : 0);
 }
 
 void ReceiveQueue::failLength(Transfer& transfer, uint64_t sent) {
@@ -67,25 +67,26 @@ void ReceiveQueue::refuse(MessageMap<Incoming>::iterator found, uint64_t sent) {
 }
 
 void ReceiveQueue::cancelReceive(const Incoming& message) {
-  const ByteView target =
-      message.buffer != nullptr ? ByteView(message.buffer.get(), message.total) : ByteView(message.transfer->bytes);
+  const transport::ByteView target = message.buffer != nullptr
+                                         ? transport::ByteView(message.buffer.get(), message.total)
+                                         : transport::ByteView(message.transfer->bytes);
   context_.transport.cancelReceive(context_.peer, target);
 }
 
 void ReceiveQueue::consume(uint64_t total) {
-  if (credits_.consume(total)) sends_.queueControl(FrameKind::kCredit);
+  if (credits_.consume(total)) sends_.queueControl(wire::FrameKind::kCredit);
 }
 
-void ReceiveQueue::finish(const Incoming& message, FrameKind kind) {
+void ReceiveQueue::finish(const Incoming& message, wire::FrameKind kind) {
   if (message.buffer != nullptr) {
     std::copy_n(message.buffer.get(), message.total, message.transfer->bytes.begin());
   }
-  if (kind == FrameKind::kEager) consume(message.total);
+  if (kind == wire::FrameKind::kEager) consume(message.total);
   message.transfer->numReceived = message.total;
   context_.completions.add(*message.transfer, {});
 }
 
-std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
+std::span<std::byte> ReceiveQueue::place(const wire::FrameHeader& header) {
   auto found = incoming_.find(header.id);
   if (found == incoming_.end()) {
     if (!holdUnexpected(header)) return {};
@@ -100,8 +101,8 @@ std::span<std::byte> ReceiveQueue::place(const FrameHeader& header) {
   return std::span(whole, message.total).subspan(header.offset, header.length);
 }
 
-bool ReceiveQueue::holdUnexpected(const FrameHeader& header) {
-  if (header.kind != FrameKind::kEager || header.total > kMaxEagerZeroCopyBytes) return false;
+bool ReceiveQueue::holdUnexpected(const wire::FrameHeader& header) {
+  if (header.kind != wire::FrameKind::kEager || header.total > kMaxEagerZeroCopyBytes) return false;
   if (context_.dropped.contains(header.id.communicator)) discarded_.try_emplace(header.id);
   if (discarded_.contains(header.id)) return false;
   const bool isWithinWindow = credits_.holdUnexpected(header.total);
@@ -112,7 +113,7 @@ bool ReceiveQueue::holdUnexpected(const FrameHeader& header) {
   return isWithinWindow;
 }
 
-void ReceiveQueue::arrived(const FrameHeader& header) {
+void ReceiveQueue::arrived(const wire::FrameHeader& header) {
   if (header.length == 0) (void)place(header);  // an empty message has no payload to place
   const auto found = incoming_.find(header.id);
   if (found == incoming_.end()) return discard(header);
@@ -120,7 +121,7 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   if (!message.settle(header.total)) {
     if (message.transfer == nullptr) return;  // the peer has used a message name twice
     refuse(found, header.total);
-    if (header.kind == FrameKind::kEager) {
+    if (header.kind == wire::FrameKind::kEager) {
       discarded_[header.id] = {};
       discard(header);
     }
@@ -139,17 +140,17 @@ void ReceiveQueue::arrived(const FrameHeader& header) {
   incoming_.erase(found);
 }
 
-void ReceiveQueue::discard(const FrameHeader& header) {
+void ReceiveQueue::discard(const wire::FrameHeader& header) {
   const auto found = discarded_.find(header.id);
   if (found == discarded_.end()) return;
   Discarded& message = found->second;
-  if (header.kind == FrameKind::kEager && !std::exchange(message.isConsumed, true)) consume(header.total);
+  if (header.kind == wire::FrameKind::kEager && !std::exchange(message.isConsumed, true)) consume(header.total);
   message.left = std::min(message.left, header.total);
   message.left -= std::min<uint64_t>(message.left, header.length);
   if (message.left == 0) discarded_.erase(found);
 }
 
-void ReceiveQueue::receivedRts(const FrameHeader& header) {
+void ReceiveQueue::receivedRts(const wire::FrameHeader& header) {
   const auto found = incoming_.find(header.id);
   if (found != incoming_.end()) {
     const bool isExpected = found->second.settle(header.total);
@@ -158,10 +159,10 @@ void ReceiveQueue::receivedRts(const FrameHeader& header) {
     refuse(found, header.total);
   } else if (const auto discarded = discarded_.find(header.id); discarded != discarded_.end()) {
     // Send the CTS although the message is discarded, so that the peer's send completes.
-    sends_.queueControl(FrameKind::kCts, header.id, header.total);
+    sends_.queueControl(wire::FrameKind::kCts, header.id, header.total);
     discarded->second.left = std::max<uint64_t>(header.total, 1);
   } else if (context_.dropped.contains(header.id.communicator)) {
-    sends_.queueControl(FrameKind::kCts, header.id, header.total);
+    sends_.queueControl(wire::FrameKind::kCts, header.id, header.total);
   } else {
     rtsReceived_[header.id] = header.total;
   }
@@ -180,7 +181,7 @@ bool ReceiveQueue::cancel(Transfer& transfer) {
 void ReceiveQueue::dropCommunicator(uint32_t communicator) {
   std::erase_if(rtsReceived_, [&](const auto& entry) {
     if (entry.first.communicator != communicator) return false;
-    sends_.queueControl(FrameKind::kCts, entry.first, entry.second);  // so that the peer's send completes
+    sends_.queueControl(wire::FrameKind::kCts, entry.first, entry.second);  // so that the peer's send completes
     return true;
   });
   // Remove the entries of messages that have not begun to arrive. From now on, they are discarded because
@@ -201,7 +202,7 @@ void ReceiveQueue::dropCommunicator(uint32_t communicator) {
   });
 }
 
-bool ReceiveQueue::probe(const MessageId& id) const {
+bool ReceiveQueue::probe(const wire::MessageId& id) const {
   const auto message = incoming_.find(id);
   const bool isArriving = message != incoming_.end() && message->second.transfer == nullptr;
   return isArriving || rtsReceived_.contains(id);
@@ -242,4 +243,4 @@ void ReceiveQueue::detachCallers() {
   });
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -23,7 +23,7 @@
 #include "comm/messaging/message_map.h"
 #include "comm/messaging/send_queue.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 /// Frees the buffer holds an unexpected message and releases its bytes (Credits::releaseUnexpected).
 struct ReleaseUnexpected {
@@ -47,12 +47,12 @@ class ReceiveQueue {
 
   /// Returns the memory for the payload of an arriving frame, or an empty span if the frame is not wanted. Reserves a
   /// buffer when an unexpected message begins to arrive.
-  std::span<std::byte> place(const FrameHeader& header);
+  std::span<std::byte> place(const wire::FrameHeader& header);
   /// Handles a frame of a message. Its payload is in the memory that place() returned. The last frame of a message
   /// completes the receive.
-  void arrived(const FrameHeader& header);
+  void arrived(const wire::FrameHeader& header);
   /// Handles an RTS: the peer waits for a CTS before it sends the message.
-  void receivedRts(const FrameHeader& header);
+  void receivedRts(const wire::FrameHeader& header);
 
   /// Returns the number of messages whose RTS has arrived before their receive was started, plus the number of messages
   /// to discard.
@@ -64,9 +64,9 @@ class ReceiveQueue {
   void dropCommunicator(uint32_t communicator);
 
   /// Whether an unexpected message has begun to arrive, or its RTS has arrived.
-  bool probe(const MessageId& id) const;
+  bool probe(const wire::MessageId& id) const;
   /// Whether a message of that name is expected, is arriving, or has arrived unexpectedly.
-  bool isKnown(const MessageId& id) const { return incoming_.contains(id); }
+  bool isKnown(const wire::MessageId& id) const { return incoming_.contains(id); }
   /// Returns one of the started receives that are not in the background, or null if there is none.
   const Transfer* awaited() const;
 
@@ -91,7 +91,7 @@ class ReceiveQueue {
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether the frame has at most as many bytes as are missing.
-    bool mayTake(const FrameHeader& header) const { return header.length <= total - numReceived; }
+    bool mayTake(const wire::FrameHeader& header) const { return header.length <= total - numReceived; }
     /// Compares the receive's length with `sent`, the length of the message in a header from the sender. If the receive
     /// accepts shorter messages, the first header determines `total`. Returns false if the receive does not accept a
     /// message of `sent` bytes.
@@ -112,12 +112,12 @@ class ReceiveQueue {
   bool expect(Transfer& transfer, Incoming& message);
   bool matchUnexpected(Transfer& transfer, Incoming& message);
   /// Completes the receive of a message that has arrived completely. `kind`: the kind of the message's frames.
-  void finish(const Incoming& message, FrameKind kind);
+  void finish(const Incoming& message, wire::FrameKind kind);
   /// Queues the CTS of a receive, unless it has been queued before.
-  void sendCts(const MessageId& id, Incoming& message);
+  void sendCts(const wire::MessageId& id, Incoming& message);
   /// Reserves buffer space for a message for which no receive has been started. Returns false if the message must not
   /// be held, because it is not eager, is discarded, or exceeds the space that the protocol allows.
-  bool holdUnexpected(const FrameHeader& header);
+  bool holdUnexpected(const wire::FrameHeader& header);
   /// Fails a receive because its message has `sent` bytes.
   void failLength(Transfer& transfer, uint64_t sent);
   /// Fails the receive of `found` because its message has `sent` bytes, and stops receiving the message.
@@ -127,7 +127,7 @@ class ReceiveQueue {
   /// Returns the credit of an eager message to its sender.
   void consume(uint64_t total);
   /// Handles a frame of a message that is discarded.
-  void discard(const FrameHeader& header);
+  void discard(const wire::FrameHeader& header);
 
   const EndpointContext& context_;
   SendQueue& sends_;
@@ -139,4 +139,4 @@ class ReceiveQueue {
   std::string violation_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

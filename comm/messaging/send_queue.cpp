@@ -6,7 +6,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 /// Frame length = (bytes that wait or will follow) / kFramesAhead, within the transport's limits. Long frames cost less
@@ -16,7 +16,7 @@ constexpr uint64_t kFramesAhead = 4;
 }  // namespace
 
 uint64_t SendQueue::nextFrameBytes(const Outgoings& queue) const {
-  const Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
+  const transport::Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
   const uint64_t left = queue.front()->bytes.size() - queue.front()->numSent;
   if (left <= can.segmentBytes) return left;
   const uint64_t waiting = numWaiting(queue, kFramesAhead * can.maxPayloadBytes);
@@ -42,8 +42,8 @@ bool SendQueue::hasMuch() const {
   return numWaiting(zeroCopies_, much) >= much;
 }
 
-OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t total) {
-  OutgoingFrame frame;
+transport::OutgoingFrame SendQueue::frameOf(wire::FrameKind kind, const wire::MessageId& id, uint64_t total) {
+  transport::OutgoingFrame frame;
   frame.header.kind = kind;
   frame.header.id = id;
   frame.header.total = total;
@@ -51,7 +51,7 @@ OutgoingFrame SendQueue::frameOf(FrameKind kind, const MessageId& id, uint64_t t
   return frame;
 }
 
-SendQueue::Outgoing& SendQueue::add(const MessageId& id, ByteView bytes) {
+SendQueue::Outgoing& SendQueue::add(const wire::MessageId& id, transport::ByteView bytes) {
   Outgoing& message = messages_.emplace_back(&pool_);
   message.self = std::prev(messages_.end());
   message.id = id;
@@ -65,16 +65,16 @@ void SendQueue::start(Transfer& transfer) {
   // for it (Transfer::room), so both ends decide by the length of the receive.
   const bool isEager = mayBeEager(std::max(total, transfer.room));
   if (transfer.mayBeShorter) started_[seriesOf(transfer.id)] = transfer.id.sequence + 1;
-  if (isEager && total < kZeroCopyBytes && credits_.acquire(total)) {
+  if (isEager && total < wire::kZeroCopyBytes && credits_.acquire(total)) {
     if (transfer.mayBeShorter) ctsReceived_.erase(transfer.id);
     startEagerCopy(transfer);
     return context_.completions.add(transfer, {});
   }
   const auto cts = ctsReceived_.find(transfer.id);
-  const bool isEagerZeroCopy = isEager && total >= kZeroCopyBytes;
+  const bool isEagerZeroCopy = isEager && total >= wire::kZeroCopyBytes;
   if (cts == ctsReceived_.end() && isEagerZeroCopy && credits_.acquire(total)) {
     zeroCopies_.push_back(&add(transfer.id, transfer.bytes));
-    zeroCopies_.back()->kind = FrameKind::kEager;
+    zeroCopies_.back()->kind = wire::FrameKind::kEager;
     zeroCopies_.back()->transfer = &transfer;
     return;
   }
@@ -82,12 +82,12 @@ void SendQueue::start(Transfer& transfer) {
     Outgoing& message = add(transfer.id, transfer.bytes);
     message.transfer = &transfer;
     rtsSent_.emplace(transfer.id, &message);
-    return queueControl(FrameKind::kRts, transfer.id, total);
+    return queueControl(wire::FrameKind::kRts, transfer.id, total);
   }
   const Cts expected = cts->second;
   ctsReceived_.erase(cts);
   if (!expected.fits(total)) {
-    queueControl(FrameKind::kRts, transfer.id, total);  // so that the peer's receive fails, too
+    queueControl(wire::FrameKind::kRts, transfer.id, total);  // so that the peer's receive fails, too
     return context_.completions.add(
         transfer, wrongLength(context_.peerName(), expected.total, context_.selfName(), total, transfer.id));
   }
@@ -97,15 +97,15 @@ void SendQueue::start(Transfer& transfer) {
 
 void SendQueue::startEagerCopy(const Transfer& transfer) {
   const uint64_t total = transfer.bytes.size();
-  const Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
+  const transport::Transport::Capabilities& can = context_.transport.capabilities(context_.peer);
   if (can.copiesSmall && total <= can.segmentBytes && !isWaiting() && context_.transport.canSend(context_.peer)) {
-    OutgoingFrame frame = frameOf(FrameKind::kEager, transfer.id, total);
+    transport::OutgoingFrame frame = frameOf(wire::FrameKind::kEager, transfer.id, total);
     frame.header.length = static_cast<uint32_t>(total);
     frame.payload = transfer.bytes;
     return context_.transport.send(context_.peer, frame);
   }
   Outgoing& message = add(transfer.id, {});
-  message.kind = FrameKind::kEager;
+  message.kind = wire::FrameKind::kEager;
   message.copy.assign(transfer.bytes.begin(), transfer.bytes.end());
   message.bytes = message.copy;
   eagerCopies_.push_back(&message);
@@ -123,7 +123,7 @@ void SendQueue::pump() {
 void SendQueue::sendControl() {
   const Control control = control_.front();
   control_.pop_front();
-  OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
+  transport::OutgoingFrame frame = frameOf(control.kind, control.id, control.total);
   frame.header.offset = control.offset;
   frame.mayWait = !isEmpty();
   context_.transport.send(context_.peer, frame);
@@ -132,7 +132,7 @@ void SendQueue::sendControl() {
 void SendQueue::sendFrame(Outgoings& queue) {
   Outgoing& message = *queue.front();
   const uint64_t total = message.bytes.size();
-  OutgoingFrame frame = frameOf(message.kind, message.id, total);
+  transport::OutgoingFrame frame = frameOf(message.kind, message.id, total);
   frame.header.offset = message.numSent;
   frame.header.length = static_cast<uint32_t>(nextFrameBytes(queue));
   frame.payload = message.bytes.subspan(message.numSent, frame.header.length);
@@ -157,7 +157,7 @@ void SendQueue::acknowledged(uint64_t token) {
   messages_.erase(message->self);
 }
 
-void SendQueue::receivedCts(const MessageId& id, uint64_t total, bool isUpTo) {
+void SendQueue::receivedCts(const wire::MessageId& id, uint64_t total, bool isUpTo) {
   const Cts cts = {total, isUpTo};
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
@@ -189,7 +189,7 @@ bool SendQueue::cancel(Transfer& transfer) {
     rtsSent_.erase(rts);
   }
   std::erase(zeroCopies_, &*found);
-  if (found->kind == FrameKind::kEager) {
+  if (found->kind == wire::FrameKind::kEager) {
     found->numSent == 0 ? credits_.release(found->bytes.size()) : credits_.releasePartial(found->bytes.size());
   }
   found->transfer = nullptr;
@@ -245,4 +245,4 @@ void SendQueue::detachCallers() {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

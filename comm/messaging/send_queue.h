@@ -23,7 +23,7 @@
 #include "comm/messaging/endpoint_context.h"
 #include "comm/messaging/message_map.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 class SendQueue {
  public:
@@ -36,7 +36,7 @@ class SendQueue {
   /// queue.
   bool cancel(Transfer& transfer);
   /// Queues a control frame for pump().
-  void queueControl(FrameKind kind, const MessageId& id = {}, uint64_t total = 0, uint64_t offset = 0) {
+  void queueControl(wire::FrameKind kind, const wire::MessageId& id = {}, uint64_t total = 0, uint64_t offset = 0) {
     control_.push_back({kind, id, total, offset});
   }
   /// Hands frames to the transport while it accepts them.
@@ -47,7 +47,7 @@ class SendQueue {
   void acknowledged(uint64_t token);
   /// Handles a CTS: the peer has started a receive for the message with this name. The receive takes exactly `total`
   /// bytes, or at most `total` bytes if `isUpTo`.
-  void receivedCts(const MessageId& id, uint64_t total, bool isUpTo);
+  void receivedCts(const wire::MessageId& id, uint64_t total, bool isUpTo);
 
   /// See Messenger.
   void dropCommunicator(uint32_t communicator);
@@ -75,8 +75,8 @@ class SendQueue {
 
  private:
   struct Control {
-    FrameKind kind;
-    MessageId id;
+    wire::FrameKind kind;
+    wire::MessageId id;
     uint64_t total;
     uint64_t offset;
   };
@@ -93,10 +93,10 @@ class SendQueue {
 
     std::pmr::list<Outgoing>::iterator self;
     Transfer* transfer = nullptr;  ///< null: an eager copy, or a send that was cancelled
-    MessageId id;
-    FrameKind kind = FrameKind::kData;
+    wire::MessageId id;
+    wire::FrameKind kind = wire::FrameKind::kData;
     std::pmr::vector<std::byte> copy;
-    ByteView bytes;
+    transport::ByteView bytes;
     uint64_t numSent = 0;
     uint32_t numUnacknowledged = 0;
     bool isWhollySent = false;
@@ -105,16 +105,16 @@ class SendQueue {
   using Outgoings = std::pmr::deque<Outgoing*>;
 
   /// Returns the key of a message in started_. All messages of one communicator and step have the same key.
-  static MessageId seriesOf(const MessageId& id) { return {id.communicator, id.step, 0}; }
+  static wire::MessageId seriesOf(const wire::MessageId& id) { return {id.communicator, id.step, 0}; }
   void startEagerCopy(const Transfer& transfer);
-  Outgoing& add(const MessageId& id, ByteView bytes);
+  Outgoing& add(const wire::MessageId& id, transport::ByteView bytes);
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
   /// Makes the transport stop reading bytes of the message.
   void cancelSend(const Outgoing& message);
   void sendControl();
   void sendFrame(Outgoings& queue);
   bool isEmpty() const { return !isWaiting() && zeroCopies_.empty(); }
-  OutgoingFrame frameOf(FrameKind kind, const MessageId& id, uint64_t total);
+  transport::OutgoingFrame frameOf(wire::FrameKind kind, const wire::MessageId& id, uint64_t total);
   /// Returns the number of unsent bytes of the queued messages, plus the bytes that will follow (Transfer::numFollowing
   /// of the first message). Stops adding once the sum reaches `enough`.
   static uint64_t numWaiting(const Outgoings& queue, uint64_t enough);
@@ -133,4 +133,4 @@ class SendQueue {
   MessageMap<uint64_t> started_{&pool_};   ///< by seriesOf(): the next sequence of sends with mayBeShorter
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

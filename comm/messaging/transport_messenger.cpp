@@ -6,22 +6,23 @@
 
 #include "runtime/base/check.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Clock::duration kFlushTimeout = milliseconds(1000);
+constexpr io::Clock::duration kFlushTimeout = milliseconds(1000);
 /// Interval of timers while transfers or events are in progress.
-constexpr Clock::duration kBusyTick = milliseconds(10);
+constexpr io::Clock::duration kBusyTick = milliseconds(10);
 /// Limits, in seconds, of the time for which wake-ups are coalesced. Coalescing for less than kMinCoalesce saves
 /// nothing, so the messenger then does not coalesce.
 constexpr double kMinCoalesce = 1e-3, kMaxCoalesce = 2e-3;
 
 }  // namespace
 
-TransportMessenger::TransportMessenger(int rank, int size, const RankNames& names, std::unique_ptr<Transport> transport,
-                                       Poller& poller, Clock::duration peerTimeout)
+TransportMessenger::TransportMessenger(int rank, int size, const rendezvous::RankNames& names,
+                                       std::unique_ptr<transport::Transport> transport, io::Poller& poller,
+                                       io::Clock::duration peerTimeout)
     : rank_(rank),
       names_(names),
       transport_(std::move(transport)),
@@ -41,11 +42,11 @@ TransportMessenger::~TransportMessenger() {
   const auto isDone = [&] {
     return transport_->isFlushed() && !isAny([](const Endpoint& each) { return each.hasUnsentCopies(); });
   };
-  const Clock::time_point limit = Clock::now() + kFlushTimeout;
-  transport_->tick(Clock::now());
-  while (!isDone() && Clock::now() < limit) {
-    poller_.wait(Clock::now() + milliseconds(5));
-    transport_->tick(Clock::now());
+  const io::Clock::time_point limit = io::Clock::now() + kFlushTimeout;
+  transport_->tick(io::Clock::now());
+  while (!isDone() && io::Clock::now() < limit) {
+    poller_.wait(io::Clock::now() + milliseconds(5));
+    transport_->tick(io::Clock::now());
   }
 }
 
@@ -107,9 +108,9 @@ void TransportMessenger::dropCommunicator(uint32_t communicator) {
   }
 }
 
-void TransportMessenger::lost(int peer, LossCause, const Status& status) { connectedTo(peer).lost(status); }
+void TransportMessenger::lost(int peer, transport::LossCause, const Status& status) { connectedTo(peer).lost(status); }
 
-bool TransportMessenger::probe(int peer, const MessageId& id) const {
+bool TransportMessenger::probe(int peer, const wire::MessageId& id) const {
   const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
   return endpoint != nullptr && endpoint->probe(id);
 }
@@ -119,9 +120,9 @@ uint64_t TransportMessenger::numBytesMoved(const Transfer& transfer) const {
   return endpoint == nullptr ? 0 : endpoint->numBytesMoved(transfer);
 }
 
-Clock::duration TransportMessenger::silence(int peer) const {
+io::Clock::duration TransportMessenger::silence(int peer) const {
   const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
-  return endpoint == nullptr ? Clock::duration::zero() : endpoint->silence();
+  return endpoint == nullptr ? io::Clock::duration::zero() : endpoint->silence();
 }
 
 bool TransportMessenger::hasUnsent() const {
@@ -130,24 +131,24 @@ bool TransportMessenger::hasUnsent() const {
 
 // --- Timers ---------------------------------------------------------------------------------------------------------
 
-bool TransportMessenger::progress(Clock::time_point until) {
+bool TransportMessenger::progress(io::Clock::time_point until) {
   while (true) {
-    const Clock::time_point now = Clock::now();
+    const io::Clock::time_point now = io::Clock::now();
     if (now >= nextTick_) tick(now);
     if (completions_.notifyAll()) return true;
-    const Clock::time_point limit = std::min(until, nextTick_);
+    const io::Clock::time_point limit = std::min(until, nextTick_);
     transport_->beginTurn();
     const bool isWoken = poller_.wait(limit, std::min(limit, coalesceUntil()));
     transport_->endTurn();
-    wokenAt_ = Clock::now();
+    wokenAt_ = io::Clock::now();
     // Call tick() soon, because an event may have started a timer.
     nextTick_ = std::min(nextTick_, tickedAt_ + kBusyTick);
     if (completions_.notifyAll()) return true;
-    if (isWoken || until == Clock::time_point() || wokenAt_ >= until) return false;
+    if (isWoken || until == io::Clock::time_point() || wokenAt_ >= until) return false;
   }
 }
 
-Clock::time_point TransportMessenger::coalesceUntil() const {
+io::Clock::time_point TransportMessenger::coalesceUntil() const {
   double seconds = 0;
   for (int peer = 0; peer < size(); ++peer) {
     const auto& endpoint = endpoints_[static_cast<size_t>(peer)];
@@ -157,7 +158,7 @@ Clock::time_point TransportMessenger::coalesceUntil() const {
     seconds = std::min(most, transport_->coalesceSeconds(peer));
     if (seconds < kMinCoalesce) return {};
   }
-  return wokenAt_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  return wokenAt_ + std::chrono::duration_cast<io::Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
 void TransportMessenger::startTimers() {
@@ -165,18 +166,18 @@ void TransportMessenger::startTimers() {
   nextCheck_ = std::min(nextCheck_, tickedAt_ + LivenessMonitor::kInterval);
 }
 
-void TransportMessenger::tick(Clock::time_point now) {
+void TransportMessenger::tick(io::Clock::time_point now) {
   tickedAt_ = now;
   if (now >= nextCheck_) nextCheck_ = checkPeers(now);
   nextTick_ = std::min(transport_->tick(now), nextCheck_);
 }
 
-Clock::time_point TransportMessenger::checkPeers(Clock::time_point now) {
+io::Clock::time_point TransportMessenger::checkPeers(io::Clock::time_point now) {
   bool isAnyAwaited = false;
   for (const auto& endpoint : endpoints_) {
     if (endpoint != nullptr && endpoint->checkLiveness(now, peerTimeout_)) isAnyAwaited = true;
   }
-  return isAnyAwaited ? now + LivenessMonitor::kInterval : Clock::time_point::max();
+  return isAnyAwaited ? now + LivenessMonitor::kInterval : io::Clock::time_point::max();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -35,13 +35,14 @@
 #include "comm/messaging/messenger.h"
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
-class TransportMessenger final : public Messenger, private Transport::Sink {
+class TransportMessenger final : public Messenger, private transport::Transport::Sink {
  public:
   /// Requires: transport->capabilities().isAcknowledging.
-  TransportMessenger(int rank, int size, const RankNames& names, std::unique_ptr<Transport> transport, Poller& poller,
-                     Clock::duration peerTimeout = std::chrono::seconds(10));
+  TransportMessenger(int rank, int size, const rendezvous::RankNames& names,
+                     std::unique_ptr<transport::Transport> transport, io::Poller& poller,
+                     io::Clock::duration peerTimeout = std::chrono::seconds(10));
   ~TransportMessenger() override;
 
   int rank() const override { return rank_; }
@@ -50,9 +51,9 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   void receive(Transfer& transfer) override;
   void cancel(Transfer& transfer, const Status& reason) override;
   void dropCommunicator(uint32_t communicator) override;
-  bool probe(int peer, const MessageId& id) const override;
+  bool probe(int peer, const wire::MessageId& id) const override;
   uint64_t numBytesMoved(const Transfer& transfer) const override;
-  bool progress(Clock::time_point until) override;
+  bool progress(io::Clock::time_point until) override;
   bool hasUnsent() const override;
   // The next four functions return defaults. NetworkMessenger wraps this class and returns the real values, because it
   // has the rails and the host.
@@ -62,14 +63,16 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   uint32_t host() const override { return 0; }
   void wake() override { poller_.wake(); }
   /// Returns for how long the peer has been silent while transfers waited for it.
-  Clock::duration silence(int peer) const;
+  io::Clock::duration silence(int peer) const;
 
  private:
-  std::span<std::byte> place(int peer, const FrameHeader& header) override { return connectedTo(peer).place(header); }
-  void arrived(int peer, const FrameHeader& header) override { connectedTo(peer).arrived(header); }
+  std::span<std::byte> place(int peer, const wire::FrameHeader& header) override {
+    return connectedTo(peer).place(header);
+  }
+  void arrived(int peer, const wire::FrameHeader& header) override { connectedTo(peer).arrived(header); }
   void acknowledged(int peer, uint64_t token) override { connectedTo(peer).acknowledged(token); }
   void writable(int peer) override { connectedTo(peer).writable(); }
-  void lost(int peer, LossCause cause, const Status& status) override;
+  void lost(int peer, transport::LossCause cause, const Status& status) override;
 
   /// Returns the endpoint of the peer without connecting to the peer.
   Endpoint& endpointWith(int peer);
@@ -78,30 +81,30 @@ class TransportMessenger final : public Messenger, private Transport::Sink {
   void check(const Transfer& transfer) const;
   /// Schedules the next tick and the next liveness check, which a transfer in flight needs.
   void startTimers();
-  void tick(Clock::time_point now);
+  void tick(io::Clock::time_point now);
   /// Checks the liveness of the peers that transfers wait for. Returns the time of the next check.
-  Clock::time_point checkPeers(Clock::time_point now);
+  io::Clock::time_point checkPeers(io::Clock::time_point now);
   /// Returns the time until which wake-ups are coalesced; a past time: wake-ups are not coalesced. Wake-ups are
   /// coalesced if this rank has much to send, and if all routes that it uses stay busy until the returned time.
   /// Arriving frames then wait until this time. This saves work, because a wake-up per packet costs more than handling
   /// the packet.
-  Clock::time_point coalesceUntil() const;
+  io::Clock::time_point coalesceUntil() const;
   template <typename Predicate>
   bool isAny(const Predicate& predicate) const;
 
   const int rank_;
-  const RankNames& names_;
-  std::unique_ptr<Transport> transport_;
-  Poller& poller_;
-  const Clock::duration peerTimeout_;
+  const rendezvous::RankNames& names_;
+  std::unique_ptr<transport::Transport> transport_;
+  io::Poller& poller_;
+  const io::Clock::duration peerTimeout_;
   CompletionQueue completions_;
   Communicators dropped_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  ///< endpoints_[rank]; null until it is used
   std::vector<bool> isWanted_;                        ///< isWanted_[rank]: Transport::connect() was called
-  Clock::time_point tickedAt_{};
-  Clock::time_point nextTick_{};
-  Clock::time_point nextCheck_{};
-  Clock::time_point wokenAt_{};  ///< when the poller last returned
+  io::Clock::time_point tickedAt_{};
+  io::Clock::time_point nextTick_{};
+  io::Clock::time_point nextCheck_{};
+  io::Clock::time_point wokenAt_{};  ///< when the poller last returned
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

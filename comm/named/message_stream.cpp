@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 constexpr uint32_t kStreamStep = 0, kWatchStep = 1;
@@ -13,7 +13,8 @@ constexpr size_t kMaxMessageBytes = size_t{256} << 20;
 
 }  // namespace
 
-MessageStream::MessageStream(Engine& engine, MessageListener& listener, std::vector<int> members, uint32_t communicator)
+MessageStream::MessageStream(engine::Engine& engine, MessageListener& listener, std::vector<int> members,
+                             uint32_t communicator)
     : engine_(engine),
       listener_(listener),
       members_(std::move(members)),
@@ -130,4 +131,4 @@ void MessageStream::remove(const FrameTransfer& transfer) {
   std::erase_if(transfers_, [&](const auto& other) { return other.get() == &transfer; });
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

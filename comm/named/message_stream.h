@@ -18,7 +18,7 @@
 
 #include "comm/engine/engine.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 class MessageListener {
  public:
@@ -31,10 +31,10 @@ class MessageListener {
   ~MessageListener() = default;
 };
 
-class MessageStream final : private Worker {
+class MessageStream final : private engine::Worker {
  public:
   /// `members` are the group's ranks, as the messenger numbers them. Only this stream may use `communicator`.
-  MessageStream(Engine& engine, MessageListener& listener, std::vector<int> members, uint32_t communicator);
+  MessageStream(engine::Engine& engine, MessageListener& listener, std::vector<int> members, uint32_t communicator);
 
   /// Starts to receive messages from these ranks of the group.
   void open(std::span<const int> ranks);
@@ -57,7 +57,7 @@ class MessageStream final : private Worker {
   /// the messenger checks that the peer is alive.
   enum class Purpose : uint8_t { kSend, kReceive, kWatch };
 
-  struct FrameTransfer final : Transfer {
+  struct FrameTransfer final : messaging::Transfer {
     void finished(const Status& result) override { owner->transferFinished(*this, result); }
     std::string describe() const override { return "a message about named operations"; }
 
@@ -76,7 +76,7 @@ class MessageStream final : private Worker {
   void received(FrameTransfer& transfer);
   void remove(const FrameTransfer& transfer);
 
-  Engine& engine_;
+  engine::Engine& engine_;
   MessageListener& listener_;
   const std::vector<int> members_;
   const uint32_t communicator_;
@@ -86,4 +86,4 @@ class MessageStream final : private Worker {
   std::vector<std::unique_ptr<FrameTransfer>> transfers_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

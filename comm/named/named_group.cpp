@@ -7,7 +7,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 constexpr std::chrono::microseconds kReadinessInterval{50};
@@ -22,19 +22,19 @@ constexpr const char* kShutDown =
 
 }  // namespace
 
-StatusOr<std::unique_ptr<NamedGroup>> NamedGroup::create(Engine& engine, NamedOptions options) {
+StatusOr<std::unique_ptr<NamedGroup>> NamedGroup::create(engine::Engine& engine, NamedOptions options) {
   if (options.group.members.empty()) {
     options.group.members.resize(static_cast<size_t>(engine.messenger().size()));
     std::iota(options.group.members.begin(), options.group.members.end(), 0);
   }
-  AG_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, Communicator::create(engine, options.group));
+  AG_ASSIGN_OR_RETURN(auto communicator, collective::Communicator::create(engine, options.group));
   return std::unique_ptr<NamedGroup>(new NamedGroup(engine, std::move(options), std::move(communicator)));
 }
 
-NamedGroup::NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Communicator> communicator)
+NamedGroup::NamedGroup(engine::Engine& engine, NamedOptions options, std::unique_ptr<collective::Communicator> group)
     : engine_(engine),
       options_(std::move(options)),
-      communicator_(std::move(communicator)),
+      communicator_(std::move(group)),
       stream_(engine, *this, options_.group.members, 2 * options_.messageId),
       stalls_(options_.stallWarning, options_.stallShutdown, options_.group.members) {
   engine_.runOnDriver([this] {
@@ -96,7 +96,7 @@ StartQueue::Added NamedGroup::add(std::span<const NamedHandle> operations) {
   return added;
 }
 
-void NamedGroup::setPlan(FusionPlan plan) {
+void NamedGroup::setPlan(coordinator::FusionPlan plan) {
   engine_.enqueue([this, plan] {
     if (isCoordinator()) coordinator_->setPlan(plan);
   });
@@ -133,7 +133,7 @@ void NamedGroup::shutdown() {
 // --- requests of this rank
 
 void NamedGroup::takeStarted() {
-  gatherUntil_ = Clock::now() + StartQueue::kGather;
+  gatherUntil_ = io::Clock::now() + StartQueue::kGather;
   engine_.tickBy(gatherUntil_);
   queue_.take(taken_);
   engine_.operationStarted(static_cast<int>(taken_.size()));
@@ -161,12 +161,12 @@ void NamedGroup::checkReadiness() {
   });
   for (const NamedHandle& operation : ready) request(operation);
   if (failure) return fail(*failure);
-  if (!unready_.empty()) engine_.tickBy(Clock::now() + kReadinessInterval);
+  if (!unready_.empty()) engine_.tickBy(io::Clock::now() + kReadinessInterval);
 }
 
 void NamedGroup::request(const NamedHandle& operation) {
   if (pending_.isEmpty()) {
-    waitingSince_ = Clock::now();
+    waitingSince_ = io::Clock::now();
     engine_.tickBy(waitingSince_ + kWatchAfter);
   }
   if (const uint32_t id = pending_.add(operation)) {
@@ -207,7 +207,7 @@ void NamedGroup::messageArrived(int rank, std::span<const std::byte> message) {
 
 void NamedGroup::handleRequest(int rank, const Note& note) {
   if (failure_) return;
-  const auto now = Clock::now();
+  const auto now = io::Clock::now();
   Status status;
   if (const auto* wanted = std::get_if<Request>(&note)) {
     if (timeline_ != nullptr) timeline_->requested(rank, wanted);
@@ -233,8 +233,8 @@ void NamedGroup::respond() {
   if (failure_) return;
   Bytes message;
   std::vector<Response> responses;
-  RunningResponses running = running_;
-  while (coordinator_->isResponseDue(running, Clock::now())) {
+  coordinator::RunningResponses running = running_;
+  while (coordinator_->isResponseDue(running, io::Clock::now())) {
     const Response& next = responses.emplace_back(coordinator_->next());
     encode(next, message);
     if (next.error.empty() && !next.items.empty()) running.began(next.items[0].agreement->request);
@@ -261,7 +261,7 @@ void NamedGroup::handleResponse(const Note& note) {
 }
 
 void NamedGroup::handleResponse(const Response& response) {
-  waitingSince_ = Clock::now();
+  waitingSince_ = io::Clock::now();
   if (timeline_ != nullptr) {
     timeline_->markCycle();
     for (const Response::Item& item : response.items) {
@@ -327,7 +327,7 @@ void NamedGroup::responseEnded(const std::vector<NamedHandle>& operations, const
 
 void NamedGroup::end(std::span<const NamedHandle> operations, const Status& status) {
   queue_.ended(operations);
-  const auto now = Clock::now();
+  const auto now = io::Clock::now();
   int numEnded = 0;
   for (const NamedHandle& operation : operations) {
     if (operation == nullptr) continue;
@@ -366,14 +366,14 @@ void NamedGroup::peerFailed(int rank, const Status& status) {
 
 // --- waiting
 
-Clock::time_point NamedGroup::tick(Clock::time_point now) {
-  if (failure_) return Clock::time_point::max();
+io::Clock::time_point NamedGroup::tick(io::Clock::time_point now) {
+  if (failure_) return io::Clock::time_point::max();
   if (now < gatherUntil_) engine_.tickBy(gatherUntil_);
   if (!unready_.empty()) checkReadiness();
   if (isCoordinator()) {
-    const Clock::time_point heldUntil = coordinator_->ready().heldUntil();
+    const io::Clock::time_point heldUntil = coordinator_->ready().heldUntil();
     if (now >= heldUntil) workSoon();
-    const Clock::time_point next = now < heldUntil ? heldUntil : Clock::time_point::max();
+    const io::Clock::time_point next = now < heldUntil ? heldUntil : io::Clock::time_point::max();
     if (!coordinator_->isWaiting()) return next;
     if (now < nextLook_) return std::min(next, nextLook_);
     nextLook_ = now + kLookInterval;
@@ -382,14 +382,14 @@ Clock::time_point NamedGroup::tick(Clock::time_point now) {
     if (!reasonToEnd.empty()) fail(resourceExhausted(std::string(reasonToEnd)));
     return std::min(next, nextLook_);
   }
-  if (pending_.isEmpty()) return Clock::time_point::max();
+  if (pending_.isEmpty()) return io::Clock::time_point::max();
   if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);
   return std::max(now, waitingSince_) + kWatchAfter;
 }
 
-void NamedGroup::watchAwaited(Clock::time_point now) {
+void NamedGroup::watchAwaited(io::Clock::time_point now) {
   std::vector<int> awaited = coordinator_->unjoined();
-  for (const Coordinator::Stalled& each : coordinator_->stalled(now - kWatchAfter)) {
+  for (const coordinator::Coordinator::Stalled& each : coordinator_->stalled(now - kWatchAfter)) {
     awaited.insert(awaited.end(), each.missing.begin(), each.missing.end());
   }
   for (const int rank : awaited) {
@@ -397,4 +397,4 @@ void NamedGroup::watchAwaited(Clock::time_point now) {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

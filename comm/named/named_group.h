@@ -42,20 +42,20 @@
 #include "comm/named/stall_inspector.h"
 #include "comm/named/start_queue.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 struct NamedOptions {
   /// Options of the communicator that moves the data.
-  GroupOptions group = {};
+  collective::GroupOptions group = {};
   /// The id for the messages between the ranks and their coordinator; see GroupOptions::id.
   uint32_t messageId = 0;
-  FusionPlan plan = {};         ///< how operations are fused; only the coordinator uses it
-  size_t cacheCapacity = 1024;  ///< the largest number of names that have an id
+  coordinator::FusionPlan plan = {};  ///< how operations are fused; only the coordinator uses it
+  size_t cacheCapacity = 1024;        ///< the largest number of names that have an id
   /// The coordinator logs an operation if some ranks have not started it after this time; zero: never.
-  Clock::duration stallWarning = std::chrono::seconds(60);
+  io::Clock::duration stallWarning = std::chrono::seconds(60);
   /// The group fails if some ranks have not started an operation after this time; zero: never. This option has no
   /// effect if stallWarning is zero.
-  Clock::duration stallShutdown = Clock::duration::zero();
+  io::Clock::duration stallShutdown = io::Clock::duration::zero();
 };
 
 struct NamedStats : RunnerStats {
@@ -63,10 +63,13 @@ struct NamedStats : RunnerStats {
   uint32_t planVersion = 0;   ///< version of the plan in use; 0 at other ranks than the coordinator's
 };
 
-class NamedGroup final : private EngineClient, private MessageListener, private ResponseListener, private Worker {
+class NamedGroup final : private engine::EngineClient,
+                         private MessageListener,
+                         private ResponseListener,
+                         private engine::Worker {
  public:
   /// Makes the group. All members call it. If `options` names no members, all ranks are members.
-  static StatusOr<std::unique_ptr<NamedGroup>> create(Engine& engine, NamedOptions options);
+  static StatusOr<std::unique_ptr<NamedGroup>> create(engine::Engine& engine, NamedOptions options);
   ~NamedGroup();
 
   int rank() const { return communicator_->rank(); }
@@ -99,7 +102,7 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   Status admits(const std::string& name) { return queue_.admits(name, rank()); }
   /// Sets the plan for fusing operations from now on. The call has an effect at the coordinator's rank only. stats()
   /// returns the version of the plan in use. A plan never changes a result.
-  void setPlan(FusionPlan plan);
+  void setPlan(coordinator::FusionPlan plan);
   /// Writes a trace of operations to the timeline from now on; null: stops writing. The call has an effect at the
   /// coordinator's rank only.
   void setTimeline(std::shared_ptr<Timeline> timeline);
@@ -111,11 +114,11 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   Status health() { return queue_.health(); }
 
  private:
-  NamedGroup(Engine& engine, NamedOptions options, std::unique_ptr<Communicator> communicator);
+  NamedGroup(engine::Engine& engine, NamedOptions options, std::unique_ptr<collective::Communicator> group);
   bool isCoordinator() const { return coordinator_.has_value(); }
 
-  Clock::time_point tick(Clock::time_point now) override;
-  GroupState state() const override {
+  io::Clock::time_point tick(io::Clock::time_point now) override;
+  engine::GroupState state() const override {
     return stateOf({options_.group.name, options_.group.members, failure_ ? failure_->message() : "", unready_,
                     pending_.operations(), waitingSince_, isCoordinator() ? &*coordinator_ : nullptr});
   }
@@ -164,13 +167,13 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   /// Fails all operations without a response, and makes the queue refuse later ones.
   void endAll(const Status& reason);
   /// At the coordinator: watches the ranks for which other ranks have waited for kWatchAfter.
-  void watchAwaited(Clock::time_point now);
+  void watchAwaited(io::Clock::time_point now);
 
-  Engine& engine_;
+  engine::Engine& engine_;
   const NamedOptions options_;
-  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<collective::Communicator> communicator_;
   MessageStream stream_;
-  std::optional<Coordinator> coordinator_;
+  std::optional<coordinator::Coordinator> coordinator_;
   std::unique_ptr<ResponseRunner> runner_;
 
   StartQueue queue_;
@@ -183,12 +186,12 @@ class NamedGroup final : private EngineClient, private MessageListener, private 
   std::vector<NamedHandle> unready_;  ///< operations whose inputs are not ready yet
   Bytes requested_;                   ///< encoded notes for the coordinator, sent before requestedIds_
   std::vector<uint32_t> requestedIds_;
-  bool hasWork_ = false;              ///< a call of work() is queued
-  Clock::time_point gatherUntil_{};   ///< operations that start before this time are handled together
-  Clock::time_point waitingSince_{};  ///< when the first operation became pending, or when the last response came
-  RunningResponses running_;          ///< number of responses that move data
-  Clock::time_point nextLook_{};      ///< at the coordinator: when to check for stalled operations
+  bool hasWork_ = false;                   ///< a call of work() is queued
+  io::Clock::time_point gatherUntil_{};    ///< operations that start before this time are handled together
+  io::Clock::time_point waitingSince_{};   ///< when the first operation became pending, or when the last response came
+  coordinator::RunningResponses running_;  ///< number of responses that move data
+  io::Clock::time_point nextLook_{};       ///< at the coordinator: when to check for stalled operations
   std::shared_ptr<Timeline> timeline_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -7,12 +7,12 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
-OperationState stateOf(const NamedOperation& operation, const NamedProgress& progress) {
+engine::OperationState stateOf(const NamedOperation& operation, const NamedProgress& progress) {
   const Request& request = operation.request();
-  OperationState state;
+  engine::OperationState state;
   state.call = std::string(toString(request.kind));
   for (size_t i = 0; i < request.shapes.size(); ++i) {
     state.call += (i == 0 ? "(" : ", ") + toString(request.shapes[i]);
@@ -25,20 +25,21 @@ OperationState stateOf(const NamedOperation& operation, const NamedProgress& pro
 }
 
 /// Adds what the coordinator knows of the ranks that have not requested an operation.
-void addMissing(const NamedProgress& progress, GroupState& state) {
-  for (const Coordinator::Stalled& stalled : progress.coordinator->stalled(Clock::now())) {
+void addMissing(const NamedProgress& progress, engine::GroupState& state) {
+  for (const coordinator::Coordinator::Stalled& stalled : progress.coordinator->stalled(io::Clock::now())) {
     std::vector<int> missing;
     for (const int rank : stalled.missing) missing.push_back(progress.members[static_cast<size_t>(rank)]);
     const bool isOwnMissing = !stalled.missing.empty() && stalled.missing.front() == 0;  // this rank has rank 0
-    if (isOwnMissing && state.notStarted.size() < GroupState::kMaxOperations) {
-      OperationState& other = state.notStarted.emplace_back();
+    if (isOwnMissing && state.notStarted.size() < engine::GroupState::kMaxOperations) {
+      engine::OperationState& other = state.notStarted.emplace_back();
       other.name = stalled.name;
       other.since = stalled.since;
       other.awaited = std::move(missing);
     }
     if (isOwnMissing) continue;
-    const auto own = std::find_if(state.operations.begin(), state.operations.end(),
-                                  [&](const OperationState& operation) { return operation.name == stalled.name; });
+    const auto own =
+        std::find_if(state.operations.begin(), state.operations.end(),
+                     [&](const engine::OperationState& operation) { return operation.name == stalled.name; });
     if (own == state.operations.end()) continue;  // it is not among the operations that the state lists
     own->since = stalled.since;
     own->awaited = std::move(missing);
@@ -47,8 +48,8 @@ void addMissing(const NamedProgress& progress, GroupState& state) {
 
 }  // namespace
 
-GroupState stateOf(const NamedProgress& progress) {
-  GroupState state;
+engine::GroupState stateOf(const NamedProgress& progress) {
+  engine::GroupState state;
   state.name = progress.name;
   state.isNamed = true;
   state.members.assign(progress.members.begin(), progress.members.end());
@@ -56,15 +57,15 @@ GroupState stateOf(const NamedProgress& progress) {
   state.numOperations = progress.pending.size() + progress.unready.size();
   const auto add = [&](std::span<const NamedHandle> operations) {
     for (const NamedHandle& operation : operations) {
-      if (state.operations.size() == GroupState::kMaxOperations) return;
+      if (state.operations.size() == engine::GroupState::kMaxOperations) return;
       state.operations.push_back(stateOf(*operation, progress));
     }
   };
   add(progress.unready);
-  for (OperationState& unready : state.operations) unready.blockedBy = "its inputs are not ready";
+  for (engine::OperationState& unready : state.operations) unready.blockedBy = "its inputs are not ready";
   add(progress.pending);
   if (progress.coordinator != nullptr) addMissing(progress, state);
   return state;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -20,7 +20,7 @@
 #include "comm/engine/operation.h"
 #include "comm/named/request.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 /// An operation that a caller wants to run under a name. The caller keeps all buffers in place until the operation is
 /// done.
@@ -28,21 +28,21 @@ struct NamedCall {
   Request request;
   /// Allocates the outputs if their sizes depend on other ranks. The driver calls it once these sizes are known:
   /// rows[tensor] is the number of rows of an output.
-  std::function<StatusOr<BufferList>(const Dimensions& rows)> allocate = nullptr;
+  std::function<StatusOr<engine::BufferList>(const Dimensions& rows)> allocate = nullptr;
   /// Returns whether the inputs are ready. A caller sets it if the inputs become valid only after the start, for
   /// example by a copy from a device.
-  Readiness readiness = nullptr;
-  BufferList inputs = {};   ///< one per shape, with the size of the shape; empty for barrier and join
-  BufferList outputs = {};  ///< one per shape, may be the inputs; empty if `allocate` is set
+  engine::Readiness readiness = nullptr;
+  engine::BufferList inputs = {};   ///< one per shape, with the size of the shape; empty for barrier and join
+  engine::BufferList outputs = {};  ///< one per shape, may be the inputs; empty if `allocate` is set
 };
 
 struct OwnName;
 using OwnNameHandle = std::shared_ptr<OwnName>;
 
 /// A named operation.
-class NamedOperation final : public Operation {
+class NamedOperation final : public engine::Operation {
  public:
-  NamedOperation(Engine& engine, NamedCall wanted) : Operation(engine), call_(std::move(wanted)) {}
+  NamedOperation(engine::Engine& engine, NamedCall wanted) : engine::Operation(engine), call_(std::move(wanted)) {}
 
   const Request& request() const { return call_.request; }
   size_t numTensors() const { return call_.inputs.size(); }
@@ -118,4 +118,4 @@ struct OwnName {
   Request request;                    ///< this rank's request that `id` stands for
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

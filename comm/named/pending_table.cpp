@@ -3,7 +3,7 @@
 
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 uint32_t PendingTable::add(const NamedHandle& operation) {
   OwnName& name = *operation->name();
@@ -79,4 +79,4 @@ void PendingTable::dropIds(const std::vector<uint32_t>& ids) {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -14,7 +14,7 @@
 #include "comm/named/named_operation.h"
 #include "comm/named/start_queue.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 class PendingTable {
  public:
@@ -58,4 +58,4 @@ class PendingTable {
   std::vector<Numbered> numbered_;    ///< numbered_[id - 1] belongs to `id`
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

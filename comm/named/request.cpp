@@ -8,7 +8,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 std::string_view toString(NamedKind kind) {
   switch (kind) {
@@ -72,4 +72,4 @@ size_t bytesOf(const Request& request) {
   return static_cast<size_t>(count) * sizeInBytes(request.dtype);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

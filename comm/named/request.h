@@ -15,7 +15,7 @@
 
 #include "runtime/base/dtype.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 enum class NamedKind : uint8_t {
 #define AG_NAMED_KIND(kind, name, constant, rows, prepare) k##kind,
@@ -111,4 +111,4 @@ struct Response {
   int32_t lastJoined = -1;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -7,7 +7,7 @@
 
 #include "comm/wire/byte_io.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 /// Encodes an id relative to `last`, the previous id of a list. The result is small if the ids are close: it is 0 for
@@ -200,7 +200,7 @@ class Decoder {
     return 0;
   }
 
-  ByteReader reader_;
+  wire::ByteReader reader_;
   const size_t size_;
   bool isGood_ = true;
 };
@@ -240,4 +240,4 @@ StatusOr<std::vector<Note>> decode(std::span<const std::byte> message) {
   return notes;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

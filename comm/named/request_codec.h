@@ -16,7 +16,7 @@
 #include "comm/named/request.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 /// A note of a rank that repeats the requests for which the coordinator has assigned these ids.
 struct CachedRequests {
@@ -42,4 +42,4 @@ void encode(const Note& note, Bytes& message);
 /// Decodes all notes of a message. Fails with data loss if the message is invalid.
 StatusOr<std::vector<Note>> decode(std::span<const std::byte> message);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

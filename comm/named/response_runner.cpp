@@ -8,7 +8,7 @@
 
 #include "comm/reduce/reduce.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 /// The most bytes that are copied between two polls of the network.
@@ -19,20 +19,20 @@ constexpr size_t kMinBufferBytes = size_t{64} << 10;
 /// completed, and which work() unpacks.
 constexpr uint64_t kPack = 0;
 
-ReduceOp opOf(NamedReduction reduction) {
+reduce::ReduceOp opOf(NamedReduction reduction) {
   switch (reduction) {
     case NamedReduction::kAverage:
-    case NamedReduction::kSum: return ReduceOp::kSum;
-    case NamedReduction::kMin: return ReduceOp::kMin;
-    case NamedReduction::kMax: return ReduceOp::kMax;
-    case NamedReduction::kProduct: return ReduceOp::kProduct;
+    case NamedReduction::kSum: return reduce::ReduceOp::kSum;
+    case NamedReduction::kMin: return reduce::ReduceOp::kMin;
+    case NamedReduction::kMax: return reduce::ReduceOp::kMax;
+    case NamedReduction::kProduct: return reduce::ReduceOp::kProduct;
   }
-  return ReduceOp::kSum;
+  return reduce::ReduceOp::kSum;
 }
 
 /// Divides `whole` into the rows of each rank.
-BufferList cutRows(std::span<std::byte> whole, const Dimensions& rows, size_t bytesPerRow) {
-  BufferList chunks;
+engine::BufferList cutRows(std::span<std::byte> whole, const Dimensions& rows, size_t bytesPerRow) {
+  engine::BufferList chunks;
   for (const int64_t each : rows) {
     const size_t size = static_cast<size_t>(each) * bytesPerRow;
     chunks.push_back(whole.first(size));
@@ -60,7 +60,7 @@ bool ResponseRunner::Run::needsBuffer() const {
 }
 
 size_t ResponseRunner::Run::bytesOf(size_t at) const {
-  if (operations[at] == nullptr) return comm::bytesOf(agreements[at]->request);
+  if (operations[at] == nullptr) return comm::named::bytesOf(agreements[at]->request);
   size_t count = 0;
   for (const auto& each : operations[at]->call().outputs) count += each.size();
   return count;
@@ -151,7 +151,8 @@ Status ResponseRunner::prepareFused(Run& run) {
   const bool isRoot = isSum || first.root == communicator_.rank();
   const double factor = isSum ? factorBefore(first) : 1;
   const size_t size = sizeInBytes(first.dtype);
-  CollectiveCall call{.collective = isSum ? Collective::kAllReduce : Collective::kBroadcast, .dtype = first.dtype};
+  engine::CollectiveCall call{.collective = isSum ? schedule::Collective::kAllReduce : schedule::Collective::kBroadcast,
+                              .dtype = first.dtype};
   call.op = opOf(first.reduction);
   call.root = isSum ? 0 : first.root;
   if (run.buffer == nullptr) {
@@ -197,7 +198,8 @@ Status ResponseRunner::prepareGather(Run& run) {
   for (const Dimensions& each : agreement.rows) totals.push_back(sum(each));
   AG_RETURN_IF_ERROR(run.operations[0]->allocateOutputs(totals));
   for (size_t i = 0; i < agreement.rows.size(); ++i) {
-    CollectiveCall call{.collective = Collective::kAllGather, .dtype = agreement.request.dtype, .isContiguous = true};
+    engine::CollectiveCall call{
+        .collective = schedule::Collective::kAllGather, .dtype = agreement.request.dtype, .isContiguous = true};
     call.input = {own.inputs[i]};
     call.output = cutRows(own.outputs[i], agreement.rows[i], rowBytes(agreement.request, i));
     run.calls.push_back(std::move(call));
@@ -213,7 +215,7 @@ Status ResponseRunner::prepareExchange(Run& run) {
   for (const Dimensions& splits : agreement.rows) received.push_back(splits[rank]);
   AG_RETURN_IF_ERROR(operation.allocateOutputs({sum(received)}));
   const size_t bytes = rowBytes(agreement.request, 0);
-  CollectiveCall call{.collective = Collective::kAllToAll, .dtype = agreement.request.dtype};
+  engine::CollectiveCall call{.collective = schedule::Collective::kAllToAll, .dtype = agreement.request.dtype};
   call.input = cutRows(operation.call().inputs[0], agreement.rows[rank], bytes);
   call.output = cutRows(operation.call().outputs[0], received, bytes);
   operation.setReceivedRows(std::move(received));
@@ -233,10 +235,11 @@ Status ResponseRunner::prepareScatter(Run& run) {
   AG_RETURN_IF_ERROR(run.operations[0]->allocateOutputs(ownRows));
   const double factor = factorBefore(request);
   for (size_t i = 0; i < request.shapes.size(); ++i) {
-    CollectiveCall call{.collective = Collective::kReduceScatter, .dtype = request.dtype, .isContiguous = true};
+    engine::CollectiveCall call{
+        .collective = schedule::Collective::kReduceScatter, .dtype = request.dtype, .isContiguous = true};
     call.op = opOf(request.reduction);
     if (factor != 1) {
-      call.op = ReduceOp::kPremultipliedSum;
+      call.op = reduce::ReduceOp::kPremultipliedSum;
       call.factor = factor;
     }
     call.input = cutRows(own.inputs[i], rows[i], rowBytes(request, i));
@@ -288,7 +291,7 @@ bool ResponseRunner::copySome(Run& run, CopyList& list) {
     if (copy.source == nullptr) {
       std::memset(copy.target, 0, count * size);
     } else if (copy.factor != 1) {
-      multiply(copy.target, copy.source, count, run.dtype, copy.factor);
+      reduce::multiply(copy.target, copy.source, count, run.dtype, copy.factor);
     } else if (copy.source != copy.target) {
       std::memcpy(copy.target, copy.source, count * size);
     }
@@ -308,7 +311,7 @@ void ResponseRunner::start(Run& run) {
         run.first().kind == NamedKind::kBroadcast ? "GLOO_BCAST" : "GLOO_" + upperCase(toString(run.first().kind)));
   run.numCallsLeft = run.calls.size();
   if (run.calls.empty()) return end(run);
-  for (CollectiveCall& call : std::exchange(run.calls, {})) {
+  for (engine::CollectiveCall& call : std::exchange(run.calls, {})) {
     communicator_.start(std::move(call), {.onEnd = [this, &run](const Status& status) { callEnded(run, status); }});
   }
 }
@@ -350,4 +353,4 @@ void ResponseRunner::endActivity(const Run& run) {
   for (size_t i = 0; i < run.agreements.size(); ++i) timeline_->end(run.name(i));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

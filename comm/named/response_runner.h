@@ -23,7 +23,7 @@
 #include "comm/named/named_operation.h"
 #include "comm/named/timeline.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 class ResponseListener {
  public:
@@ -46,9 +46,9 @@ struct RunnerStats {
   uint64_t numResponses = 0, numOperations = 0;
 };
 
-class ResponseRunner final : private Worker {
+class ResponseRunner final : private engine::Worker {
  public:
-  ResponseRunner(Engine& engine, Communicator& communicator, ResponseListener& listener)
+  ResponseRunner(engine::Engine& engine, collective::Communicator& communicator, ResponseListener& listener)
       : engine_(engine), communicator_(communicator), listener_(listener) {}
   /// Requires: cancel() was called, and the communicator has completed all operations.
   ~ResponseRunner();
@@ -85,7 +85,7 @@ class ResponseRunner final : private Worker {
     const std::string& name(size_t at) const {
       return agreements[at] != nullptr ? agreements[at]->request.name : operations[at]->request().name;
     }
-    bool isFusable() const { return comm::isFusable(first().kind); }
+    bool isFusable() const { return comm::coordinator::isFusable(first().kind); }
     bool needsBuffer() const;
     /// Returns the number of bytes of all tensors of the operation at index `at`. Requires: isFusable().
     size_t bytesOf(size_t at) const;
@@ -96,7 +96,7 @@ class ResponseRunner final : private Worker {
     size_t numBytes = 0;
     bool isPrepared = false;
     CopyList before, after;  ///< copies to make before the calls start, and after the calls have completed
-    std::vector<CollectiveCall> calls;
+    std::vector<engine::CollectiveCall> calls;
     size_t numCallsLeft = 0;
     bool hasStarted = false, hasMoved = false;  ///< in this order: packing is complete; responseMoved() was called
     std::unique_ptr<std::byte[]> buffer;
@@ -139,8 +139,8 @@ class ResponseRunner final : private Worker {
   /// Removes the run, frees its buffer for other runs, and reports its operations as completed.
   void end(Run& run);
 
-  Engine& engine_;
-  Communicator& communicator_;
+  engine::Engine& engine_;
+  collective::Communicator& communicator_;
   ResponseListener& listener_;
   std::deque<std::unique_ptr<Run>> runs_;                                     ///< in the order of the responses
   std::vector<std::pair<size_t, std::unique_ptr<std::byte[]>>> freeBuffers_;  ///< with their capacities
@@ -148,4 +148,4 @@ class ResponseRunner final : private Worker {
   RunnerStats stats_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -4,28 +4,28 @@
 #include "runtime/base/format.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 constexpr size_t kMaxNames = 6;
 
 }  // namespace
 
-std::string StallInspector::inspect(const Coordinator& coordinator, Clock::time_point now) {
-  if (warning_ <= Clock::duration::zero() || now < nextWarning_) return "";
-  const std::vector<Coordinator::Stalled> all = coordinator.stalled(now - warning_);
+std::string StallInspector::inspect(const coordinator::Coordinator& coordinator, io::Clock::time_point now) {
+  if (warning_ <= io::Clock::duration::zero() || now < nextWarning_) return "";
+  const std::vector<coordinator::Coordinator::Stalled> all = coordinator.stalled(now - warning_);
   if (all.empty()) return "";
   const std::string text = describe(all);
   AG_LOG(kWarn, "{}", text);
   nextWarning_ = now + warning_;
-  const bool isOver = shutdown_ > Clock::duration::zero() && now - all[0].since >= shutdown_;
+  const bool isOver = shutdown_ > io::Clock::duration::zero() && now - all[0].since >= shutdown_;
   return isOver ? text : "";
 }
 
-std::string StallInspector::describe(const std::vector<Coordinator::Stalled>& all) const {
+std::string StallInspector::describe(const std::vector<coordinator::Coordinator::Stalled>& all) const {
   std::vector<std::string> names(members_.size());
   std::vector<size_t> counts(members_.size(), 0);
-  for (const Coordinator::Stalled& stalled : all) {
+  for (const coordinator::Coordinator::Stalled& stalled : all) {
     for (const int rank : stalled.missing) {
       const auto at = static_cast<size_t>(rank);
       if (++counts[at] > kMaxNames) continue;
@@ -45,4 +45,4 @@ std::string StallInspector::describe(const std::vector<Coordinator::Stalled>& al
       std::chrono::duration<double>(warning_).count(), missing);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -9,27 +9,27 @@
 #include "comm/io/clock.h"
 #include "comm/named/coordinator/coordinator.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 class StallInspector {
  public:
   /// `warning`: the waiting time after which an operation is logged; zero: never. `shutdown`: the waiting time after
   /// which the group must end; zero: never. `shutdown` has no effect if `warning` is zero. `members`: the group's
   /// ranks, by the numbers that logs use for them.
-  StallInspector(Clock::duration warning, Clock::duration shutdown, std::vector<int> members)
+  StallInspector(io::Clock::duration warning, io::Clock::duration shutdown, std::vector<int> members)
       : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
 
   /// Logs stalled operations if a warning is due. Returns why the group must end, or an empty text if it need not end.
   /// Checks `shutdown` only when it logs a warning.
-  std::string inspect(const Coordinator& coordinator, Clock::time_point now);
+  std::string inspect(const coordinator::Coordinator& coordinator, io::Clock::time_point now);
 
  private:
   /// Returns Horovod's text about stalled operations, with the names that each rank has not started.
-  std::string describe(const std::vector<Coordinator::Stalled>& all) const;
+  std::string describe(const std::vector<coordinator::Coordinator::Stalled>& all) const;
 
-  const Clock::duration warning_, shutdown_;
+  const io::Clock::duration warning_, shutdown_;
   const std::vector<int> members_;
-  Clock::time_point nextWarning_{};
+  io::Clock::time_point nextWarning_{};
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

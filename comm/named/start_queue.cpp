@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 constexpr const char* kDuplicateName =
@@ -33,7 +33,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   const OwnName& last = *added_.back()->name();
   const bool isExpected = numBefore > 0 && added_[numBefore - 1]->name()->follower == added_[numBefore]->name().get();
   if (isExpected && last.follower != nullptr) return added;  // the queue knows that the burst continues
-  const auto now = Clock::now();
+  const auto now = io::Clock::now();
   if (!isExpected) learnFollower(numBefore, now);
   added.isFirst = numBefore == 0;
   if (added.isFirst) firstAdd_ = now;
@@ -52,7 +52,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   return added;
 }
 
-void StartQueue::learnFollower(size_t numBefore, Clock::time_point now) {
+void StartQueue::learnFollower(size_t numBefore, io::Clock::time_point now) {
   const OwnNameHandle& before = numBefore > 0 ? added_[numBefore - 1]->name() : lastName_;
   if (before == nullptr) return;
   const bool hasFollowed = (numBefore > 0 && isAwaiting_) || now - lastAdd_ < kFollow;
@@ -61,7 +61,7 @@ void StartQueue::learnFollower(size_t numBefore, Clock::time_point now) {
 
 void StartQueue::kicked() {
   const std::lock_guard lock(mutex_);
-  lastAdd_ = Clock::now();
+  lastAdd_ = io::Clock::now();
 }
 
 Status StartQueue::refusalOf(NamedOperation& operation, int rank) {
@@ -104,7 +104,7 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
     // The queue waited for the follower of the last name. Forget this follower if it was not added within kBurst. If
     // the driver has taken the queue earlier, for a waiting thread, keep the follower, because it may come the next
     // time.
-    if (Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
+    if (io::Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
     lastName_ = nullptr;
   }
   isAwaiting_ = isPutOff_ = false;
@@ -128,4 +128,4 @@ Status StartQueue::health() {
   return failure_.value_or(Status());
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -17,7 +17,7 @@
 
 #include "comm/named/named_operation.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 class StartQueue {
  public:
@@ -38,7 +38,7 @@ class StartQueue {
   struct Added {
     bool isFirst = false;    ///< the queue was empty: the driver must take it at `takeBy` or earlier
     bool isKickDue = false;  ///< the caller must wake the driver, which takes the queue at once
-    Clock::time_point takeBy{};
+    io::Clock::time_point takeBy{};
     std::vector<Refusal> refused;
   };
   /// Adds operations, and returns which of them are refused. The caller must wake the driver as the result says.
@@ -70,7 +70,7 @@ class StartQueue {
   OwnNameHandle nameOf(const std::string& text);
   /// Records whether the operation at index `numBefore` was started closely after the operation before it. If so, its
   /// name becomes the follower of the earlier name.
-  void learnFollower(size_t numBefore, Clock::time_point now);
+  void learnFollower(size_t numBefore, io::Clock::time_point now);
 
   std::mutex mutex_;
   /// The names, by their text. Names without users are removed when the map has doubled in size since the last removal.
@@ -79,9 +79,9 @@ class StartQueue {
   std::vector<NamedHandle> added_;
   bool isAwaiting_ = false;  ///< the queue waits for the follower of the last added name
   bool isPutOff_ = false;    ///< the driver is woken only at the end of the burst
-  Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
+  io::Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
   OwnNameHandle lastName_;         ///< the last name that the driver took, if its follower is not known yet; else null
   std::optional<Status> failure_;  ///< why the queue is closed
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

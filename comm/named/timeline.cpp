@@ -6,7 +6,7 @@
 #include "runtime/base/files/write_file.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 constexpr size_t kFullBytes = size_t{256} << 10;
@@ -43,7 +43,7 @@ Timeline::Timeline(std::FILE* file, bool marksCycles) : marksCycles_(marksCycles
 Timeline::~Timeline() { close(); }
 
 int64_t Timeline::microseconds() const {
-  return std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - openedAt_).count();
+  return std::chrono::duration_cast<std::chrono::microseconds>(io::Clock::now() - openedAt_).count();
 }
 
 void Timeline::addText(std::string_view text) {
@@ -122,4 +122,4 @@ void Timeline::close() {
   std::fclose(std::exchange(file_, nullptr));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -24,7 +24,7 @@
 #include "comm/named/request.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 class Timeline {
  public:
@@ -60,7 +60,7 @@ class Timeline {
   int64_t microseconds() const;
 
   const bool marksCycles_;
-  const Clock::time_point openedAt_ = Clock::now();
+  const io::Clock::time_point openedAt_ = io::Clock::now();
   std::mutex writeMutex_;  ///< lock it before mutex_, so that texts are written in order
   std::FILE* file_;        ///< guarded by writeMutex_; null once closed
   std::mutex mutex_;
@@ -70,4 +70,4 @@ class Timeline {
   std::unordered_set<std::string> negotiated_;    ///< names without a response so far
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

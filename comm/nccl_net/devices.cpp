@@ -29,30 +29,30 @@ std::string pciPathOf(const std::string& folder, const std::string& name) {
 
 }  // namespace
 
-std::vector<Device> devicesOf(const std::vector<Interface>& interfaces, const std::string& kind,
+std::vector<Device> devicesOf(const std::vector<topology::Interface>& interfaces, const std::string& kind,
                               const std::string& folder) {
-  std::map<int, std::vector<const Interface*>> nodes;
-  for (const Interface& each : interfaces) {
+  std::map<int, std::vector<const topology::Interface*>> nodes;
+  for (const topology::Interface& each : interfaces) {
     nodes[numberIn(folder + "/" + each.name + "/device/numa_node", 0, 0)].push_back(&each);
   }
   std::vector<Device> devices;
-  const auto add = [&](const std::string& name, const std::vector<const Interface*>& members) {
+  const auto add = [&](const std::string& name, const std::vector<const topology::Interface*>& members) {
     Device& device = devices.emplace_back();
     device.name = name;
-    device.guid = std::hash<std::string>()(hostIdentity()) + devices.size() - 1;
-    for (const Interface* each : members) {
+    device.guid = std::hash<std::string>()(topology::hostIdentity()) + devices.size() - 1;
+    for (const topology::Interface* each : members) {
       device.speed += numberIn(folder + "/" + each->name + "/speed", 1, kUnknownSpeed);
       if (device.pciPath.empty()) device.pciPath = pciPathOf(folder, each->name);
       if (members.size() < interfaces.size()) device.home.push_back(each->name);
     }
   };
   if (kind == "nic") {
-    for (const Interface& each : interfaces) add(each.name, {&each});
+    for (const topology::Interface& each : interfaces) add(each.name, {&each});
   } else if (kind == "numa" || (kind.empty() && nodes.size() > 1)) {
     for (const auto& [node, members] : nodes) add("numa" + std::to_string(node), members);
   } else {
-    std::vector<const Interface*> all;
-    for (const Interface& each : interfaces) all.push_back(&each);
+    std::vector<const topology::Interface*> all;
+    for (const topology::Interface& each : interfaces) all.push_back(&each);
     add("agspeed", all);
   }
   return devices;

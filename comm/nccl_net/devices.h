@@ -16,14 +16,14 @@ struct Device {
   std::string name;     ///< "agspeed", "numa1" or an interface's name
   std::string pciPath;  ///< path of its first interface that is a PCI device; empty: there is none
   uint64_t guid = 0;
-  int speed = 0;  ///< sum of the speeds of its interfaces, in Mbit/s
-  Home home;      ///< interfaces that its connections prefer; empty: all
+  int speed = 0;       ///< sum of the speeds of its interfaces, in Mbit/s
+  channel::Home home;  ///< interfaces that its connections prefer; empty: all
 };
 
 /// Returns the devices, at least one. `kind`: the value of the setting nccl_devices. `folder`: the kernel's list of
 /// interfaces. An interface that reports no speed is assumed to have 10 Gbit/s. An interface that reports no NUMA node
 /// belongs to node 0.
-std::vector<Device> devicesOf(const std::vector<Interface>& interfaces, const std::string& kind,
+std::vector<Device> devicesOf(const std::vector<topology::Interface>& interfaces, const std::string& kind,
                               const std::string& folder = "/sys/class/net");
 
 }  // namespace agspeed::comm::nccl

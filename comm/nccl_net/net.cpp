@@ -29,7 +29,9 @@ Result resultOf(StatusCode code) {
   return Result::kInternalError;
 }
 
-Ticket::Bytes ticketIn(void* handle) { return Ticket::Bytes(static_cast<std::byte*>(handle), Ticket::kBytes); }
+channel::Ticket::Bytes ticketIn(void* handle) {
+  return channel::Ticket::Bytes(static_cast<std::byte*>(handle), channel::Ticket::kBytes);
+}
 
 /// Describes the devices for the log, such as "agspeed 20000 Mbit/s".
 std::string describe(const std::vector<Device>& devices) {
@@ -42,7 +44,7 @@ std::string describe(const std::vector<Device>& devices) {
 
 }  // namespace
 
-static_assert(Ticket::kBytes == kHandleBytes);
+static_assert(channel::Ticket::kBytes == kHandleBytes);
 
 Net& Net::get() {
   static Net& net = *new Net;
@@ -55,7 +57,7 @@ void Net::log(LogLevel level, unsigned long subsystems, const std::string& messa
 }
 
 void Net::logTraffic() {
-  const std::vector<InterfaceTraffic> traffic = domain_->traffic();
+  const std::vector<channel::InterfaceTraffic> traffic = domain_->traffic();
   for (size_t i = 0; i < traffic.size(); ++i) {
     const auto& [sent, received, losses] = traffic[i];
     log(LogLevel::kInfo, kSubsystemNet,
@@ -88,7 +90,7 @@ Result Net::init(Logger logger) {
     });
   }
   if (domain_ == nullptr) {
-    StatusOr<std::unique_ptr<Domain>> opened = Domain::open();
+    StatusOr<std::unique_ptr<channel::Domain>> opened = channel::Domain::open();
     if (!opened.hasValue()) {
       (void)fail(opened.status().withContext("the network plug-in is not used"));
       return Result::kSystemError;
@@ -155,14 +157,14 @@ Result Net::listen(int device, void* handle, void** listenComm) {
 Result Net::connect(int device, void* handle, void** sendComm) {
   *sendComm = nullptr;
   if (const Result result = checkDevice(device); result != Result::kOk) return result;
-  const StatusOr<Channel*> channel = domain_->connect(ticketIn(handle), this->device(device)->home);
+  const StatusOr<channel::Channel*> channel = domain_->connect(ticketIn(handle), this->device(device)->home);
   if (!channel.hasValue()) return fail(channel.status());
   *sendComm = channel.value();
   return Result::kOk;
 }
 
 Result Net::accept(void* listenComm, void** recvComm) {
-  *recvComm = domain_->accept(*static_cast<Listener*>(listenComm));
+  *recvComm = domain_->accept(*static_cast<channel::Listener*>(listenComm));
   return Result::kOk;
 }
 
@@ -180,37 +182,38 @@ Result Net::send(void* sendComm, void* data, size_t size, int tag, void** reques
     return refuse(std::to_string(size) +
                   " bytes are more than a message may have: " + std::to_string(kMaxMessageBytes));
   }
-  auto& channel = *static_cast<Channel*>(sendComm);
+  auto& channel = *static_cast<channel::Channel*>(sendComm);
   *request = domain_->send(channel, std::span(static_cast<std::byte*>(data), size), tag);
   return Result::kOk;
 }
 
 Result Net::receive(void* recvComm, int count, void** data, const size_t* sizes, const int* tags, void** request) {
   *request = nullptr;
-  if (count < 1 || count > static_cast<int>(ChannelRequest::kMaxParts)) {
+  if (count < 1 || count > static_cast<int>(channel::ChannelRequest::kMaxParts)) {
     return refuse(std::to_string(count) + " messages cannot be received together: 1 to 8 can");
   }
-  std::array<ReceiveTarget, ChannelRequest::kMaxParts> targets;
+  std::array<channel::ReceiveTarget, channel::ChannelRequest::kMaxParts> targets;
   for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
     targets[i] = {std::span(static_cast<std::byte*>(data[i]), sizes[i]), tags[i]};
   }
-  *request = domain_->receive(*static_cast<Channel*>(recvComm), std::span(targets).first(static_cast<size_t>(count)));
+  *request =
+      domain_->receive(*static_cast<channel::Channel*>(recvComm), std::span(targets).first(static_cast<size_t>(count)));
   return Result::kOk;
 }
 
 Result Net::test(void* request, int* isDone, int* sizes) {
-  const std::optional<Status> status = domain_->test(*static_cast<ChannelRequest*>(request), sizes);
+  const std::optional<Status> status = domain_->test(*static_cast<channel::ChannelRequest*>(request), sizes);
   *isDone = status && status->isOk() ? 1 : 0;
   return !status || status->isOk() ? Result::kOk : fail(*status);
 }
 
 Result Net::closeChannel(void* comm) {
-  if (comm != nullptr) domain_->close(*static_cast<Channel*>(comm));
+  if (comm != nullptr) domain_->close(*static_cast<channel::Channel*>(comm));
   return Result::kOk;
 }
 
 Result Net::closeListener(void* comm) {
-  if (comm != nullptr) domain_->close(*static_cast<Listener*>(comm));
+  if (comm != nullptr) domain_->close(*static_cast<channel::Listener*>(comm));
   return Result::kOk;
 }
 

@@ -71,7 +71,7 @@ class Net {
   std::mutex mutex_;                      ///< guards init() and finalize(); the domain has its own lock for messages
   std::atomic<Logger> logger_ = nullptr;  ///< NCCL's log function
   int numUsers_ = 0;
-  std::unique_ptr<Domain> domain_;
+  std::unique_ptr<channel::Domain> domain_;
   pid_t process_ = 0;  ///< the process that opened the domain
   std::vector<Device> devices_;
 };

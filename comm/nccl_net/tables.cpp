@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char* kName = "agspeed";
 constexpr int kMaxComms = 65536;
-constexpr int kMaxReceives = static_cast<int>(ChannelRequest::kMaxParts);
+constexpr int kMaxReceives = static_cast<int>(channel::ChannelRequest::kMaxParts);
 
 template <typename Properties>
 Result getProperties(int device, Properties* properties) {

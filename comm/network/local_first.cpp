@@ -6,26 +6,29 @@
 
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
-class LocalFirst::RouteSink final : public Transport::Sink {
+class LocalFirst::RouteSink final : public transport::Transport::Sink {
  public:
   RouteSink(LocalFirst& transport, Route route) : transport_(transport), route_(route) {}
 
-  std::span<std::byte> place(int peer, const FrameHeader& header) override {
+  std::span<std::byte> place(int peer, const wire::FrameHeader& header) override {
     return transport_.sink_->place(peer, header);
   }
-  void arrived(int peer, const FrameHeader& header) override { transport_.sink_->arrived(peer, header); }
+  void arrived(int peer, const wire::FrameHeader& header) override { transport_.sink_->arrived(peer, header); }
   void acknowledged(int peer, uint64_t token) override { transport_.sink_->acknowledged(peer, token); }
   void writable(int peer) override { transport_.writable(route_, peer); }
-  void lost(int peer, LossCause cause, const Status& status) override { transport_.lost(route_, peer, cause, status); }
+  void lost(int peer, transport::LossCause cause, const Status& status) override {
+    transport_.lost(route_, peer, cause, status);
+  }
 
  private:
   LocalFirst& transport_;
   const Route route_;
 };
 
-LocalFirst::LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Transport> network, int size)
+LocalFirst::LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<transport::Transport> network,
+                       int size)
     : local_(std::move(local)),
       network_(std::move(network)),
       localSink_(std::make_unique<RouteSink>(*this, Route::kLocal)),
@@ -39,7 +42,7 @@ LocalFirst::~LocalFirst() = default;
 
 int LocalFirst::numLocal() const { return static_cast<int>(std::count(routes_.begin(), routes_.end(), Route::kLocal)); }
 
-Transport& LocalFirst::transportOf(int peer) const {
+transport::Transport& LocalFirst::transportOf(int peer) const {
   if (routes_[static_cast<size_t>(peer)] == Route::kLocal) return *local_;
   return *network_;
 }
@@ -57,18 +60,18 @@ std::string LocalFirst::describeRoute(int peer) const {
   return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).describeRoute(peer);
 }
 
-void LocalFirst::cancelReceive(int peer, ByteView target) {
+void LocalFirst::cancelReceive(int peer, transport::ByteView target) {
   local_->cancelReceive(peer, target);
   network_->cancelReceive(peer, target);
 }
 
-void LocalFirst::cancelSend(int peer, uint64_t token, ByteView payload) {
+void LocalFirst::cancelSend(int peer, uint64_t token, transport::ByteView payload) {
   local_->cancelSend(peer, token, payload);
   network_->cancelSend(peer, token, payload);
 }
 
-Clock::time_point LocalFirst::tick(Clock::time_point now) {
-  const Clock::time_point next = local_->tick(now);  // call it first, because it may move peers to the network
+io::Clock::time_point LocalFirst::tick(io::Clock::time_point now) {
+  const io::Clock::time_point next = local_->tick(now);  // call it first, because it may move peers to the network
   return std::min(next, network_->tick(now));
 }
 
@@ -77,8 +80,8 @@ void LocalFirst::writable(Route route, int peer) {
   if (routeOf(peer) == route) sink_->writable(peer);
 }
 
-void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& status) {
-  if (routeOf(peer) == Route::kUndecided && route == Route::kLocal && cause == LossCause::kUnreachable) {
+void LocalFirst::lost(Route route, int peer, transport::LossCause cause, const Status& status) {
+  if (routeOf(peer) == Route::kUndecided && route == Route::kLocal && cause == transport::LossCause::kUnreachable) {
     AG_LOG(kInfo, status.message() + "; it is reached over the network");
     routeOf(peer) = Route::kNetwork;
     network_->connect(peer);
@@ -89,7 +92,7 @@ void LocalFirst::lost(Route route, int peer, LossCause cause, const Status& stat
   if (route == Route::kNetwork) local_->takeIn(peer);
   // If frames of the peer are corrupted on one transport, they are lost. So the peer is lost, even if this rank sends
   // to it over the other transport.
-  if (routeOf(peer) == route || cause == LossCause::kCorrupted) sink_->lost(peer, cause, status);
+  if (routeOf(peer) == route || cause == transport::LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -14,11 +14,11 @@
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
-class LocalFirst final : public Transport {
+class LocalFirst final : public transport::Transport {
  public:
-  LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<Transport> network, int size);
+  LocalFirst(std::unique_ptr<shm::ShmTransport> local, std::unique_ptr<transport::Transport> network, int size);
   ~LocalFirst() override;
 
   /// Returns the number of peers that are reached through shared memory.
@@ -28,14 +28,14 @@ class LocalFirst final : public Transport {
   void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override { local_->connect(peer); }
   bool canSend(int peer) const override;
-  void send(int peer, const OutgoingFrame& frame) override { transportOf(peer).send(peer, frame); }
+  void send(int peer, const transport::OutgoingFrame& frame) override { transportOf(peer).send(peer, frame); }
   void flush(int peer) override { transportOf(peer).flush(peer); }
   void beginTurn() override { network_->beginTurn(); }
   void endTurn() override { network_->endTurn(); }
-  void cancelSend(int peer, uint64_t token, ByteView payload) override;
-  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
+  void cancelReceive(int peer, transport::ByteView target) override;
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
-  Clock::time_point tick(Clock::time_point now) override;
+  io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;
   double coalesceSeconds(int peer) const override;
 
@@ -45,16 +45,16 @@ class LocalFirst final : public Transport {
   class RouteSink;
 
   Route& routeOf(int peer) { return routes_[static_cast<size_t>(peer)]; }
-  Transport& transportOf(int peer) const;
+  transport::Transport& transportOf(int peer) const;
   void writable(Route route, int peer);
-  void lost(Route route, int peer, LossCause cause, const Status& status);
+  void lost(Route route, int peer, transport::LossCause cause, const Status& status);
 
   std::unique_ptr<shm::ShmTransport> local_;
-  std::unique_ptr<Transport> network_;
+  std::unique_ptr<transport::Transport> network_;
   std::unique_ptr<RouteSink> localSink_;
   std::unique_ptr<RouteSink> networkSink_;
   Sink* sink_ = nullptr;
   std::vector<Route> routes_;  ///< routes_[rank]: the chosen transport to the peer
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -12,11 +12,11 @@
 #include "comm/topology/interfaces.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
-DirectoryOptions directoryOptions(const NetworkOptions& options, const std::string& mode) {
-  DirectoryOptions directory;
+rendezvous::DirectoryOptions directoryOptions(const NetworkOptions& options, const std::string& mode) {
+  rendezvous::DirectoryOptions directory;
   directory.rank = options.rank;
   directory.size = options.size;
   directory.epoch = options.epoch;
@@ -29,17 +29,19 @@ DirectoryOptions directoryOptions(const NetworkOptions& options, const std::stri
 
 }  // namespace
 
-StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(Store& store, const NetworkOptions& options) {
+StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(rendezvous::Store& store,
+                                                                     const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
-  return create(std::make_unique<Directory>(store, directoryOptions(options, mode)), options, std::move(mode));
+  return create(std::make_unique<rendezvous::Directory>(store, directoryOptions(options, mode)), options,
+                std::move(mode));
 }
 
 StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(const NetworkOptions& options) {
   AG_ASSIGN_OR_RETURN(std::string mode, options.resolvedMode());
-  return create(std::make_unique<Directory>(directoryOptions(options, mode)), options, std::move(mode));
+  return create(std::make_unique<rendezvous::Directory>(directoryOptions(options, mode)), options, std::move(mode));
 }
 
-StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(std::unique_ptr<Directory> directory,
+StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(std::unique_ptr<rendezvous::Directory> directory,
                                                                      const NetworkOptions& options, std::string mode) {
   std::unique_ptr<NetworkMessenger> messenger(new NetworkMessenger(std::move(directory), std::move(mode)));
   AG_RETURN_IF_ERROR(messenger->open(options));
@@ -47,30 +49,30 @@ StatusOr<std::unique_ptr<NetworkMessenger>> NetworkMessenger::create(std::unique
   return messenger;
 }
 
-NetworkMessenger::NetworkMessenger(std::unique_ptr<Directory> directory, std::string mode)
+NetworkMessenger::NetworkMessenger(std::unique_ptr<rendezvous::Directory> directory, std::string mode)
     : mode_(std::move(mode)), directory_(std::move(directory)) {}
 
 Status NetworkMessenger::open(const NetworkOptions& options) {
   AG_RETURN_IF_ERROR(poller_.status());
   AG_ASSIGN_OR_RETURN(OpenRails opened, openRails(options, poller_, *directory_));
   reservation_ = std::move(opened.reservation);
-  std::vector<RailAddress> addresses;
+  std::vector<rendezvous::RailAddress> addresses;
   for (const auto& rail : opened.rails) {
     addresses.push_back(rail->info().address);
     rails_.push_back(rail.get());
   }
-  const MultirailOptions multirail = {options.rank, options.epoch, {.peerTimeout = options.peerTimeout}};
-  auto network = std::make_unique<MultirailTransport>(std::move(opened.rails), names(), multirail);
+  const multirail::MultirailOptions multirail = {options.rank, options.epoch, {.peerTimeout = options.peerTimeout}};
+  auto network = std::make_unique<multirail::MultirailTransport>(std::move(opened.rails), names(), multirail);
   multirail_ = network.get();
-  messenger_ = std::make_unique<TransportMessenger>(options.rank, options.size, names(),
-                                                    besideSharedMemory(std::move(network), options), poller_,
-                                                    options.peerTimeout);
+  messenger_ = std::make_unique<messaging::TransportMessenger>(options.rank, options.size, names(),
+                                                               besideSharedMemory(std::move(network), options), poller_,
+                                                               options.peerTimeout);
   if (links_.descriptor() >= 0) linksId_ = poller_.add(links_.descriptor(), EPOLLIN, *this);
   return directory_->publish(std::move(addresses));
 }
 
-std::unique_ptr<Transport> NetworkMessenger::besideSharedMemory(std::unique_ptr<Transport> network,
-                                                                const NetworkOptions& options) {
+std::unique_ptr<transport::Transport> NetworkMessenger::besideSharedMemory(
+    std::unique_ptr<transport::Transport> network, const NetworkOptions& options) {
   if (!options.sharesMemory || options.size == 1) return network;
   StatusOr<std::unique_ptr<shm::ShmTransport>> local =
       shm::ShmTransport::create(poller_, *directory_, options.peerTimeout);
@@ -91,7 +93,7 @@ void NetworkMessenger::ready(uint32_t) {
   links_.read([this](std::string_view name, bool isUp) {
     std::vector<int> changed;
     for (int i = 0; i < std::ssize(rails_); ++i) {
-      Rail& rail = *rails_[static_cast<size_t>(i)];
+      transport::Rail& rail = *rails_[static_cast<size_t>(i)];
       if (rail.info().device != name) continue;
       rail.linkChanged(isUp);
       changed.push_back(i);
@@ -104,19 +106,19 @@ void NetworkMessenger::ready(uint32_t) {
 
 uint64_t NetworkMessenger::numRefused() const {
   uint64_t sum = 0;
-  for (const Rail* rail : rails_) sum += rail->info().numRefused;
+  for (const transport::Rail* rail : rails_) sum += rail->info().numRefused;
   return sum;
 }
 
 double NetworkMessenger::bytesPerSecond() const {
   double sum = 0;
-  for (const Rail* rail : rails_) sum += rail->info().bytesPerSecond;
+  for (const transport::Rail* rail : rails_) sum += rail->info().bytesPerSecond;
   return sum;
 }
 
 double NetworkMessenger::roundTripSeconds(int peer) const {
   double least = 0;
-  for (const Rail* rail : rails_) {
+  for (const transport::Rail* rail : rails_) {
     const double seconds = rail->minRoundTripSeconds(peer);
     if (seconds > 0 && (least == 0 || seconds < least)) least = seconds;
   }
@@ -127,8 +129,8 @@ uint32_t NetworkMessenger::host() const {
   if (shm_ == nullptr) return 0;
   // Two hosts could have the same checksum. Then operations would treat their ranks as ranks of one host, which makes
   // messages slower, but results stay correct.
-  const std::string identity = hostIdentity();
-  return std::max(1u, crc32c(std::as_bytes(std::span(identity))));
+  const std::string identity = topology::hostIdentity();
+  return std::max(1u, security::crc32c(std::as_bytes(std::span(identity))));
 }
 
 const shm::ShmCounters* NetworkMessenger::sharedMemoryCounters() const {
@@ -142,11 +144,11 @@ bool NetworkMessenger::sharesMemoryWith(int peer) const {
 std::string NetworkMessenger::describe() const {
   std::string text = formatText("{} over {}{}", mode_, rails_.size(), rails_.size() == 1 ? " rail: " : " rails: ");
   for (size_t i = 0; i < rails_.size(); ++i) {
-    const RailInfo rail = rails_[i]->info();
+    const transport::RailInfo rail = rails_[i]->info();
     text += (i > 0 ? ", " : "") + toString(rail.address.address);
     if (!rail.device.empty()) text += " (" + rail.device + ")";
   }
   return text + (shm_ == nullptr ? "" : "; shared memory on this host");
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

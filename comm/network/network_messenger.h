@@ -23,26 +23,28 @@
 #include "comm/topology/link_monitor.h"
 #include "comm/transport/multirail/multirail_transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
-class NetworkMessenger final : public Messenger, private Poller::Handler {
+class NetworkMessenger final : public messaging::Messenger, private io::Poller::Handler {
  public:
   /// Creates a messenger that listens on its rails, and publishes this rank in the store. The messenger connects to a
   /// peer only when there is something to send to it or to receive from it.
-  static StatusOr<std::unique_ptr<NetworkMessenger>> create(Store& store, const NetworkOptions& options);
+  static StatusOr<std::unique_ptr<NetworkMessenger>> create(rendezvous::Store& store, const NetworkOptions& options);
   /// Creates a messenger without a store. Its owner passes record() to each peer, and the peer's record to introduce().
   static StatusOr<std::unique_ptr<NetworkMessenger>> create(const NetworkOptions& options);
   ~NetworkMessenger() override;
 
   int rank() const override { return messenger_->rank(); }
   int size() const override { return messenger_->size(); }
-  void send(Transfer& transfer) override { messenger_->send(transfer); }
-  void receive(Transfer& transfer) override { messenger_->receive(transfer); }
-  void cancel(Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
+  void send(messaging::Transfer& transfer) override { messenger_->send(transfer); }
+  void receive(messaging::Transfer& transfer) override { messenger_->receive(transfer); }
+  void cancel(messaging::Transfer& transfer, const Status& reason) override { messenger_->cancel(transfer, reason); }
   void dropCommunicator(uint32_t communicator) override { messenger_->dropCommunicator(communicator); }
-  bool probe(int peer, const MessageId& id) const override { return messenger_->probe(peer, id); }
-  uint64_t numBytesMoved(const Transfer& transfer) const override { return messenger_->numBytesMoved(transfer); }
-  bool progress(Clock::time_point until) override { return messenger_->progress(until); }
+  bool probe(int peer, const wire::MessageId& id) const override { return messenger_->probe(peer, id); }
+  uint64_t numBytesMoved(const messaging::Transfer& transfer) const override {
+    return messenger_->numBytesMoved(transfer);
+  }
+  bool progress(io::Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
   /// Delays the control frames of the following receive() calls until the end of the next progress(), so that they
   /// leave together.
@@ -63,20 +65,20 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   void introduce(int peer, std::string name, const std::string& record) {
     directory_->introduce(peer, std::move(name), record);
   }
-  RankNames& names() { return directory_->names(); }
+  rendezvous::RankNames& names() { return directory_->names(); }
 
-  const MultirailCounters& counters() const { return multirail_->counters(); }
-  const std::vector<RailAddress>& rails() const { return directory_->rails(); }
+  const multirail::MultirailCounters& counters() const { return multirail_->counters(); }
+  const std::vector<rendezvous::RailAddress>& rails() const { return directory_->rails(); }
   /// Returns the number of connections that were refused because the other end did not prove to be a peer.
   uint64_t numRefused() const;
   /// Returns the counters of shared memory; nullptr if it is not used.
   const shm::ShmCounters* sharedMemoryCounters() const;
   /// Returns the state of the rails to a peer; nullopt if this rank has used no rail for the peer.
-  std::optional<RouteState> routeTo(int peer) const { return multirail_->routeTo(peer); }
+  std::optional<multirail::RouteState> routeTo(int peer) const { return multirail_->routeTo(peer); }
   /// Whether frames to the peer go through shared memory.
   bool sharesMemoryWith(int peer) const;
   /// Returns for how long the peer has been silent while transfers waited for it.
-  Clock::duration silence(int peer) const { return messenger_->silence(peer); }
+  io::Clock::duration silence(int peer) const { return messenger_->silence(peer); }
   /// Whether the interface of this rail has its link.
   bool isLinkUp(int rail) const { return multirail_->isLinkUp(rail); }
   /// Returns the recent peak rate of a rail in bytes per second; 0: not known.
@@ -86,24 +88,25 @@ class NetworkMessenger final : public Messenger, private Poller::Handler {
   std::string describe() const;
 
  private:
-  NetworkMessenger(std::unique_ptr<Directory> directory, std::string mode);
-  static StatusOr<std::unique_ptr<NetworkMessenger>> create(std::unique_ptr<Directory> directory,
+  NetworkMessenger(std::unique_ptr<rendezvous::Directory> directory, std::string mode);
+  static StatusOr<std::unique_ptr<NetworkMessenger>> create(std::unique_ptr<rendezvous::Directory> directory,
                                                             const NetworkOptions& options, std::string mode);
   Status open(const NetworkOptions& options);
   /// Returns `network`, combined with shared memory if that is wanted and possible.
-  std::unique_ptr<Transport> besideSharedMemory(std::unique_ptr<Transport> network, const NetworkOptions& options);
+  std::unique_ptr<transport::Transport> besideSharedMemory(std::unique_ptr<transport::Transport> network,
+                                                           const NetworkOptions& options);
   void ready(uint32_t events) override;
 
   const std::string mode_;
-  std::unique_ptr<FdReservation> reservation_;
-  Poller poller_;
-  LinkMonitor links_;
-  const std::unique_ptr<Directory> directory_;
-  std::vector<Rail*> rails_;                 ///< owned by multirail_
-  MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
-  shm::ShmTransport* shm_ = nullptr;         ///< owned by messenger_; nullptr if shared memory is not used
-  std::unique_ptr<TransportMessenger> messenger_;
-  Poller::Id linksId_ = 0;
+  std::unique_ptr<io::FdReservation> reservation_;
+  io::Poller poller_;
+  topology::LinkMonitor links_;
+  const std::unique_ptr<rendezvous::Directory> directory_;
+  std::vector<transport::Rail*> rails_;                 ///< owned by multirail_
+  multirail::MultirailTransport* multirail_ = nullptr;  ///< owned by messenger_
+  shm::ShmTransport* shm_ = nullptr;                    ///< owned by messenger_; nullptr if shared memory is not used
+  std::unique_ptr<messaging::TransportMessenger> messenger_;
+  io::Poller::Id linksId_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -6,7 +6,7 @@
 #include "comm/topology/interface_selector.h"
 #include "runtime/base/settings.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 constexpr std::string_view kOpportunistic = "opportunistic";
@@ -19,24 +19,24 @@ StatusOr<NetworkOptions> NetworkOptions::fromSettings(int rank, int size) {
   NetworkOptions options;
   options.rank = rank;
   options.size = size;
-  std::tie(options.interfacesFrom, options.interfaces) = interfaceSelection();
+  std::tie(options.interfacesFrom, options.interfaces) = topology::interfaceSelection();
   options.mode = all.commMode;
   options.peerTimeout = std::chrono::milliseconds(all.peerTimeoutMs);
   options.flowsPerInterface = all.flowsPerInterface;
   options.sharesMemory = all.sharedMemory;
-  AG_ASSIGN_OR_RETURN(options.key, loadJobKey(all.jobKey, all.jobKeyFile));
+  AG_ASSIGN_OR_RETURN(options.key, security::loadJobKey(all.jobKey, all.jobKeyFile));
   return options;
 }
 
 StatusOr<std::string> NetworkOptions::resolvedMode() const {
   const std::string resolved = !mode.empty() ? mode
                                : key.empty() ? std::string(kOpportunistic)
-                                             : std::string(toString(Protection::kAuthenticated));
-  if (resolved != kOpportunistic && !protectionFromString(resolved)) {
+                                             : std::string(toString(security::Protection::kAuthenticated));
+  if (resolved != kOpportunistic && !security::protectionFromString(resolved)) {
     return invalidArgument("AGSPEED_COMM_MODE: '" + resolved +
                            "' is no mode: use integrity, authenticated, encrypted or opportunistic");
   }
-  if (resolved != kOpportunistic && resolved != toString(Protection::kIntegrity) && key.empty()) {
+  if (resolved != kOpportunistic && resolved != toString(security::Protection::kIntegrity) && key.empty()) {
     return invalidArgument(
         "mode {} needs a job key: set AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE on all ranks, or use mode opportunistic",
         resolved);
@@ -44,8 +44,8 @@ StatusOr<std::string> NetworkOptions::resolvedMode() const {
   return resolved;
 }
 
-Protection NetworkOptions::protectionIn(const std::string& mode) {
-  return protectionFromString(mode).value_or(Protection::kAuthenticated);
+security::Protection NetworkOptions::protectionIn(const std::string& mode) {
+  return security::protectionFromString(mode).value_or(security::Protection::kAuthenticated);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -17,31 +17,31 @@
 #include "comm/transport/rail.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
 struct NetworkOptions {
   int rank = 0;
   int size = 1;
-  uint32_t epoch = 0;          ///< number of the group's incarnation
-  RankNames names;             ///< names of the group's ranks in errors and log lines
-  std::string interfaces;      ///< list of interfaces; see comm/topology/interface_selector.h
-  std::string interfacesFrom;  ///< the variable or file that set `interfaces`; empty: the caller did
+  uint32_t epoch = 0;           ///< number of the group's incarnation
+  rendezvous::RankNames names;  ///< names of the group's ranks in errors and log lines
+  std::string interfaces;       ///< list of interfaces; see comm/topology/interface_selector.h
+  std::string interfacesFrom;   ///< the variable or file that set `interfaces`; empty: the caller did
   /// The mode: integrity, authenticated, encrypted or opportunistic. Empty: authenticated if there is a key, else
   /// opportunistic.
   std::string mode;
-  JobKey key;
+  security::JobKey key;
   std::chrono::milliseconds peerTimeout{10000};
   /// The number of rails on each interface. 0: one, or more if one connection cannot fill the interface
   /// (connectionsToFill).
   int64_t flowsPerInterface = 0;
   bool sharesMemory = true;  ///< whether to use shared memory with ranks of this host and network namespace
   /// Addresses to use as rails instead of selected interfaces.
-  std::vector<Interface> rails;
+  std::vector<topology::Interface> rails;
   /// Names of the preferred interfaces. Other interfaces take a frame only if it would arrive much later on a preferred
   /// one. Empty: no interface is preferred.
   std::vector<std::string> home;
   /// Wraps each rail in another one. Only tests set it.
-  std::function<std::unique_ptr<Rail>(std::unique_ptr<Rail>)> decorate;
+  std::function<std::unique_ptr<transport::Rail>(std::unique_ptr<transport::Rail>)> decorate;
 
   /// Makes options from the settings: job key, mode, interfaces, flows, shared memory and timeout. Fails if
   /// checkSettings() refuses the settings.
@@ -50,7 +50,7 @@ struct NetworkOptions {
   /// key and there is none.
   StatusOr<std::string> resolvedMode() const;
   /// Returns how frames are protected in `mode`, a result of resolvedMode().
-  static Protection protectionIn(const std::string& mode);
+  static security::Protection protectionIn(const std::string& mode);
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

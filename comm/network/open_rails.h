@@ -12,18 +12,19 @@
 #include "comm/rendezvous/directory.h"
 #include "comm/transport/rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
 struct OpenRails {
-  std::unique_ptr<FdReservation> reservation;  ///< descriptors for the rails' connections; lives as long as the rails
-  Rails rails;
+  std::unique_ptr<io::FdReservation>
+      reservation;  ///< descriptors for the rails' connections; lives as long as the rails
+  transport::Rails rails;
 };
 
 /// Returns the interfaces that the options name or select, with one address each. Invalid argument: none is selected.
-StatusOr<std::vector<Interface>> selectedInterfaces(const NetworkOptions& options);
+StatusOr<std::vector<topology::Interface>> selectedInterfaces(const NetworkOptions& options);
 
 /// Opens the rails, which listen when this function returns. The poller and the directory outlive them. Invalid
 /// argument: no interface is selected, or there are too many flows. Unavailable: a rail cannot listen at its address.
-StatusOr<OpenRails> openRails(const NetworkOptions& options, Poller& poller, Directory& directory);
+StatusOr<OpenRails> openRails(const NetworkOptions& options, io::Poller& poller, rendezvous::Directory& directory);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

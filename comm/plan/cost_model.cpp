@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 namespace {
 
@@ -26,7 +26,7 @@ double secondsOf(const CountedAlgorithm& counted, size_t bytes, const NetworkMea
 
 }  // namespace
 
-double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegments,
+double predictSeconds(const schedule::ScheduleCounts& counts, double bytes, double numSegments,
                       const NetworkMeasurement& network) {
   const double latency = counts.numRounds * network.latencySeconds;
   const double messages = counts.numMessages * numSegments * network.messageSeconds;
@@ -45,10 +45,11 @@ double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegm
 std::vector<CountedAlgorithm> countAllReduces(int numRanks) {
   std::vector<CountedAlgorithm> counted;
   if (numRanks > kMostCountedRanks) return counted;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective != Collective::kAllReduce || algorithm.order != Order::kCanonical) continue;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (algorithm.collective != schedule::Collective::kAllReduce || algorithm.order != schedule::Order::kCanonical)
+      continue;
     if (algorithm.name == "hierarchical") continue;
-    const Schedule schedule = algorithm.make({Collective::kAllReduce, 0, numRanks, 0});
+    const schedule::Schedule schedule = algorithm.make({schedule::Collective::kAllReduce, 0, numRanks, 0});
     if (const auto counts = verify(algorithm, numRanks); counts.hasValue()) {
       counted.push_back({&algorithm, *counts, static_cast<double>(schedule.numChunks)});
     }
@@ -64,17 +65,19 @@ std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, co
     const auto isQuicker = [&](const CountedAlgorithm& a, const CountedAlgorithm& b) {
       return secondsOf(a, bytes, network) < secondsOf(b, bytes, network);
     };
-    const Algorithm* usual = Plan{}.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+    const schedule::Algorithm* usual =
+        Plan{}.choose(schedule::Collective::kAllReduce, bytes, numRanks, false).algorithm;
     const auto quickest = std::min_element(counted.begin(), counted.end(), isQuicker);
     const auto own = std::find_if(counted.begin(), counted.end(),
                                   [&](const CountedAlgorithm& each) { return each.algorithm == usual; });
     const bool gains =
         own == counted.end() || secondsOf(*quickest, bytes, network) < kGain * secondsOf(*own, bytes, network);
     const std::string name((gains ? quickest->algorithm : usual)->name);
-    if (rules.empty() || rules.back().algorithm != name) rules.push_back({Collective::kAllReduce, bytes, name, 0});
+    if (rules.empty() || rules.back().algorithm != name)
+      rules.push_back({schedule::Collective::kAllReduce, bytes, name, 0});
     rules.back().maxBytes = bytes;
   }
   return rules;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

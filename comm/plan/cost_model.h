@@ -13,7 +13,7 @@
 #include "comm/plan/plan.h"
 #include "comm/schedule/verifier.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 /// The cost of a message and of a byte between two ranks of the group. All figures are positive. Ranks measure the
 /// latency and the rate of their rails (HostStatsExchange); the other figures keep their defaults.
@@ -26,13 +26,13 @@ struct NetworkMeasurement {
 
 /// Returns the predicted seconds of an operation on a buffer of `bytes`, whose chunks are cut into `numSegments`
 /// segments.
-double predictSeconds(const ScheduleCounts& counts, double bytes, double numSegments,
+double predictSeconds(const schedule::ScheduleCounts& counts, double bytes, double numSegments,
                       const NetworkMeasurement& network);
 
 /// An algorithm and its costs in a group of a given size.
 struct CountedAlgorithm {
-  const Algorithm* algorithm = nullptr;
-  ScheduleCounts counts;
+  const schedule::Algorithm* algorithm = nullptr;
+  schedule::ScheduleCounts counts;
   double numChunks = 1;
 };
 
@@ -45,4 +45,4 @@ std::vector<CountedAlgorithm> countAllReduces(int numRanks);
 std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, const NetworkMeasurement& network,
                                    int numRanks);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 int localGroupSizeOf(std::span<const uint32_t> hosts) {
   if (std::count(hosts.begin(), hosts.end(), 0u) > 0) return 1;
@@ -15,8 +15,8 @@ int localGroupSizeOf(std::span<const uint32_t> hosts) {
   return static_cast<int>(boundaries & (~boundaries + 1));
 }
 
-bool gainsFromLocalGroups(Collective collective, bool isWidened, int localGroupSize) {
-  return localGroupSize > (collective == Collective::kReduceScatter && isWidened ? 2 : 1);
+bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, int localGroupSize) {
+  return localGroupSize > (collective == schedule::Collective::kReduceScatter && isWidened ? 2 : 1);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

@@ -8,7 +8,7 @@
 
 #include "comm/schedule/schedule.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 /// Returns the size of local groups: the largest power of two B such that ranks i B to (i + 1) B - 1 share a host, for
 /// every i. Returns 1 if all ranks share one host or some host is not known. `hosts`: a number per rank, equal if ranks
@@ -18,6 +18,6 @@ int localGroupSizeOf(std::span<const uint32_t> hosts);
 /// Returns whether the hierarchical algorithm sends fewer bytes from each host than the direct one. In a reduce-scatter
 /// whose partial results are twice as wide (`isWidened`), a local group of two sends as many bytes as its two ranks
 /// would have sent.
-bool gainsFromLocalGroups(Collective collective, bool isWidened, int localGroupSize);
+bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, int localGroupSize);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 namespace {
 
@@ -19,37 +19,38 @@ constexpr size_t kSegmentUnit = 256;
 
 /// Returns the name of the algorithm that the plan chooses without a rule. Short buffers need few messages one after
 /// another; long buffers need the least bytes.
-std::string_view nameByDefault(Collective collective, size_t bytes, int numRanks, bool isContiguous) {
+std::string_view nameByDefault(schedule::Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
   const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortChunk;
   switch (collective) {
-    case Collective::kAllReduce:
+    case schedule::Collective::kAllReduce:
       if (bytes <= (isFew ? 16 * kKiB : 2 * kKiB)) return isFew ? "exchange" : "doubling";
       return hasShortChunks ? "halving" : "direct";
-    case Collective::kReduce:
+    case schedule::Collective::kReduce:
       if (bytes > 32 * kKiB) return "direct";
       return isFew ? "exchange" : "binomial";
-    case Collective::kBroadcast: return bytes <= 32 * kKiB ? "binomial" : "direct";
-    case Collective::kAllGather: return hasShortChunks && isContiguous ? "dissemination" : "direct";
-    case Collective::kBarrier: return "dissemination";
+    case schedule::Collective::kBroadcast: return bytes <= 32 * kKiB ? "binomial" : "direct";
+    case schedule::Collective::kAllGather: return hasShortChunks && isContiguous ? "dissemination" : "direct";
+    case schedule::Collective::kBarrier: return "dissemination";
     default: return "direct";
   }
 }
 
-const Algorithm* hierarchical(Collective collective, size_t bytes, const Algorithm& choice) {
+const schedule::Algorithm* hierarchical(schedule::Collective collective, size_t bytes,
+                                        const schedule::Algorithm& choice) {
   return bytes > kMaxFlatBytes && choice.name == "direct" ? findAlgorithm(collective, "hierarchical") : nullptr;
 }
 
 }  // namespace
 
-bool hasChunkPerRank(Collective collective, const Algorithm& algorithm) {
+bool hasChunkPerRank(schedule::Collective collective, const schedule::Algorithm& algorithm) {
   return isReduction(collective) && isDivisible(collective) && algorithm.name == "direct";
 }
 
-Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const {
-  const auto canRun = [&](const Algorithm* algorithm) {
-    return algorithm && (!isReproducible || algorithm->order == Order::kCanonical) &&
-           (algorithm->memory == Memory::kChunks || isDivisible(collective) || isContiguous);
+Choice Plan::choose(schedule::Collective collective, size_t bytes, int numRanks, bool isContiguous) const {
+  const auto canRun = [&](const schedule::Algorithm* algorithm) {
+    return algorithm && (!isReproducible || algorithm->order == schedule::Order::kCanonical) &&
+           (algorithm->memory == schedule::Memory::kChunks || isDivisible(collective) || isContiguous);
   };
   Choice choice;
   choice.segmentBytes = segmentBytes;
@@ -68,10 +69,11 @@ Choice Plan::choose(Collective collective, size_t bytes, int numRanks, bool isCo
   choice.segmentBytes = std::max(choice.segmentBytes / kSegmentUnit, size_t{1}) * kSegmentUnit;
   choice.window = std::max(window, 1u);
   // Consecutive chunks of a list form one message only if they are not cut into segments.
-  if (choice.algorithm->memory == Memory::kContiguous && !isDivisible(collective)) choice.segmentBytes = SIZE_MAX / 2;
+  if (choice.algorithm->memory == schedule::Memory::kContiguous && !isDivisible(collective))
+    choice.segmentBytes = SIZE_MAX / 2;
   if (hasChunkPerRank(collective, *choice.algorithm) && shares.size() == static_cast<size_t>(numRanks))
     choice.shares = shares;
   return choice;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

@@ -13,22 +13,22 @@
 
 #include "comm/schedule/catalog.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 /// The plan's choice for one operation.
 struct Choice {
-  const Algorithm* algorithm = nullptr;
+  const schedule::Algorithm* algorithm = nullptr;
   size_t segmentBytes = 0;       ///< the bytes that one segment takes from each chunk; a multiple of 256
   uint32_t window = 1;           ///< the most segments of one operation that are in flight
   std::vector<uint32_t> shares;  ///< relative sizes of the ranks' chunks; empty: not stated
   /// The algorithm to use instead of `algorithm` if several ranks share each host; nullptr: there is none.
-  const Algorithm* hierarchical = nullptr;
+  const schedule::Algorithm* hierarchical = nullptr;
   bool isByRule = false;  ///< whether a PlanRule chose the algorithm; if not, PlanFitter may change it
 };
 
 /// A rule that overrides the plan's own choice of an algorithm.
 struct PlanRule {
-  Collective collective = Collective::kAllReduce;
+  schedule::Collective collective = schedule::Collective::kAllReduce;
   size_t maxBytes = SIZE_MAX;  ///< the rule applies up to this size
   std::string algorithm;       ///< name of the algorithm in the catalog
   size_t segmentBytes = 0;     ///< Choice::segmentBytes; 0: the plan's value
@@ -36,7 +36,7 @@ struct PlanRule {
 
 /// Returns whether each rank owns and reduces one chunk of the buffer in this algorithm, so that chunks may differ in
 /// size.
-bool hasChunkPerRank(Collective collective, const Algorithm& algorithm);
+bool hasChunkPerRank(schedule::Collective collective, const schedule::Algorithm& algorithm);
 
 /// The longest buffer that does not use Choice::hierarchical. Buffers up to this size gain more from fewer rounds.
 constexpr size_t kMaxFlatBytes = 64 * 1024;
@@ -52,7 +52,7 @@ struct Plan {
   /// Chooses how an operation of `bytes` runs. `bytes` is known to all ranks, or zero. The function never fails: it
   /// skips rules that name no algorithm or break isReproducible. Memory::kContiguous algorithms run on lists of chunks
   /// only if `isContiguous`.
-  Choice choose(Collective collective, size_t bytes, int numRanks, bool isContiguous) const;
+  Choice choose(schedule::Collective collective, size_t bytes, int numRanks, bool isContiguous) const;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 namespace {
 
 /// Measured rates vary. A host with at least kEqual of the highest rate is treated as equally fast. The rate of a
@@ -51,4 +51,4 @@ size_t segmentForShares(size_t segmentBytes, uint32_t window, int numRanks, cons
   return isLong ? segmentBytes : std::min(segmentBytes, shorter);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

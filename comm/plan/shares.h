@@ -10,7 +10,7 @@
 
 #include "comm/plan/cost_model.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 
 /// Returns the relative sizes of the ranks' chunks with which a direct all-reduce takes the least time. Returns
 /// nothing, which means equal chunks, in three cases: a rate is not known (0), there are fewer than three ranks, or
@@ -27,4 +27,4 @@ std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond);
 /// the path busy for some round trips.
 size_t segmentForShares(size_t segmentBytes, uint32_t window, int numRanks, const NetworkMeasurement& network);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

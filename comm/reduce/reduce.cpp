@@ -18,7 +18,7 @@
 #include "runtime/base/instruction_set.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace agspeed::comm::HWY_NAMESPACE {
+namespace agspeed::comm::reduce::HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -318,11 +318,11 @@ void multiplyAll(std::byte* target, const std::byte* source, size_t count, DType
   });
 }
 
-}  // namespace agspeed::comm::HWY_NAMESPACE
+}  // namespace agspeed::comm::reduce::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace agspeed::comm {
+namespace agspeed::comm::reduce {
 
 namespace {
 
@@ -353,5 +353,5 @@ void multiply(std::byte* target, const std::byte* source, size_t count, DType dt
   bestMultiplyAll(target, source, count, dtype, factor);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::reduce
 #endif

@@ -11,7 +11,7 @@
 
 #include "comm/reduce/reduce_op.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::reduce {
 
 /// A buffer of elements of the dtype, or of its accumulator type if `isWide`.
 struct Operand {
@@ -37,4 +37,4 @@ void reduce(std::byte* target, bool isTargetWide, std::span<const Operand> input
 /// clamped to the type's range. `source` may be `target`.
 void multiply(std::byte* target, const std::byte* source, size_t count, DType dtype, double factor);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::reduce

@@ -4,7 +4,7 @@
 #include <bit>
 #include <string>
 
-namespace agspeed::comm {
+namespace agspeed::comm::reduce {
 
 std::string_view toString(ReduceOp op) {
   switch (op) {
@@ -36,4 +36,4 @@ CanonicalTree::CanonicalTree(int numLeaves)
     : numPositions(static_cast<int>(std::bit_floor(static_cast<unsigned>(numLeaves)))),
       numPairs(numLeaves - numPositions) {}
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::reduce

@@ -18,7 +18,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::reduce {
 
 enum class ReduceOp : uint8_t {
   kSum,
@@ -74,4 +74,4 @@ auto foldCanonically(int numLeaves, const Leaf& leaf, const Merge& merge) {
   return fold(fold, 0, tree.numPositions);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::reduce

@@ -9,7 +9,7 @@
 #include "comm/rendezvous/directory.h"
 #include "comm/wire/handshake.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 struct Admission {
   enum class Verdict {
@@ -19,11 +19,11 @@ struct Admission {
   };
   Verdict verdict = Verdict::kRefuse;
   int peer = -1;  ///< the rank that the request names as its sender; proven only if the verdict is kAnswer
-  std::optional<Responder> responder;  ///< set if the verdict is kAnswer
+  std::optional<wire::Responder> responder;  ///< set if the verdict is kAnswer
 };
 
 /// Decides about a request. The verdict is kAnswer if two conditions hold. The request names this rank, epoch and
 /// protection. Its sender is a rank of this job and has proven the secret of the pair.
-Admission admit(std::span<const std::byte, kRequestBytes> request, Directory& directory);
+Admission admit(std::span<const std::byte, wire::kRequestBytes> request, Directory& directory);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 constexpr std::chrono::milliseconds kShortWait{2};
@@ -79,4 +79,4 @@ void AsyncLookup::run(const std::shared_ptr<Shared>& shared) {
   shared->changed.notify_all();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -14,7 +14,7 @@
 
 #include "comm/rendezvous/store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 class AsyncLookup {
  public:
@@ -36,4 +36,4 @@ class AsyncLookup {
   std::thread thread_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

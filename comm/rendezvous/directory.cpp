@@ -7,7 +7,7 @@
 #include "comm/wire/byte_io.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 std::string Directory::recordKey(uint32_t epoch, int rank) { return formatText("agspeed/{}/rank/{}", epoch, rank); }
 
@@ -17,7 +17,7 @@ Directory::Directory(Store& store, DirectoryOptions options) : Directory(std::mo
 }
 
 Directory::Directory(DirectoryOptions options)
-    : options_(std::move(options)), names_(options_.names), keys_(KeyPair::generate()) {}
+    : options_(std::move(options)), names_(options_.names), keys_(security::KeyPair::generate()) {}
 
 Status Directory::publish(std::vector<RailAddress> rails) {
   rails_ = std::move(rails);
@@ -132,21 +132,21 @@ StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
     return invalidArgument("it protects frames by " + std::string(toString(record.protection)) + ", this rank by " +
                            std::string(toString(options_.protection)) + ": set AGSPEED_COMM_MODE alike on all ranks");
   }
-  const std::optional<Digest> agreed = keys_.agree(record.publicKey);
+  const std::optional<security::Digest> agreed = keys_.agree(record.publicKey);
   if (!agreed) return invalidArgument("its public key is not usable");
 
   // The secret is bound to both identities. They are in the order of the ranks, so both ends derive the same secret.
   const bool isLower = options_.rank < rank;
   std::array<std::byte, 128> context;
-  ByteWriter writer(context);
+  wire::ByteWriter writer(context);
   writer.put(options_.epoch).put(std::min(options_.rank, rank)).put(std::max(options_.rank, rank));
   writer.put(isLower ? keys_.publicKey() : record.publicKey).put(isLower ? record.publicKey : keys_.publicKey());
   std::vector<std::byte> secret;
   secret.reserve(agreed->size() + options_.key.size());
   secret.insert(secret.end(), agreed->begin(), agreed->end());
   secret.insert(secret.end(), options_.key.begin(), options_.key.end());
-  deriveKey(secret, bytesOf("agspeed pair"), std::span(context).first(writer.size()), peer.secret);
+  security::deriveKey(secret, security::bytesOf("agspeed pair"), std::span(context).first(writer.size()), peer.secret);
   return peer;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -16,15 +16,15 @@
 #include "comm/rendezvous/rank_names.h"
 #include "comm/rendezvous/store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 struct DirectoryOptions {
   int rank = 0;
   int size = 1;
   uint32_t epoch = 0;  ///< number of the group's incarnation; each incarnation has its own records
-  Protection protection = Protection::kAuthenticated;
+  security::Protection protection = security::Protection::kAuthenticated;
   /// Empty: the mode is opportunistic, and an attacker who can change the store can pose as another rank.
-  JobKey key;
+  security::JobKey key;
   std::chrono::milliseconds storeTimeout{10000};  ///< a look-up fails if the store has not answered after this time
   RankNames names;                                ///< introduce() sets the name of a peer
 };
@@ -32,7 +32,7 @@ struct DirectoryOptions {
 /// Another rank, whose record is verified.
 struct Peer {
   PeerRecord record;
-  Digest secret{};  ///< secret that this rank shares with this peer alone
+  security::Digest secret{};  ///< secret that this rank shares with this peer alone
 };
 
 class Directory {
@@ -46,7 +46,7 @@ class Directory {
   const DirectoryOptions& options() const { return options_; }
   RankNames& names() { return names_; }
   const std::vector<RailAddress>& rails() const { return rails_; }
-  const KeyPair::PublicKey& publicKey() const { return keys_.publicKey(); }
+  const security::KeyPair::PublicKey& publicKey() const { return keys_.publicKey(); }
 
   /// Returns the key under which the store has the record of a rank.
   static std::string recordKey(uint32_t epoch, int rank);
@@ -103,7 +103,7 @@ class Directory {
   Store* store_ = nullptr;  ///< nullptr: the directory has no store
   const DirectoryOptions options_;
   RankNames names_;
-  const KeyPair keys_;
+  const security::KeyPair keys_;
   std::vector<RailAddress> rails_;
   std::string record_;
   std::map<int, Entry> entries_;
@@ -111,4 +111,4 @@ class Directory {
   std::optional<AsyncLookup> lookup_;  ///< set if the directory has a store
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -8,23 +8,23 @@
 #include "comm/wire/protocol_version.h"
 #include "runtime/base/check.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 constexpr std::array<char, 5> kMagic = {'A', 'G', 'R', 'E', 'C'};
 constexpr size_t kMaxRecordBytes = 4096;
 
-Digest proofOf(ByteView text, const JobKey& key) {
+security::Digest proofOf(security::ByteView text, const security::JobKey& key) {
   if (key.empty()) return {};
-  Digest recordKey;
-  deriveKey(key, {}, bytesOf("agspeed record"), recordKey);
-  return hmacSha256(recordKey, text);
+  security::Digest recordKey;
+  security::deriveKey(key, {}, security::bytesOf("agspeed record"), recordKey);
+  return security::hmacSha256(recordKey, text);
 }
 
 /// Reads the fields after magic and version.
-PeerRecord takeFields(ByteReader& reader) {
+PeerRecord takeFields(wire::ByteReader& reader) {
   PeerRecord record;
-  record.protection = Protection(reader.take<uint8_t>());
+  record.protection = security::Protection(reader.take<uint8_t>());
   record.epoch = reader.take<uint32_t>();
   record.rank = reader.take<uint32_t>();
   record.worldSize = reader.take<uint32_t>();
@@ -52,11 +52,11 @@ std::vector<bool> haveNeighbours(const std::vector<RailAddress>& rails, const st
 
 }  // namespace
 
-std::string encodePeerRecord(const PeerRecord& record, const JobKey& key) {
+std::string encodePeerRecord(const PeerRecord& record, const security::JobKey& key) {
   AG_CHECK(record.rails.size() <= PeerRecord::kMaxRails, "{} rails", record.rails.size());
   std::array<std::byte, kMaxRecordBytes> buffer;
-  ByteWriter writer(buffer);
-  writer.put(kMagic).put(kProtocolVersion).put(record.protection).put(record.epoch).put(record.rank);
+  wire::ByteWriter writer(buffer);
+  writer.put(kMagic).put(wire::kProtocolVersion).put(record.protection).put(record.epoch).put(record.rank);
   writer.put(record.worldSize).put(record.publicKey).put(static_cast<uint8_t>(record.rails.size()));
   for (const RailAddress& rail : record.rails) {
     writer.put(uint8_t{rail.address.isV6}).put(rail.address.bytes).put(rail.prefixBits).put(rail.port);
@@ -65,17 +65,18 @@ std::string encodePeerRecord(const PeerRecord& record, const JobKey& key) {
   return {reinterpret_cast<const char*>(buffer.data()), writer.size()};
 }
 
-StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key) {
-  const ByteView bytes = bytesOf(text);
-  if (bytes.size() > kMaxRecordBytes || bytes.size() < kDigestBytes) return invalidArgument("its record is malformed");
-  const ByteView signedPart = bytes.first(bytes.size() - kDigestBytes);
-  ByteReader reader(signedPart);
+StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const security::JobKey& key) {
+  const security::ByteView bytes = security::bytesOf(text);
+  if (bytes.size() > kMaxRecordBytes || bytes.size() < security::kDigestBytes)
+    return invalidArgument("its record is malformed");
+  const security::ByteView signedPart = bytes.first(bytes.size() - security::kDigestBytes);
+  wire::ByteReader reader(signedPart);
   if (reader.take<std::array<char, 5>>() != kMagic) return invalidArgument("its record is malformed");
-  if (const auto version = reader.take<uint16_t>(); version != kProtocolVersion) {
+  if (const auto version = reader.take<uint16_t>(); version != wire::kProtocolVersion) {
     return invalidArgument("it speaks version {} of the protocol, this rank {}: install the same agspeed everywhere",
-                           version, kProtocolVersion);
+                           version, wire::kProtocolVersion);
   }
-  if (!equalsInConstantTime(bytes.last(kDigestBytes), proofOf(signedPart, key))) {
+  if (!security::equalsInConstantTime(bytes.last(security::kDigestBytes), proofOf(signedPart, key))) {
     return invalidArgument(key.empty()
                                ? "it has a job key and this rank has none: give all ranks the same AGSPEED_JOB_KEY "
                                  "or AGSPEED_JOB_KEY_FILE"
@@ -83,7 +84,8 @@ StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key
                                  "AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE");
   }
   PeerRecord record = takeFields(reader);
-  if (!reader.isAtEnd() || record.protection < Protection::kIntegrity || record.protection > Protection::kEncrypted) {
+  if (!reader.isAtEnd() || record.protection < security::Protection::kIntegrity ||
+      record.protection > security::Protection::kEncrypted) {
     return invalidArgument("its record is malformed");
   }
   return record;
@@ -98,7 +100,7 @@ std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vect
       const RailAddress& rail = mine[index];
       for (size_t i = 0; i < theirs.size() && pairs[index] < 0; ++i) {
         const size_t candidate = (index + i) % theirs.size();
-        const IpAddress& address = theirs[candidate].address;
+        const topology::IpAddress& address = theirs[candidate].address;
         const bool fits =
             needsSameNetwork ? isSameNetwork(rail.address, address, rail.prefixBits)
                              : rail.address.isV6 == address.isV6 && !(isMineShared[index] && isTheirsShared[candidate]);
@@ -111,4 +113,4 @@ std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vect
   return pairs;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -18,11 +18,11 @@
 #include "comm/topology/ip_address.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 /// The address at which one rail of a rank listens.
 struct RailAddress {
-  IpAddress address;
+  topology::IpAddress address;
   uint8_t prefixBits = 0;
   uint16_t port = 0;
   bool operator==(const RailAddress&) const = default;
@@ -31,20 +31,20 @@ struct RailAddress {
 struct PeerRecord {
   static constexpr size_t kMaxRails = 64;
 
-  Protection protection = Protection::kIntegrity;
+  security::Protection protection = security::Protection::kIntegrity;
   uint32_t epoch = 0;
   uint32_t rank = 0;
   uint32_t worldSize = 0;
-  KeyPair::PublicKey publicKey{};
+  security::KeyPair::PublicKey publicKey{};
   std::vector<RailAddress> rails;
   bool operator==(const PeerRecord&) const = default;
 };
 
 /// Encodes a record, and proves the key if there is one. Requires: at most kMaxRails rails.
-std::string encodePeerRecord(const PeerRecord& record, const JobKey& key);
+std::string encodePeerRecord(const PeerRecord& record, const security::JobKey& key);
 /// Verifies and parses a record. Invalid argument: the record is malformed, of another version, or not made with `key`;
 /// the message has the reason.
-StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key);
+StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const security::JobKey& key);
 
 /// Pairs the rails of two ranks. Returns: for each rail of `mine`, the index of the rail of `theirs` that it connects
 /// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with a rail of the same network. If there
@@ -53,4 +53,4 @@ StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const JobKey& key
 /// there may be no route between the networks.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

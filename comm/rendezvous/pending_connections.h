@@ -14,14 +14,14 @@
 
 #include "comm/io/active_timer.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 struct PendingLimits {
   size_t numConnections;  ///< limit of connections; a further one replaces the oldest one
   size_t numBytes;        ///< the most bytes that the listener keeps of one connection
   /// The limit of the time until the peer has proven its identity. ActiveTimer measures this time, so long gaps in
   /// which this process did not poll count only in part.
-  Clock::duration deadline;
+  io::Clock::duration deadline;
 };
 
 template <typename Connection>
@@ -49,8 +49,8 @@ class PendingConnections {
                                [&](const Entry& each) { return each.connection.get() == &connection; }));
   }
   /// Removes and returns the connections whose deadline has passed.
-  std::vector<std::unique_ptr<Connection>> takeLate(Clock::time_point now) {
-    const Clock::duration elapsed = active_.look(now);
+  std::vector<std::unique_ptr<Connection>> takeLate(io::Clock::time_point now) {
+    const io::Clock::duration elapsed = active_.look(now);
     for (Entry& each : entries_) each.waited += elapsed;
     std::vector<std::unique_ptr<Connection>> late;
     while (!entries_.empty() && entries_.front().waited > limits_.deadline) late.push_back(remove(entries_.begin()));
@@ -65,7 +65,7 @@ class PendingConnections {
  private:
   struct Entry {
     std::unique_ptr<Connection> connection;
-    Clock::duration waited{};
+    io::Clock::duration waited{};
   };
   using Entries = std::list<Entry>;
 
@@ -77,7 +77,7 @@ class PendingConnections {
 
   const PendingLimits limits_;
   Entries entries_;  ///< connections, the oldest first
-  ActiveTimer active_{Clock::now()};
+  io::ActiveTimer active_{io::Clock::now()};
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -9,7 +9,7 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 class RankNames {
  public:
@@ -29,4 +29,4 @@ class RankNames {
   bool areLogged_ = true;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

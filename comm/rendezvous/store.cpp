@@ -18,7 +18,7 @@
 #include "runtime/base/files/write_file.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 constexpr std::chrono::milliseconds kLongestPause{50};
@@ -152,4 +152,4 @@ StatusOr<int64_t> FileStore::add(const std::string& key, int64_t amount) {
   return sum;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -20,7 +20,7 @@
 
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 class Store {
  public:
@@ -99,4 +99,4 @@ class PrefixStore final : public Store {
   const std::string prefix_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <memory>
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 StatusOr<StoreAddress> StoreAddress::parse(const std::string& text) {
   const size_t colon = text.rfind(':');
@@ -34,11 +34,11 @@ StatusOr<StoreAddress> StoreAddress::parse(const std::string& text) {
   return address;
 }
 
-FileDescriptor StoreAddress::socket(int flags) const {
-  FileDescriptor made(::socket(system.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+io::FileDescriptor StoreAddress::socket(int flags) const {
+  io::FileDescriptor made(::socket(system.ss_family, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
   const int on = 1;
   if (made.isOpen()) setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   return made;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -10,7 +10,7 @@
 #include "comm/io/file_descriptor.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 struct StoreAddress {
   sockaddr_storage system{};
@@ -22,7 +22,7 @@ struct StoreAddress {
 
   /// Makes a stream socket for this address family, which is closed on exec. If the system cannot make one, the result
   /// is not open, and errno has the reason.
-  FileDescriptor socket(int flags = 0) const;
+  io::FileDescriptor socket(int flags = 0) const;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -6,18 +6,18 @@
 
 #include "comm/wire/byte_io.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
-constexpr size_t kTagBytes = tagBytes(Protection::kAuthenticated);
+constexpr size_t kTagBytes = tagBytes(security::Protection::kAuthenticated);
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 constexpr size_t kRequestHeadBytes = 1 + 8 + 4;
 constexpr size_t kReplyHeadBytes = 1 + 1 + 8;
 constexpr size_t kMaxBodyBytes = kRequestHeadBytes + kMaxStoreKeyBytes + Store::kMaxValueBytes;
 
-SealKey directionKey(const SealKey& key, std::string_view direction) {
-  SealKey derived;
-  deriveKey(key, {}, bytesOf(direction), derived);
+security::SealKey directionKey(const security::SealKey& key, std::string_view direction) {
+  security::SealKey derived;
+  security::deriveKey(key, {}, security::bytesOf(direction), derived);
   return derived;
 }
 
@@ -35,28 +35,28 @@ std::string textOf(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Digest storeSecret(const JobKey& key) {
-  Digest secret;
-  deriveKey(key, {}, bytesOf("agspeed store"), secret);
+security::Digest storeSecret(const security::JobKey& key) {
+  security::Digest secret;
+  security::deriveKey(key, {}, security::bytesOf("agspeed store"), secret);
   return secret;
 }
 
 StoreBytes encode(const StoreRequest& request) {
   StoreBytes body(kRequestHeadBytes + request.key.size() + request.value.size());
-  ByteWriter(body)
+  wire::ByteWriter(body)
       .put(static_cast<uint8_t>(request.operation))
       .put(request.amount)
       .put(static_cast<uint32_t>(request.key.size()))
-      .put(bytesOf(request.key))
-      .put(bytesOf(request.value));
+      .put(security::bytesOf(request.key))
+      .put(security::bytesOf(request.value));
   return body;
 }
 
 StoreBytes encode(const StoreReply& reply) {
   const std::string& text = reply.status.isOk() ? reply.value.value_or("") : reply.status.message();
-  const ByteView kept = bytesOf(std::string_view(text).substr(0, Store::kMaxValueBytes));
+  const security::ByteView kept = security::bytesOf(std::string_view(text).substr(0, Store::kMaxValueBytes));
   StoreBytes body(kReplyHeadBytes + kept.size());
-  ByteWriter(body)
+  wire::ByteWriter(body)
       .put(static_cast<uint8_t>(reply.status.code()))
       .put(static_cast<uint8_t>(reply.value.has_value()))
       .put(reply.number)
@@ -65,7 +65,7 @@ StoreBytes encode(const StoreReply& reply) {
 }
 
 std::optional<StoreRequest> decodeStoreRequest(std::span<const std::byte> body) {
-  ByteReader reader(body);
+  wire::ByteReader reader(body);
   StoreRequest request;
   const auto operation = reader.take<uint8_t>();
   request.amount = reader.take<int64_t>();
@@ -81,7 +81,7 @@ std::optional<StoreRequest> decodeStoreRequest(std::span<const std::byte> body) 
 }
 
 std::optional<StoreReply> decodeStoreReply(std::span<const std::byte> body) {
-  ByteReader reader(body);
+  wire::ByteReader reader(body);
   const auto code = reader.take<uint8_t>();
   const bool hasValue = reader.take<uint8_t>() != 0;
   StoreReply reply;
@@ -96,13 +96,13 @@ std::optional<StoreReply> decodeStoreReply(std::span<const std::byte> body) {
   return reply;
 }
 
-StoreChannel::StoreChannel(const SealKey& key, End end)
-    : sealer_(Protection::kAuthenticated, directionKey(key, name(end))),
-      opener_(Protection::kAuthenticated, directionKey(key, name(other(end)))) {}
+StoreChannel::StoreChannel(const security::SealKey& key, End end)
+    : sealer_(security::Protection::kAuthenticated, directionKey(key, name(end))),
+      opener_(security::Protection::kAuthenticated, directionKey(key, name(other(end)))) {}
 
 StoreBytes StoreChannel::seal(std::span<const std::byte> body) {
   StoreBytes message(kLengthBytes + body.size() + kTagBytes);
-  ByteWriter(message).put(static_cast<uint32_t>(body.size())).put(body);
+  wire::ByteWriter(message).put(static_cast<uint32_t>(body.size())).put(body);
   const std::span<std::byte> whole(message);
   sealer_.sign(whole.first(message.size() - kTagBytes), whole.last(kTagBytes));
   return message;
@@ -111,7 +111,7 @@ StoreBytes StoreChannel::seal(std::span<const std::byte> body) {
 StatusOr<std::optional<StoreBytes>> StoreChannel::take(StoreBytes& arrived) {
   if (arrived.size() < kLengthBytes) return std::optional<StoreBytes>();
   const std::span<const std::byte> all(arrived);
-  const auto length = ByteReader(all).take<uint32_t>();
+  const auto length = wire::ByteReader(all).take<uint32_t>();
   if (length > kMaxBodyBytes) return dataLoss("a message of {} bytes, at most {} are allowed", length, kMaxBodyBytes);
   const size_t size = kLengthBytes + length + kTagBytes;
   if (arrived.size() < size) return std::optional<StoreBytes>();
@@ -123,4 +123,4 @@ StatusOr<std::optional<StoreBytes>> StoreChannel::take(StoreBytes& arrived) {
   return std::optional(std::move(body));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -22,14 +22,14 @@
 #include "comm/security/job_key.h"
 #include "comm/wire/handshake.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 /// The rank that a client names as the target of its handshake. No real rank has this number.
 constexpr uint32_t kStoreRank = UINT32_MAX;
 constexpr size_t kMaxStoreKeyBytes = 4096;
 
 /// Derives the secret of the handshake from the job key. Requires: `key` is not empty.
-Digest storeSecret(const JobKey& key);
+security::Digest storeSecret(const security::JobKey& key);
 
 struct StoreRequest {
   enum class Operation : uint8_t { kSet = 1, kTryGet, kAdd, kSetOnce };
@@ -57,7 +57,7 @@ class StoreChannel {
  public:
   enum class End : uint8_t { kClient, kServer };
 
-  StoreChannel(const SealKey& key, End end);
+  StoreChannel(const security::SealKey& key, End end);
 
   /// Returns the message with this body: its length, the body and its tag.
   StoreBytes seal(std::span<const std::byte> body);
@@ -67,8 +67,8 @@ class StoreChannel {
   StatusOr<std::optional<StoreBytes>> take(StoreBytes& arrived);
 
  private:
-  Sealer sealer_;
-  Opener opener_;
+  security::Sealer sealer_;
+  security::Opener opener_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -14,16 +14,16 @@
 
 #include "runtime/base/system_error.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 constexpr size_t kReadBytes = 16384;
 constexpr int kBacklog = 256;
 /// A rank needs only one round trip for its proof.
-constexpr PendingLimits kLimits = {128, kRequestBytes, std::chrono::seconds(3)};
+constexpr PendingLimits kLimits = {128, wire::kRequestBytes, std::chrono::seconds(3)};
 constexpr std::chrono::milliseconds kPauseWithoutDescriptors{100};
 
-uint16_t portOf(const FileDescriptor& socket) {
+uint16_t portOf(const io::FileDescriptor& socket) {
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size);
@@ -42,18 +42,18 @@ std::array<std::byte, kSize> takeFirst(StoreBytes& bytes) {
 }  // namespace
 
 struct StoreServer::Connection {
-  FileDescriptor socket;
-  std::optional<Responder> responder;
+  io::FileDescriptor socket;
+  std::optional<wire::Responder> responder;
   std::optional<StoreChannel> channel;  ///< set when the client has proven the key
   StoreBytes arrived, unsent;
 };
 
-StatusOr<std::unique_ptr<StoreServer>> StoreServer::start(const StoreAddress& address, const JobKey& key) {
+StatusOr<std::unique_ptr<StoreServer>> StoreServer::start(const StoreAddress& address, const security::JobKey& key) {
   if (key.empty()) {
     return invalidArgument(
         "a store at {} needs a job key, which its clients prove: set AGSPEED_JOB_KEY_FILE at all ranks", address.text);
   }
-  FileDescriptor listener = address.socket(SOCK_NONBLOCK);
+  io::FileDescriptor listener = address.socket(SOCK_NONBLOCK);
   const int on = 1;
   if (listener.isOpen()) setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const auto* target = reinterpret_cast<const sockaddr*>(&address.system);
@@ -62,7 +62,7 @@ StatusOr<std::unique_ptr<StoreServer>> StoreServer::start(const StoreAddress& ad
     return unavailable("cannot listen at {}: {}; rank 0 needs an address of its own host and a free port", address.text,
                        describeError(errno));
   }
-  FileDescriptor wakeUp(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  io::FileDescriptor wakeUp(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wakeUp.isOpen()) return unavailable("cannot serve a store: {}", describeError(errno));
   const uint16_t port = portOf(listener);
   std::unique_ptr<StoreServer> server(new StoreServer(std::move(listener), std::move(wakeUp), port, key));
@@ -74,7 +74,8 @@ StatusOr<std::unique_ptr<StoreServer>> StoreServer::start(const StoreAddress& ad
   return server;
 }
 
-StoreServer::StoreServer(FileDescriptor listener, FileDescriptor wakeUp, uint16_t port, const JobKey& key)
+StoreServer::StoreServer(io::FileDescriptor listener, io::FileDescriptor wakeUp, uint16_t port,
+                         const security::JobKey& key)
     : listener_(std::move(listener)),
       wakeUp_(std::move(wakeUp)),
       port_(port),
@@ -89,7 +90,7 @@ StoreServer::~StoreServer() {
 
 void StoreServer::serve() {
   while (true) {
-    (void)pending_.takeLate(Clock::now());
+    (void)pending_.takeLate(io::Clock::now());
     std::vector<Connection*> served;
     pending_.forEach([&](Connection& each) { served.push_back(&each); });
     for (const auto& each : connections_) served.push_back(each.get());
@@ -107,7 +108,7 @@ void StoreServer::serve() {
 }
 
 void StoreServer::accept() {
-  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  io::FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.isOpen()) {
     // Without this pause poll() would report the same waiting connection again at once.
     if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kPauseWithoutDescriptors);
@@ -155,17 +156,17 @@ bool StoreServer::answer(Connection& connection) {
 
 bool StoreServer::answerHandshake(Connection& connection) {
   if (!connection.responder.has_value()) {
-    if (connection.arrived.size() < kRequestBytes) return true;
-    const RequestBytes request = takeFirst<kRequestBytes>(connection.arrived);
-    const std::optional<Claim> claim = readClaim(request);
+    if (connection.arrived.size() < wire::kRequestBytes) return true;
+    const wire::RequestBytes request = takeFirst<wire::kRequestBytes>(connection.arrived);
+    const std::optional<wire::Claim> claim = wire::readClaim(request);
     if (!claim.has_value() || claim->to != kStoreRank) return false;
-    connection.responder = Responder::answer(request, secret_);
+    connection.responder = wire::Responder::answer(request, secret_);
     if (!connection.responder.has_value()) return false;
-    const ReplyBytes& reply = connection.responder->reply();
+    const wire::ReplyBytes& reply = connection.responder->reply();
     connection.unsent.assign(reply.begin(), reply.end());
   }
-  if (connection.arrived.size() < kConfirmBytes) return true;
-  if (!connection.responder->isConfirmedBy(takeFirst<kConfirmBytes>(connection.arrived))) return false;
+  if (connection.arrived.size() < wire::kConfirmBytes) return true;
+  if (!connection.responder->isConfirmedBy(takeFirst<wire::kConfirmBytes>(connection.arrived))) return false;
   connection.channel.emplace(connection.responder->frameKey(), StoreChannel::End::kServer);
   return true;
 }
@@ -202,4 +203,4 @@ StoreReply StoreServer::perform(const StoreRequest& request) {
   return reply;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

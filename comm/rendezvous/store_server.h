@@ -16,13 +16,13 @@
 #include "comm/rendezvous/store_address.h"
 #include "comm/rendezvous/store_protocol.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 class StoreServer {
  public:
   /// Starts a server at `address`; port 0 selects a free port. Fails without a job key, because clients could prove
   /// nothing.
-  static StatusOr<std::unique_ptr<StoreServer>> start(const StoreAddress& address, const JobKey& key);
+  static StatusOr<std::unique_ptr<StoreServer>> start(const StoreAddress& address, const security::JobKey& key);
   ~StoreServer();
 
   uint16_t port() const { return port_; }
@@ -31,7 +31,7 @@ class StoreServer {
  private:
   struct Connection;
 
-  StoreServer(FileDescriptor listener, FileDescriptor wakeUp, uint16_t port, const JobKey& key);
+  StoreServer(io::FileDescriptor listener, io::FileDescriptor wakeUp, uint16_t port, const security::JobKey& key);
   void serve();
   void accept();
   /// Reads or writes on a connection that is ready. Destroys the connection if it has ended or failed.
@@ -43,13 +43,13 @@ class StoreServer {
   static bool write(Connection& connection);
   StoreReply perform(const StoreRequest& request);
 
-  const FileDescriptor listener_, wakeUp_;
+  const io::FileDescriptor listener_, wakeUp_;
   const uint16_t port_;
-  const Digest secret_;
+  const security::Digest secret_;
   const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
   PendingConnections<Connection> pending_;
   std::vector<std::unique_ptr<Connection>> connections_;  ///< connections whose clients have proven the key
   std::thread thread_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -13,7 +13,7 @@
 
 #include "runtime/base/system_error.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
@@ -29,7 +29,8 @@ constexpr milliseconds kFirstPause{10}, kLongestPause{250};
 
 class StreamStore::Connection {
  public:
-  Connection(StoreAddress address, const JobKey& key) : address_(std::move(address)), secret_(storeSecret(key)) {}
+  Connection(StoreAddress address, const security::JobKey& key)
+      : address_(std::move(address)), secret_(storeSecret(key)) {}
 
   /// Connects and does the handshake. Unavailable: the caller may try again.
   Status open() {
@@ -71,15 +72,15 @@ class StreamStore::Connection {
   }
 
   Status shakeHands() {
-    const Initiator initiator({.protection = Protection::kAuthenticated, .to = kStoreRank}, secret_);
+    const wire::Initiator initiator({.protection = security::Protection::kAuthenticated, .to = kStoreRank}, secret_);
     AG_RETURN_IF_ERROR(write(initiator.request()));
-    std::array<std::byte, kReplyBytes> reply;
+    std::array<std::byte, wire::kReplyBytes> reply;
     for (size_t size = 0; size < reply.size();) {
       AG_ASSIGN_OR_RETURN(const size_t count, read(std::span(reply).subspan(size)));
       if (count == 0) return closed();
       size += count;
     }
-    const std::optional<ConfirmBytes> confirm = initiator.confirm(reply);
+    const std::optional<wire::ConfirmBytes> confirm = initiator.confirm(reply);
     if (!confirm.has_value()) return refused();
     AG_RETURN_IF_ERROR(write(*confirm));
     channel_.emplace(initiator.frameKey(reply), StoreChannel::End::kClient);
@@ -135,21 +136,21 @@ class StreamStore::Connection {
   }
 
   void close() {
-    socket_ = FileDescriptor();
+    socket_ = io::FileDescriptor();
     channel_.reset();
     arrived_.clear();
   }
 
   const StoreAddress address_;
-  const Digest secret_;
+  const security::Digest secret_;
   std::mutex mutex_;
-  FileDescriptor socket_;
+  io::FileDescriptor socket_;
   std::optional<StoreChannel> channel_;
   int numClosed_ = 0;  ///< how many handshakes in a row the server has closed
   StoreBytes arrived_;
 };
 
-StatusOr<std::unique_ptr<StreamStore>> StreamStore::connect(const StoreAddress& address, const JobKey& key,
+StatusOr<std::unique_ptr<StreamStore>> StreamStore::connect(const StoreAddress& address, const security::JobKey& key,
                                                             std::chrono::steady_clock::time_point deadline) {
   if (key.empty()) {
     return invalidArgument("the store at {} serves only processes that prove the job key: set AGSPEED_JOB_KEY_FILE",
@@ -201,4 +202,4 @@ StatusOr<std::string> StreamStore::setOnce(const std::string& key, const std::st
   return std::move(reply.value).value_or("");
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

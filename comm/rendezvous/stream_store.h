@@ -13,13 +13,13 @@
 #include "comm/rendezvous/store_address.h"
 #include "comm/rendezvous/store_protocol.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 
 class StreamStore final : public Store {
  public:
   /// Connects, and waits for the server until `deadline`. Invalid argument: `key` is empty, or the server has another
   /// key.
-  static StatusOr<std::unique_ptr<StreamStore>> connect(const StoreAddress& address, const JobKey& key,
+  static StatusOr<std::unique_ptr<StreamStore>> connect(const StoreAddress& address, const security::JobKey& key,
                                                         std::chrono::steady_clock::time_point deadline);
   ~StreamStore() override;
 
@@ -37,4 +37,4 @@ class StreamStore final : public Store {
   std::shared_ptr<Connection> connection_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -5,10 +5,10 @@
 
 #include "comm/schedule/schedule_builder.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 #define AG_ALGORITHM(collective, name, function, order, memory) Schedule function(const ScheduleRequest& request);
 #include "comm/schedule/catalog.def"
 #undef AG_ALGORITHM
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

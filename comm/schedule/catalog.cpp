@@ -5,7 +5,7 @@
 
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -27,4 +27,4 @@ const Algorithm* findAlgorithm(Collective collective, std::string_view name) {
   return at == std::end(kAlgorithms) ? nullptr : at;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

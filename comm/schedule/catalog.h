@@ -7,7 +7,7 @@
 
 #include "comm/schedule/schedule_builder.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 /// The order in which an algorithm reduces; see catalog.def.
 enum class Order : uint8_t { kCanonical, kAnyOrder };
@@ -27,4 +27,4 @@ std::span<const Algorithm> algorithms();
 /// Returns the algorithm with this name, or nullptr if there is none.
 const Algorithm* findAlgorithm(Collective collective, std::string_view name);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -8,7 +8,7 @@
 // send to the same rank first.
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -153,4 +153,4 @@ Schedule directAllToAll(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

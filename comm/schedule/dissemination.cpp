@@ -5,7 +5,7 @@
 
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -58,4 +58,4 @@ Schedule disseminationBarrier(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -4,7 +4,7 @@
 // buffers and few ranks.
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -32,4 +32,4 @@ Schedule exchangeAllReduce(const ScheduleRequest& request) { return exchange(req
 
 Schedule exchangeReduce(const ScheduleRequest& request) { return exchange(request, false); }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -20,7 +20,7 @@
 // floats as f32. With L = 1 these are the direct algorithms.
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -148,4 +148,4 @@ Schedule hierarchicalAllGather(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -16,7 +16,7 @@
 #include "comm/reduce/reduce_op.h"
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -26,7 +26,7 @@ using B = ScheduleBuilder;
 /// after the rounds.
 class Recursion {
  public:
-  Recursion(const ScheduleRequest& request, const CanonicalTree& tree, uint32_t numChunks)
+  Recursion(const ScheduleRequest& request, const reduce::CanonicalTree& tree, uint32_t numChunks)
       : builder(request, numChunks),
         tree_(tree),
         position_(tree.positionOf(request.rank)),
@@ -91,7 +91,7 @@ class Recursion {
  private:
   static constexpr uint32_t kPairTag = 0;
 
-  const CanonicalTree& tree_;
+  const reduce::CanonicalTree& tree_;
   const int position_;
   const bool isSecond_;
   const bool isSingle_;
@@ -101,7 +101,7 @@ class Recursion {
 }  // namespace
 
 Schedule doublingAllReduce(const ScheduleRequest& request) {
-  const CanonicalTree tree(request.numRanks);
+  const reduce::CanonicalTree tree(request.numRanks);
   Recursion recursion(request, tree, 1);
   B& builder = recursion.builder;
   if (!recursion.takesPart()) return std::move(builder).build();
@@ -119,7 +119,7 @@ Schedule doublingAllReduce(const ScheduleRequest& request) {
 }
 
 Schedule halvingAllReduce(const ScheduleRequest& request) {
-  const CanonicalTree tree(request.numRanks);
+  const reduce::CanonicalTree tree(request.numRanks);
   const auto numChunks = static_cast<uint32_t>(tree.numPositions);
   Recursion recursion(request, tree, numChunks);
   B& builder = recursion.builder;
@@ -148,4 +148,4 @@ Schedule halvingAllReduce(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -8,7 +8,7 @@
 // close.
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 Schedule ringAllReduce(const ScheduleRequest& request) {
   using B = ScheduleBuilder;
@@ -39,4 +39,4 @@ Schedule ringAllReduce(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 std::string_view toString(Collective collective) {
   switch (collective) {
@@ -52,4 +52,4 @@ bool Schedule::conflict(const Step& a, const Step& b) const {
   return writesWhatTouches(a, b) || writesWhatTouches(b, a);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

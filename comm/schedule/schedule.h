@@ -19,7 +19,7 @@
 #include <string_view>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 enum class Collective : uint8_t {
   kAllGather,
@@ -91,4 +91,4 @@ struct Schedule {
   bool conflict(const Step& a, const Step& b) const;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

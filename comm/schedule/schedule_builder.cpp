@@ -6,7 +6,7 @@
 
 #include "runtime/base/check.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 ScheduleBuilder::ScheduleBuilder(const ScheduleRequest& request, uint32_t numChunks) {
   schedule_.rank = request.rank;
@@ -88,4 +88,4 @@ ChunkRange part(const ChunkRange& range, uint32_t first, uint32_t count) {
   return result;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

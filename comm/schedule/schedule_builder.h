@@ -11,7 +11,7 @@
 
 #include "comm/schedule/schedule.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 /// The parameters of a schedule.
 struct ScheduleRequest {
@@ -56,4 +56,4 @@ class ScheduleBuilder {
 /// Returns the chunks first .. first + count - 1 of the buffer of `range`.
 ChunkRange part(const ChunkRange& range, uint32_t first, uint32_t count);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

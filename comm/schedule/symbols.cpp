@@ -2,7 +2,7 @@
 #include "comm/schedule/symbols.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 Symbol SymbolTable::intern(Kind kind, uint32_t a, uint32_t b) {
   const Formula formula(kind, a, b);
@@ -31,4 +31,4 @@ std::string SymbolTable::text(Symbol symbol) const {
   return "(" + text(a) + " + " + text(b) + ")";
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 using Symbol = uint32_t;
 /// The value of memory that was never written.
@@ -41,4 +41,4 @@ class SymbolTable {
   std::vector<Formula> formulas_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -13,7 +13,7 @@
 #include "comm/reduce/reduce_op.h"
 #include "comm/schedule/algorithms.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -72,7 +72,7 @@ class BinomialReduction {
 
   B builder_;
   const ScheduleRequest request_;
-  const CanonicalTree tree_;
+  const reduce::CanonicalTree tree_;
 };
 
 /// Returns the parent of `node` in a tree over 0 .. numNodes - 1 whose root is 0, and in which odd nodes have no
@@ -133,4 +133,4 @@ Schedule doubleTreeBroadcast(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

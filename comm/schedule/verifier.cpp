@@ -10,7 +10,7 @@
 #include "comm/schedule/symbols.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 namespace {
 
@@ -57,7 +57,7 @@ class Contract {
       case Collective::kScatter: return symbols.leaf(root_, chunk);
       default: break;
     }
-    return symbols.result(foldCanonically(
+    return symbols.result(reduce::foldCanonically(
         numRanks_, [&](int leaf) { return symbols.leaf(leaf, chunk); },
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
@@ -265,7 +265,7 @@ class Verification {
       }
       if (std::count(inputs.begin(), inputs.end(), kNoSymbol))
         return wrong(rank, index, "reads memory that was not written");
-      values[chunk] = foldCanonically(
+      values[chunk] = reduce::foldCanonically(
           static_cast<int>(inputs.size()), [&](int leaf) { return inputs[static_cast<size_t>(leaf)]; },
           [&](Symbol left, Symbol right) { return symbols_.merge(left, right); });
       if (step.isResult) values[chunk] = symbols_.result(values[chunk]);
@@ -370,4 +370,4 @@ StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int ro
   return counts;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -13,7 +13,7 @@
 #include "comm/schedule/catalog.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 
 /// The costs of an algorithm, for chunks of equal size. Each member is the maximum over all ranks.
 struct ScheduleCounts {
@@ -30,4 +30,4 @@ StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int ro
 /// Verifies given schedules, one per rank, in the same way.
 StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, const std::vector<Schedule>& schedules);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -9,7 +9,7 @@
 #include <immintrin.h>
 #endif
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 using ByteView = std::span<const std::byte>;
@@ -209,4 +209,4 @@ uint32_t crc32c(ByteView bytes, uint32_t crc) {
   return kCompute(bytes, crc);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

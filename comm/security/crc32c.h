@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 
 /// Returns the checksum of `bytes`, continued from `crc`, the checksum of the bytes before them: crc32c(b, crc32c(a))
 /// is the checksum of a followed by b.
@@ -28,4 +28,4 @@ struct Crc32cMethod {
 /// Returns all methods that this processor supports, the fastest first. crc32c() uses the first one.
 std::span<const Crc32cMethod> crc32cMethods();
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 
 #if !AG_HAS_IPSEC_MB
 std::unique_ptr<Gcm> makeIpsecMbGcm() { return nullptr; }
@@ -21,4 +21,4 @@ std::array<unsigned char, 12> gcmNonce(uint64_t counter) {
   return nonce;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

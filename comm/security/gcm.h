@@ -14,7 +14,7 @@
 
 #include "comm/security/keys.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 
 using SealKey = std::array<std::byte, 16>;
 
@@ -49,4 +49,4 @@ std::unique_ptr<Gcm> makeGcm();
 /// Returns the 12 bytes of a counter's nonce: the counter, little-endian, then zeros.
 std::array<unsigned char, 12> gcmNonce(uint64_t counter);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

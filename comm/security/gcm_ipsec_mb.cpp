@@ -3,7 +3,7 @@
 
 #include "comm/security/gcm.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 const uint8_t* raw(ByteView bytes) { return reinterpret_cast<const uint8_t*>(bytes.data()); }
@@ -91,4 +91,4 @@ std::unique_ptr<Gcm> makeIpsecMbGcm() {
   return functions() == nullptr ? nullptr : std::make_unique<IpsecMbGcm>(*functions());
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -6,7 +6,7 @@
 #include "comm/security/gcm.h"
 #include "runtime/base/check.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 const unsigned char* raw(ByteView bytes) { return reinterpret_cast<const unsigned char*>(bytes.data()); }
@@ -87,4 +87,4 @@ class OpensslGcm final : public Gcm {
 
 std::unique_ptr<Gcm> makeOpensslGcm() { return std::make_unique<OpensslGcm>(); }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -12,7 +12,7 @@
 
 #include "comm/security/keys.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 constexpr size_t kMinKeyBytes = 16;
@@ -88,4 +88,4 @@ StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file) {
   return JobKey(key.begin(), key.end());
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

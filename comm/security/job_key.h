@@ -9,7 +9,7 @@
 
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 
 /// The bytes of the job key; empty if there is none.
 using JobKey = std::vector<std::byte>;
@@ -21,4 +21,4 @@ using JobKey = std::vector<std::byte>;
 /// Messages never show the key.
 StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

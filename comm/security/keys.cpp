@@ -12,7 +12,7 @@
 
 #include "runtime/base/check.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 const unsigned char* raw(ByteView bytes) { return reinterpret_cast<const unsigned char*>(bytes.data()); }
@@ -103,4 +103,4 @@ std::optional<Digest> KeyPair::agree(const PublicKey& peer) const {
   return secret;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

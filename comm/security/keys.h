@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 
 constexpr size_t kDigestBytes = 32;
 using Digest = std::array<std::byte, kDigestBytes>;
@@ -59,4 +59,4 @@ class KeyPair {
   PublicKey publicKey_{};
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

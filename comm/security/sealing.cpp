@@ -6,7 +6,7 @@
 
 #include "comm/security/crc32c.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 struct ProtectionName {
@@ -80,4 +80,4 @@ bool Opener::decrypt(std::span<std::byte> text, ByteView tag) {
   return state_.cipher().decrypt(counter, text, tag.first<Gcm::kTagBytes>());
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

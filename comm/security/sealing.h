@@ -23,7 +23,7 @@
 #include "comm/security/gcm.h"
 #include "comm/security/keys.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 
 enum class Protection : uint8_t { kIntegrity = 1, kAuthenticated = 2, kEncrypted = 3 };
 
@@ -92,4 +92,4 @@ class Opener {
   SealState state_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 namespace {
 
 constexpr std::string_view kContainerBridges[] = {"docker", "virbr"};
@@ -123,4 +123,4 @@ StatusOr<std::vector<Interface>> InterfaceSelector::select(const std::vector<Int
   return chosen;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

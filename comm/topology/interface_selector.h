@@ -18,7 +18,7 @@
 #include "comm/topology/ip_address.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 
 /// An interface with one of its addresses.
 struct Interface {
@@ -65,4 +65,4 @@ class InterfaceSelector {
   std::vector<Entry> entries_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

@@ -19,7 +19,7 @@
 #include "runtime/base/settings.h"
 #include "runtime/base/system_error.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 namespace {
 
 // PCI vendors of network adapters.
@@ -88,4 +88,4 @@ std::string hostIdentity() {
   return identity;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

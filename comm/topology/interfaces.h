@@ -10,7 +10,7 @@
 #include "comm/topology/interface_selector.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 
 /// Returns all interfaces that have an address, once per address, in the kernel's order. Thread-safe.
 StatusOr<std::vector<Interface>> listInterfaces();
@@ -30,4 +30,4 @@ std::pair<std::string, std::string> interfaceSelection();
 /// processes exactly if they have the same host and the same network namespace.
 std::string hostIdentity();
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

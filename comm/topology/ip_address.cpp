@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 
 bool IpAddress::isLoopback() const {
   if (!isV6) return bytes[0] == std::byte{127};
@@ -42,4 +42,4 @@ bool isSameNetwork(const IpAddress& left, const IpAddress& right, int prefixBits
   return rest == 0 || (left.bytes[wholeBytes] ^ right.bytes[wholeBytes]) >> (8 - rest) == std::byte{0};
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 
 /// An IPv4 or IPv6 address without port.
 struct IpAddress {
@@ -25,4 +25,4 @@ std::string toString(const IpAddress& address);
 /// Returns whether both addresses are in one network, whose prefix has `prefixBits` bits.
 bool isSameNetwork(const IpAddress& left, const IpAddress& right, int prefixBits);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 
 LinkMonitor::LinkMonitor() : descriptor_(socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE)) {
   sockaddr_nl address = {};
@@ -45,4 +45,4 @@ void LinkMonitor::read(const std::function<void(std::string_view name, bool isUp
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string_view>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 
 class LinkMonitor {
  public:
@@ -25,4 +25,4 @@ class LinkMonitor {
   int descriptor_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

@@ -7,7 +7,7 @@
 
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 namespace {
 
 /// kMinPlaces: the least number of places on all network rails together. kMinPlacesOfRail: the least number on each
@@ -24,12 +24,12 @@ constexpr std::string_view kUnproven = "it does not prove to be one of this job"
 
 }  // namespace
 
-PendingLimits HandshakeServer::networkLimits(size_t numRails, size_t numRanks) {
-  return {std::max({kMinPlaces / numRails, kMinPlacesOfRail, numRanks}), kRequestBytes, kNetworkDeadline};
+rendezvous::PendingLimits HandshakeServer::networkLimits(size_t numRails, size_t numRanks) {
+  return {std::max({kMinPlaces / numRails, kMinPlacesOfRail, numRanks}), wire::kRequestBytes, kNetworkDeadline};
 }
 
-PendingLimits HandshakeServer::localLimits(size_t numRanks) {
-  return {kSparePlacesOfHost + numRanks, kRequestBytes, kLocalDeadline};
+rendezvous::PendingLimits HandshakeServer::localLimits(size_t numRanks) {
+  return {kSparePlacesOfHost + numRanks, wire::kRequestBytes, kLocalDeadline};
 }
 
 void HandshakeServer::add(std::unique_ptr<Connection> connection) {
@@ -43,11 +43,11 @@ void HandshakeServer::readAll() {
   pending_.forEach([&](Connection& connection) { read(connection); });
 }
 
-Clock::time_point HandshakeServer::expire(Clock::time_point now) {
+io::Clock::time_point HandshakeServer::expire(io::Clock::time_point now) {
   for (size_t numLate = pending_.takeLate(now).size(); numLate > 0; --numLate) {
     countRefused("it has not proven itself in time");
   }
-  Clock::time_point next = pending_.isEmpty() ? Clock::time_point::max() : now + pending_.kCheckInterval;
+  io::Clock::time_point next = pending_.isEmpty() ? io::Clock::time_point::max() : now + pending_.kCheckInterval;
   pending_.forEach([&](Connection& connection) {
     if (!connection.isRequestWhole()) return;
     const Verdict verdict = answer(connection);
@@ -62,26 +62,26 @@ Clock::time_point HandshakeServer::expire(Clock::time_point now) {
 HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
   // Read only up to the end of the expected handshake message. After the confirmation, the next bytes are frames, which
   // the new owner of the connection must read. After its request, a peer waits for the reply and sends nothing.
-  const size_t wanted = connection.responder_ ? kConfirmBytes : kRequestBytes;
+  const size_t wanted = connection.responder_ ? wire::kConfirmBytes : wire::kRequestBytes;
   const std::span<std::byte> missing = std::span(connection.bytes_).first(wanted).subspan(connection.size_);
   const std::optional<size_t> numRead = connection.read(missing);
   if (!numRead) return Verdict::kRefuse;
   connection.size_ += *numRead;
   if (!connection.responder_ && connection.size_ >= kMagicBytes &&
-      !readClaim(std::span(connection.bytes_).first<kRequestBytes>())) {
+      !wire::readClaim(std::span(connection.bytes_).first<wire::kRequestBytes>())) {
     return Verdict::kRefuse;
   }
   if (*numRead == 0 || connection.size_ < wanted) return Verdict::kWait;
   if (!connection.responder_) return answer(connection);
-  const bool isProven = connection.responder_->isConfirmedBy(std::span(connection.bytes_).first<kConfirmBytes>());
+  const bool isProven = connection.responder_->isConfirmedBy(std::span(connection.bytes_).first<wire::kConfirmBytes>());
   return isProven ? Verdict::kAccept : Verdict::kRefuse;
 }
 
 HandshakeServer::Verdict HandshakeServer::answer(Connection& connection) {
-  Admission admission = admit(std::span(connection.bytes_).first<kRequestBytes>(), directory_);
+  rendezvous::Admission admission = admit(std::span(connection.bytes_).first<wire::kRequestBytes>(), directory_);
   connection.peer_ = admission.peer;
-  if (admission.verdict == Admission::Verdict::kWait) return Verdict::kWait;
-  if (admission.verdict == Admission::Verdict::kRefuse) return Verdict::kRefuse;
+  if (admission.verdict == rendezvous::Admission::Verdict::kWait) return Verdict::kWait;
+  if (admission.verdict == rendezvous::Admission::Verdict::kRefuse) return Verdict::kRefuse;
   connection.responder_ = std::move(admission.responder);
   connection.size_ = 0;
   return connection.reply(connection.responder_->reply()) ? Verdict::kWait : Verdict::kRefuse;
@@ -97,9 +97,9 @@ void HandshakeServer::finish(Connection& connection, Verdict verdict) {
 
 void HandshakeServer::countRefused(std::string_view why) {
   // There may be thousands of refusals, so log only the 1st, 2nd, 4th, 8th, ...
-  const RankNames& names = directory_.names();
+  const rendezvous::RankNames& names = directory_.names();
   if (!std::has_single_bit(++numRefused_) || !names.areLogged()) return;
   AG_LOG(kInfo, "{} refused {} ({} so far): {}", names.of(directory_.options().rank), kind_, numRefused_, why);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

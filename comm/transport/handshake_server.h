@@ -21,7 +21,7 @@
 #include "comm/wire/handshake.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 
 class HandshakeServer {
  public:
@@ -30,9 +30,9 @@ class HandshakeServer {
 
   /// Returns the limits of one of `numRails` network listeners. A listener has a place for each rank, because all ranks
   /// may connect at once. It has at least 4 places, and all rails together have at least 64.
-  static PendingLimits networkLimits(size_t numRails, size_t numRanks);
+  static rendezvous::PendingLimits networkLimits(size_t numRails, size_t numRanks);
   /// Returns the limits of the listener for processes of this host and user.
-  static PendingLimits localLimits(size_t numRanks);
+  static rendezvous::PendingLimits localLimits(size_t numRanks);
 
   /// A connection that is not authenticated yet. A derived class implements the functions below for one kind of
   /// connection. The private members are the server's state. The server destroys a connection that it refuses.
@@ -44,23 +44,23 @@ class HandshakeServer {
     /// at this point of the handshake, so any byte is an error.
     virtual std::optional<size_t> read(std::span<std::byte> target) = 0;
     /// Sends the reply. Returns false if it was not written completely.
-    virtual bool reply(const ReplyBytes& reply) = 0;
+    virtual bool reply(const wire::ReplyBytes& reply) = 0;
     /// Hands the connection on, because its other end has proven to be `peer`. If this fails, the server refuses the
     /// connection and logs the error as the reason.
-    virtual Status accept(int peer, const Responder& responder) = 0;
+    virtual Status accept(int peer, const wire::Responder& responder) = 0;
 
    private:
     friend HandshakeServer;
-    bool isRequestWhole() const { return !responder_ && size_ == kRequestBytes; }
+    bool isRequestWhole() const { return !responder_ && size_ == wire::kRequestBytes; }
 
-    std::vector<std::byte> bytes_;        ///< bytes of the request, later of the confirmation
-    size_t size_ = 0;                     ///< number of bytes that have arrived in bytes_
-    int peer_ = -1;                       ///< the rank that the request claims; -1 before the request
-    std::optional<Responder> responder_;  ///< set after the request was answered
+    std::vector<std::byte> bytes_;              ///< bytes of the request, later of the confirmation
+    size_t size_ = 0;                           ///< number of bytes that have arrived in bytes_
+    int peer_ = -1;                             ///< the rank that the request claims; -1 before the request
+    std::optional<wire::Responder> responder_;  ///< set after the request was answered
   };
 
   /// `kind`: the kind of connection, for the log, such as "a connection".
-  HandshakeServer(PendingLimits limits, Directory& directory, std::string_view kind)
+  HandshakeServer(rendezvous::PendingLimits limits, rendezvous::Directory& directory, std::string_view kind)
       : directory_(directory), kind_(kind), pending_(limits) {}
 
   /// Adds a pending connection. Refuses the oldest one if all places are taken.
@@ -72,7 +72,7 @@ class HandshakeServer {
   void readAll();
   /// Refuses connections whose deadline has passed. Answers requests that had to wait because the directory did not
   /// have the peer's record yet. Returns the latest time for the next call.
-  Clock::time_point expire(Clock::time_point now);
+  io::Clock::time_point expire(io::Clock::time_point now);
 
   size_t numPending() const { return pending_.size(); }
   uint64_t numRefused() const { return numRefused_; }
@@ -89,10 +89,10 @@ class HandshakeServer {
   /// Counts a refused connection, and logs the 1st, 2nd, 4th, 8th, ... one.
   void countRefused(std::string_view why);
 
-  Directory& directory_;
+  rendezvous::Directory& directory_;
   const std::string_view kind_;
-  PendingConnections<Connection> pending_;
+  rendezvous::PendingConnections<Connection> pending_;
   uint64_t numRefused_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

@@ -16,12 +16,12 @@
 #include "comm/rendezvous/peer_record.h"
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 
 /// Properties and measurements of a rail, for reports and for its peers.
 struct RailInfo {
-  RailAddress address;  ///< the address at which the rail listens
-  std::string device;   ///< the interface that the rail is bound to; empty: none
+  rendezvous::RailAddress address;  ///< the address at which the rail listens
+  std::string device;               ///< the interface that the rail is bound to; empty: none
   /// The recent peak rate of all connections of the rail together; 0: not known. The rail measures it only while at
   /// least two of its connections have bytes in flight, so that one slow peer does not limit the result. If the rail
   /// has only one connection, this one is enough.
@@ -32,11 +32,11 @@ struct RailInfo {
 
 /// Describes a rail to make.
 struct RailOptions {
-  RailAddress address;  ///< the address at which the rail listens; port 0: the system chooses one
-  std::string device;   ///< the interface to bind to, if the process may; empty: bind to the address only
-  size_t index = 0;     ///< the rail's position among this rank's rails
-  size_t numRails = 1;  ///< number of rails of this rank
-  bool isHome = true;   ///< frames prefer this rail; other rails take frames that would arrive much later on home rails
+  rendezvous::RailAddress address;  ///< the address at which the rail listens; port 0: the system chooses one
+  std::string device;               ///< the interface to bind to, if the process may; empty: bind to the address only
+  size_t index = 0;                 ///< the rail's position among this rank's rails
+  size_t numRails = 1;              ///< number of rails of this rank
+  bool isHome = true;  ///< frames prefer this rail; other rails take frames that would arrive much later on home rails
 };
 
 class Rail : public Transport {
@@ -67,4 +67,4 @@ using Rails = std::vector<std::unique_ptr<Rail>>;
 /// The number that means "no rail".
 inline constexpr int kNoRail = -1;
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

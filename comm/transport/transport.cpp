@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 
 std::string_view toString(LossCause cause) {
   switch (cause) {
@@ -17,4 +17,4 @@ std::string_view toString(LossCause cause) {
   return "unknown";
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

@@ -19,14 +19,14 @@
 #include "comm/wire/frame_format.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 
 using ByteView = std::span<const std::byte>;
 
 /// A frame to send. A transport that numbers frames (multirail) fills in the number and the acknowledgement of the
 /// header.
 struct OutgoingFrame {
-  FrameHeader header;
+  wire::FrameHeader header;
   ByteView payload;
   uint64_t token = 0;    ///< the value that Sink::acknowledged() gets for this frame
   bool mayWait = false;  ///< the frame may wait for flush(), so that several frames leave in one system call
@@ -64,10 +64,10 @@ class Transport {
    public:
     /// Returns where the payload of an arriving frame goes: exactly header.length bytes, or an empty span to discard
     /// it. May be called again for a frame whose first copy did not arrive completely.
-    virtual std::span<std::byte> place(int peer, const FrameHeader& header) = 0;
+    virtual std::span<std::byte> place(int peer, const wire::FrameHeader& header) = 0;
     /// Reports a frame that has arrived completely and passed all checks. Its payload is in the memory that place()
     /// returned.
-    virtual void arrived(int peer, const FrameHeader& header) = 0;
+    virtual void arrived(int peer, const wire::FrameHeader& header) = 0;
     /// Reports that the peer has received a frame with this token. The transport does not read the frame's payload any
     /// more.
     virtual void acknowledged(int peer, uint64_t token) = 0;
@@ -111,7 +111,7 @@ class Transport {
   /// Whether all frames passed to send() have left this process.
   virtual bool isFlushed() const = 0;
   /// Runs the timers, which reconnect and detect stalls. Returns the latest time for the next call.
-  virtual Clock::time_point tick(Clock::time_point now) = 0;
+  virtual io::Clock::time_point tick(io::Clock::time_point now) = 0;
   /// Describes the current route to the peer for the log, such as "rail 0 (10.0.0.5 to 10.0.0.6)". Returns an empty
   /// text if there is no route. If there is a route and the peer is silent, the peer's process does not answer.
   virtual std::string describeRoute(int peer) const = 0;
@@ -120,4 +120,4 @@ class Transport {
   virtual double coalesceSeconds(int peer) const = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

@@ -12,7 +12,7 @@
 #include <span>
 #include <type_traits>
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 
 static_assert(std::endian::native == std::endian::little, "the wire format is little-endian");
 
@@ -65,4 +65,4 @@ class ByteReader {
   bool isComplete_ = true;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

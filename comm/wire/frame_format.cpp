@@ -4,7 +4,7 @@
 #include "comm/wire/byte_io.h"
 #include "comm/wire/protocol_version.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 namespace {
 
 constexpr uint16_t kMagic = 0xa65f;
@@ -46,4 +46,4 @@ std::optional<FrameHeader> decodeHeader(std::span<const std::byte, kHeaderBytes>
   return header;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

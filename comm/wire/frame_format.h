@@ -11,7 +11,7 @@
 
 #include "comm/wire/message_id.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 
 enum class FrameKind : uint8_t {
   kData = 1,        ///< bytes of a rendezvous message, for which its receiver has sent a CTS
@@ -59,4 +59,4 @@ void encodeHeader(const FrameHeader& header, std::span<std::byte, kHeaderBytes> 
 /// kind, the message and kMaxPayloadBytes.
 std::optional<FrameHeader> decodeHeader(std::span<const std::byte, kHeaderBytes> bytes);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -8,35 +8,36 @@
 #include "comm/wire/byte_io.h"
 #include "comm/wire/protocol_version.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 namespace {
 
 constexpr uint32_t kMagic = 0x48534741;  // the bytes "AGSH"
-constexpr size_t kClaimBytes = kRequestBytes - kDigestBytes;
+constexpr size_t kClaimBytes = kRequestBytes - security::kDigestBytes;
 
 /// Returns the proof of one of the three messages. Its key depends on the role of the message, so that no message can
 /// be reflected as another.
-Digest proofOf(const Digest& secret, std::string_view role, ByteView request, ByteView reply) {
-  Digest key;
-  deriveKey(secret, {}, bytesOf(role), key);
+security::Digest proofOf(const security::Digest& secret, std::string_view role, security::ByteView request,
+                         security::ByteView reply) {
+  security::Digest key;
+  security::deriveKey(secret, {}, security::bytesOf(role), key);
   std::vector<std::byte> text(request.begin(), request.end());
   text.insert(text.end(), reply.begin(), reply.end());
-  return hmacSha256(key, text);
+  return security::hmacSha256(key, text);
 }
 
-Digest requestProof(const Digest& secret, ByteView request) {
+security::Digest requestProof(const security::Digest& secret, security::ByteView request) {
   return proofOf(secret, "agspeed request", request.first(kClaimBytes), {});
 }
-Digest replyProof(const Digest& secret, ByteView request, ByteView reply) {
+security::Digest replyProof(const security::Digest& secret, security::ByteView request, security::ByteView reply) {
   return proofOf(secret, "agspeed reply", request, reply.first(kNonceBytes));
 }
-Digest confirmProof(const Digest& secret, ByteView request, ByteView reply) {
+security::Digest confirmProof(const security::Digest& secret, security::ByteView request, security::ByteView reply) {
   return proofOf(secret, "agspeed confirm", request, reply);
 }
 
-SealKey keyOfFrames(const Digest& secret, ByteView request, ByteView reply) {
-  const Digest transcript = proofOf(secret, "agspeed frames", request, reply);
-  SealKey key;
+security::SealKey keyOfFrames(const security::Digest& secret, security::ByteView request, security::ByteView reply) {
+  const security::Digest transcript = proofOf(secret, "agspeed frames", request, reply);
+  security::SealKey key;
   std::copy_n(transcript.begin(), key.size(), key.begin());
   return key;
 }
@@ -47,16 +48,16 @@ std::optional<Claim> readClaim(std::span<const std::byte, kRequestBytes> request
   ByteReader reader(request);
   const bool isOurs = reader.take<uint32_t>() == kMagic && reader.take<uint16_t>() == kProtocolVersion;
   Claim claim;
-  claim.protection = Protection(reader.take<uint16_t>());
+  claim.protection = security::Protection(reader.take<uint16_t>());
   claim.epoch = reader.take<uint32_t>();
   claim.from = reader.take<uint32_t>();
   claim.to = reader.take<uint32_t>();
   return isOurs ? std::optional(claim) : std::nullopt;
 }
 
-Initiator::Initiator(const Claim& claim, const Digest& secret) : secret_(secret) {
+Initiator::Initiator(const Claim& claim, const security::Digest& secret) : secret_(secret) {
   std::array<std::byte, kNonceBytes> nonce;
-  fillRandom(nonce);
+  security::fillRandom(nonce);
   ByteWriter writer(request_);
   writer.put(kMagic).put(kProtocolVersion).put(static_cast<uint16_t>(claim.protection)).put(claim.epoch);
   writer.put(claim.from).put(claim.to).put(nonce);
@@ -64,29 +65,32 @@ Initiator::Initiator(const Claim& claim, const Digest& secret) : secret_(secret)
 }
 
 std::optional<ConfirmBytes> Initiator::confirm(std::span<const std::byte, kReplyBytes> reply) const {
-  if (!equalsInConstantTime(reply.last(kDigestBytes), replyProof(secret_, request_, reply))) return std::nullopt;
+  if (!security::equalsInConstantTime(reply.last(security::kDigestBytes), replyProof(secret_, request_, reply)))
+    return std::nullopt;
   return confirmProof(secret_, request_, reply);
 }
 
-SealKey Initiator::frameKey(std::span<const std::byte, kReplyBytes> reply) const {
+security::SealKey Initiator::frameKey(std::span<const std::byte, kReplyBytes> reply) const {
   return keyOfFrames(secret_, request_, reply);
 }
 
-std::optional<Responder> Responder::answer(std::span<const std::byte, kRequestBytes> request, const Digest& secret) {
-  if (!equalsInConstantTime(request.last(kDigestBytes), requestProof(secret, request))) return std::nullopt;
+std::optional<Responder> Responder::answer(std::span<const std::byte, kRequestBytes> request,
+                                           const security::Digest& secret) {
+  if (!security::equalsInConstantTime(request.last(security::kDigestBytes), requestProof(secret, request)))
+    return std::nullopt;
   Responder responder;
   responder.secret_ = secret;
   std::copy(request.begin(), request.end(), responder.request_.begin());
-  fillRandom(std::span(responder.reply_).first(kNonceBytes));
-  const Digest proof = replyProof(secret, responder.request_, responder.reply_);
+  security::fillRandom(std::span(responder.reply_).first(kNonceBytes));
+  const security::Digest proof = replyProof(secret, responder.request_, responder.reply_);
   std::copy(proof.begin(), proof.end(), responder.reply_.begin() + kNonceBytes);
   return responder;
 }
 
 bool Responder::isConfirmedBy(std::span<const std::byte, kConfirmBytes> confirm) const {
-  return equalsInConstantTime(confirm, confirmProof(secret_, request_, reply_));
+  return security::equalsInConstantTime(confirm, confirmProof(secret_, request_, reply_));
 }
 
-SealKey Responder::frameKey() const { return keyOfFrames(secret_, request_, reply_); }
+security::SealKey Responder::frameKey() const { return keyOfFrames(secret_, request_, reply_); }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -22,16 +22,16 @@
 #include "comm/security/keys.h"
 #include "comm/security/sealing.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 
 constexpr size_t kNonceBytes = 32;
-constexpr size_t kRequestBytes = 20 + kNonceBytes + kDigestBytes;
-constexpr size_t kReplyBytes = kNonceBytes + kDigestBytes;
-constexpr size_t kConfirmBytes = kDigestBytes;
+constexpr size_t kRequestBytes = 20 + kNonceBytes + security::kDigestBytes;
+constexpr size_t kReplyBytes = kNonceBytes + security::kDigestBytes;
+constexpr size_t kConfirmBytes = security::kDigestBytes;
 
 /// The properties of a connection that a request claims.
 struct Claim {
-  Protection protection = Protection::kIntegrity;
+  security::Protection protection = security::Protection::kIntegrity;
   uint32_t epoch = 0;
   uint32_t from = 0;
   uint32_t to = 0;
@@ -49,15 +49,15 @@ std::optional<Claim> readClaim(std::span<const std::byte, kRequestBytes> request
 class Initiator {
  public:
   /// Makes the request. `secret`: the secret of the pair of ranks, from the directory.
-  Initiator(const Claim& claim, const Digest& secret);
+  Initiator(const Claim& claim, const security::Digest& secret);
 
   const RequestBytes& request() const { return request_; }
   /// Verifies the reply, and returns the confirmation to send; nullopt if the peer has not proven the secret.
   std::optional<ConfirmBytes> confirm(std::span<const std::byte, kReplyBytes> reply) const;
-  SealKey frameKey(std::span<const std::byte, kReplyBytes> reply) const;
+  security::SealKey frameKey(std::span<const std::byte, kReplyBytes> reply) const;
 
  private:
-  Digest secret_;
+  security::Digest secret_;
   RequestBytes request_;
 };
 
@@ -65,16 +65,17 @@ class Initiator {
 class Responder {
  public:
   /// Verifies a request, and makes the reply. Returns nullopt unless the sender of the request has proven the secret.
-  static std::optional<Responder> answer(std::span<const std::byte, kRequestBytes> request, const Digest& secret);
+  static std::optional<Responder> answer(std::span<const std::byte, kRequestBytes> request,
+                                         const security::Digest& secret);
 
   const ReplyBytes& reply() const { return reply_; }
   [[nodiscard]] bool isConfirmedBy(std::span<const std::byte, kConfirmBytes> confirm) const;
-  SealKey frameKey() const;
+  security::SealKey frameKey() const;
 
  private:
-  Digest secret_{};
+  security::Digest secret_{};
   RequestBytes request_{};
   ReplyBytes reply_{};
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -6,7 +6,7 @@
 #include <compare>
 #include <cstdint>
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 
 struct MessageId {
   uint32_t communicator = 0;  ///< the group of ranks or the channel that the message belongs to
@@ -15,4 +15,4 @@ struct MessageId {
   auto operator<=>(const MessageId&) const = default;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 
 constexpr uint16_t kProtocolVersion = 6;
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

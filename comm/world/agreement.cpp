@@ -10,7 +10,7 @@
 #include "runtime/base/format.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -24,7 +24,7 @@ constexpr seconds kLateAfter{5};
 /// One rank's part in agreeing on an epoch.
 class EpochAgreement {
  public:
-  EpochAgreement(Store& store, int rank, int size, steady_clock::time_point deadline)
+  EpochAgreement(rendezvous::Store& store, int rank, int size, steady_clock::time_point deadline)
       : store_(store), rank_(rank), size_(size), began_(steady_clock::now()), deadline_(deadline) {}
 
   /// Rank 0's part: offers an epoch and waits until all ranks have joined it.
@@ -104,7 +104,7 @@ class EpochAgreement {
     return {};
   }
 
-  Store& store_;
+  rendezvous::Store& store_;
   const int rank_;
   const int size_;
   const steady_clock::time_point began_;
@@ -114,7 +114,7 @@ class EpochAgreement {
 
 }  // namespace
 
-StatusOr<uint32_t> agreeOnEpoch(Store& store, int rank, int size, steady_clock::time_point deadline) {
+StatusOr<uint32_t> agreeOnEpoch(rendezvous::Store& store, int rank, int size, steady_clock::time_point deadline) {
   EpochAgreement agreement(store, rank, size, deadline);
   return rank == 0 ? agreement.lead() : agreement.follow();
 }
@@ -128,4 +128,4 @@ StatusOr<uint32_t> numberIn(const std::string& key, const std::string& text) {
   return number;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -21,14 +21,15 @@
 
 #include "comm/rendezvous/store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// Agrees on the number (epoch) of a new world of `size` ranks. All ranks of the world get the same number, and no
 /// other world of this size in the store has it. Fails as resource exhausted if a rank is missing at `deadline`; the
 /// error names the rank.
-StatusOr<uint32_t> agreeOnEpoch(Store& store, int rank, int size, std::chrono::steady_clock::time_point deadline);
+StatusOr<uint32_t> agreeOnEpoch(rendezvous::Store& store, int rank, int size,
+                                std::chrono::steady_clock::time_point deadline);
 
 /// Parses `text`, the store's value of `key`, as a number. Fails with data loss if the text is not a number.
 StatusOr<uint32_t> numberIn(const std::string& key, const std::string& text);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

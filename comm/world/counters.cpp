@@ -6,24 +6,24 @@
 
 #include "comm/topology/interfaces.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 }  // namespace
 
-std::string interfaceOf(const IpAddress& address) {
-  const StatusOr<std::vector<Interface>> all = listInterfaces();
+std::string interfaceOf(const topology::IpAddress& address) {
+  const StatusOr<std::vector<topology::Interface>> all = topology::listInterfaces();
   if (!all.hasValue()) return {};
-  const auto found =
-      std::find_if(all->begin(), all->end(), [&](const Interface& interface) { return interface.address == address; });
+  const auto found = std::find_if(all->begin(), all->end(),
+                                  [&](const topology::Interface& interface) { return interface.address == address; });
   return found == all->end() ? std::string() : found->name;
 }
 
-std::string countersJson(const NetworkMessenger& messenger, const WireCoder::Counters& coded,
+std::string countersJson(const network::NetworkMessenger& messenger, const engine::WireCoder::Counters& coded,
                          FlightRecorder& recorder) {
-  const MultirailCounters& counters = messenger.counters();
+  const multirail::MultirailCounters& counters = messenger.counters();
   const shm::ShmCounters* local = messenger.sharedMemoryCounters();
   Json document = {{"rank", messenger.rank()},
                    {"world_size", messenger.size()},
@@ -37,8 +37,8 @@ std::string countersJson(const NetworkMessenger& messenger, const WireCoder::Cou
                    {"rails", Json::array()},
                    {"operations", Json::array()}};
   for (size_t i = 0; i < counters.rails.size(); ++i) {
-    const MultirailCounters::Rail& rail = counters.rails[i];
-    const IpAddress& address = messenger.rails()[i].address;
+    const multirail::MultirailCounters::Rail& rail = counters.rails[i];
+    const topology::IpAddress& address = messenger.rails()[i].address;
     document["rails"].push_back(Json::object({{"interface", interfaceOf(address)},
                                               {"address", toString(address)},
                                               {"frames_sent", rail.numFrames},
@@ -58,4 +58,4 @@ std::string countersJson(const NetworkMessenger& messenger, const WireCoder::Cou
   return document.dump();
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

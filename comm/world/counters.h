@@ -9,14 +9,15 @@
 #include "comm/network/network_messenger.h"
 #include "comm/world/flight_record.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// Returns the name of the interface with this address, or an empty text if none has it or the kernel's list cannot be
 /// read.
-std::string interfaceOf(const IpAddress& address);
+std::string interfaceOf(const topology::IpAddress& address);
 
 /// Returns the counters of the messenger and of coded messages, and the totals of the recorder. Requires: no other
 /// thread drives the messenger during the call.
-std::string countersJson(const NetworkMessenger& messenger, const WireCoder::Counters& coded, FlightRecorder& recorder);
+std::string countersJson(const network::NetworkMessenger& messenger, const engine::WireCoder::Counters& coded,
+                         FlightRecorder& recorder);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

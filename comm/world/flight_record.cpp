@@ -11,7 +11,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/settings.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -20,10 +20,10 @@ double wallClock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+double seconds(io::Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// Sets `sizes` to the chunks' numbers of elements. Returns their total number of bytes.
-uint64_t setSizes(std::vector<uint64_t>& sizes, const BufferList& chunks, size_t elementBytes) {
+uint64_t setSizes(std::vector<uint64_t>& sizes, const engine::BufferList& chunks, size_t elementBytes) {
   uint64_t sum = 0;
   sizes.clear();
   for (const auto chunk : chunks) {
@@ -104,7 +104,7 @@ std::string FlightRecorder::toJson(const std::string& reason) {
                               : entry.error.empty() ? "done"
                                                     : "failed"},
                     {"started_at", entry.startedAt},
-                    {"seconds", seconds((isOpen ? Clock::now() : entry.ended) - entry.facts.started)},
+                    {"seconds", seconds((isOpen ? io::Clock::now() : entry.ended) - entry.facts.started)},
                     {"timeout_s", seconds(entry.facts.timeout)}};
       const bool isMessage = entry.facts.tag >= 0;
       if (entry.facts.rank >= 0) found[isMessage ? "peer" : "root"] = entry.facts.rank;
@@ -143,8 +143,8 @@ FlightRing::FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string nam
       ranks_(std::move(ranks)),
       entries_(FlightRecorder::kEntries) {}
 
-void FlightRing::add(const FlightFacts& facts, const BufferList& input, const BufferList& output,
-                     OperationHandle operation) {
+void FlightRing::add(const FlightFacts& facts, const engine::BufferList& input, const engine::BufferList& output,
+                     engine::OperationHandle operation) {
   const std::lock_guard lock(mutex_);
   settleFirst();
   Entry& entry = entries_[numAdded_ % entries_.size()];
@@ -155,7 +155,7 @@ void FlightRing::add(const FlightFacts& facts, const BufferList& input, const Bu
   const size_t elementBytes = sizeInBytes(facts.dtype);
   const uint64_t numBytes =
       std::max(setSizes(entry.inputSizes, input, elementBytes), setSizes(entry.outputSizes, output, elementBytes));
-  entry.startedAt = wallClock() - seconds(Clock::now() - facts.started);
+  entry.startedAt = wallClock() - seconds(io::Clock::now() - facts.started);
   entry.operation = std::move(operation);
   entry.error.clear();
   const std::lock_guard recorderLock(recorder_->mutex_);
@@ -198,4 +198,4 @@ bool FlightRing::settle(Entry& entry) {
   return true;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -23,7 +23,7 @@
 #include "comm/engine/call.h"
 #include "comm/engine/operation.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// The facts about an operation that are known when it starts.
 struct FlightFacts {
@@ -32,8 +32,8 @@ struct FlightFacts {
   DType dtype = DType::kU8;
   int rank = -1;     ///< rank of the root, or of a message's peer; -1: none
   int64_t tag = -1;  ///< tag of a message; -1: none
-  Clock::time_point started;
-  Clock::duration timeout{};
+  io::Clock::time_point started;
+  io::Clock::duration timeout{};
 };
 
 /// Sums over the operations of one name.
@@ -50,7 +50,7 @@ struct FinishedOperation {
   std::string group;
   std::string_view name;  ///< name of the operation, of static lifetime
   uint64_t sequence = 0;
-  Clock::time_point ended;
+  io::Clock::time_point ended;
 };
 
 class FlightRing;
@@ -92,7 +92,8 @@ class FlightRing {
   FlightRing(std::shared_ptr<FlightRecorder> recorder, std::string name, std::vector<int> ranks);
 
   /// Records that `operation` has started, with these chunks as input and output.
-  void add(const FlightFacts& facts, const BufferList& input, const BufferList& output, OperationHandle operation);
+  void add(const FlightFacts& facts, const engine::BufferList& input, const engine::BufferList& output,
+           engine::OperationHandle operation);
   /// Writes the record of all groups at the first call. Call it when an operation of the group has failed, or when a
   /// caller has given up waiting.
   void failed(const std::string& reason);
@@ -104,8 +105,8 @@ class FlightRing {
     FlightFacts facts;
     std::vector<uint64_t> inputSizes, outputSizes;  ///< sizes of the chunks, in elements
     double startedAt = 0;
-    OperationHandle operation;  ///< null once the ring has recorded the outcome
-    Clock::time_point ended;
+    engine::OperationHandle operation;  ///< null once the ring has recorded the outcome
+    io::Clock::time_point ended;
     std::string error;
   };
 
@@ -127,4 +128,4 @@ class FlightRing {
   bool hasFailed_ = false;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

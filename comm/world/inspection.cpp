@@ -13,7 +13,7 @@
 
 #include "comm/world/counters.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -23,7 +23,9 @@ constexpr std::chrono::milliseconds kDriverTimeout{1000};
 /// The largest number of groups, and of peers, in a document.
 constexpr size_t kMaxItems = 64;
 
-double secondsSince(Clock::time_point time) { return std::chrono::duration<double>(Clock::now() - time).count(); }
+double secondsSince(io::Clock::time_point time) {
+  return std::chrono::duration<double>(io::Clock::now() - time).count();
+}
 
 std::mutex readerMutex;
 StackReader stackReader;  // readerMutex guards it
@@ -47,7 +49,7 @@ Json documentOf(const WorldIdentity& identity, std::string_view state) {
 
 std::string textOf(const Json& document) { return document.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-Json toJson(const OperationState& operation) {
+Json toJson(const engine::OperationState& operation) {
   Json found = {{"call", operation.call},
                 {"name", operation.name},
                 {"seconds", secondsSince(operation.since)},
@@ -59,13 +61,13 @@ Json toJson(const OperationState& operation) {
   return found;
 }
 
-Json toJson(const std::vector<OperationState>& operations) {
+Json toJson(const std::vector<engine::OperationState>& operations) {
   Json found = Json::array();
-  for (const OperationState& operation : operations) found.push_back(toJson(operation));
+  for (const engine::OperationState& operation : operations) found.push_back(toJson(operation));
   return found;
 }
 
-Json toJson(const GroupState& group) {
+Json toJson(const engine::GroupState& group) {
   return {{"name", group.name},
           {"is_named", group.isNamed},
           {"ranks", group.members},
@@ -77,14 +79,14 @@ Json toJson(const GroupState& group) {
           {"not_started", toJson(group.notStarted)}};
 }
 
-Json routeTo(int peer, const NetworkMessenger& messenger) {
+Json routeTo(int peer, const network::NetworkMessenger& messenger) {
   Json found = {{"rank", peer},
                 {"silent_s", std::chrono::duration<double>(messenger.silence(peer)).count()},
                 {"shared_memory", messenger.sharesMemoryWith(peer)},
                 {"rails", Json::array()}};
-  const std::optional<RouteState> route = messenger.routeTo(peer);
+  const std::optional<multirail::RouteState> route = messenger.routeTo(peer);
   if (!route) return found;
-  for (const RouteState::Rail& rail : route->rails) {
+  for (const multirail::RouteState::Rail& rail : route->rails) {
     found["rails"].push_back(Json::object({{"is_up", rail.isUp}, {"bytes_in_flight", rail.numBytesInFlight}}));
   }
   found["frames_to_resend"] = route->numToResend;
@@ -94,12 +96,12 @@ Json routeTo(int peer, const NetworkMessenger& messenger) {
   return found;
 }
 
-Json railsOf(const NetworkMessenger& messenger) {
+Json railsOf(const network::NetworkMessenger& messenger) {
   Json rails = Json::array();
-  const MultirailCounters& counters = messenger.counters();
+  const multirail::MultirailCounters& counters = messenger.counters();
   for (size_t i = 0; i < counters.rails.size(); ++i) {
-    const MultirailCounters::Rail& rail = counters.rails[i];
-    const IpAddress& address = messenger.rails()[i].address;
+    const multirail::MultirailCounters::Rail& rail = counters.rails[i];
+    const topology::IpAddress& address = messenger.rails()[i].address;
     rails.push_back(Json::object({{"interface", interfaceOf(address)},
                                   {"address", toString(address)},
                                   {"is_link_up", messenger.isLinkUp(static_cast<int>(i))},
@@ -113,13 +115,13 @@ Json railsOf(const NetworkMessenger& messenger) {
 }
 
 /// Adds what only the driver may read. Requires: the caller is the driver.
-void describeOnDriver(Json& document, Engine& engine, const NetworkMessenger& messenger) {
+void describeOnDriver(Json& document, engine::Engine& engine, const network::NetworkMessenger& messenger) {
   std::set<int> awaited;
   Json groups = Json::array();
-  for (const EngineClient* client : engine.clients()) {
+  for (const engine::EngineClient* client : engine.clients()) {
     if (groups.size() == kMaxItems) break;
-    const GroupState group = client->state();
-    for (const OperationState& operation : group.operations) {
+    const engine::GroupState group = client->state();
+    for (const engine::OperationState& operation : group.operations) {
       awaited.insert(operation.awaited.begin(), operation.awaited.end());
     }
     groups.push_back(toJson(group));
@@ -141,14 +143,14 @@ void setStackReader(StackReader reader) {
   stackReader = std::move(reader);
 }
 
-std::string joiningJson(const WorldIdentity& identity, Clock::time_point since) {
+std::string joiningJson(const WorldIdentity& identity, io::Clock::time_point since) {
   Json document = documentOf(identity, "joining");
   document["seconds"] = secondsSince(since);
   return textOf(document);
 }
 
-std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const NetworkMessenger& messenger,
-                           FlightRecorder& recorder) {
+std::string inspectionJson(const WorldIdentity& identity, engine::Engine& engine,
+                           const network::NetworkMessenger& messenger, FlightRecorder& recorder) {
   // The action may run after this function has given up, so both own the answer.
   struct Answer {
     Json document;
@@ -163,7 +165,7 @@ std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const 
     answer->isDone = true;
     engine.wakeWaiting();
   });
-  if (!engine.wait(answer->isDone, Clock::now() + kDriverTimeout)) return textOf(document);
+  if (!engine.wait(answer->isDone, io::Clock::now() + kDriverTimeout)) return textOf(document);
   if (const std::optional<FinishedOperation> last = recorder.lastFinished()) {
     answer->document["last_finished"] = Json::object({{"group", last->group},
                                                       {"call", last->name},
@@ -173,4 +175,4 @@ std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const 
   return textOf(answer->document);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -12,7 +12,7 @@
 #include "comm/network/network_messenger.h"
 #include "comm/world/flight_record.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// A rank, and the world that it belongs to.
 struct WorldIdentity {
@@ -27,10 +27,10 @@ using StackReader = std::function<std::vector<std::string>()>;
 void setStackReader(StackReader reader);
 
 /// Describes a rank that has waited since `since` for the others to join.
-std::string joiningJson(const WorldIdentity& identity, Clock::time_point since);
+std::string joiningJson(const WorldIdentity& identity, io::Clock::time_point since);
 /// Describes a rank that has a world. If the driver does not answer in time, the document says only that the driver is
 /// busy. Requires: the caller is not the driver.
-std::string inspectionJson(const WorldIdentity& identity, Engine& engine, const NetworkMessenger& messenger,
-                           FlightRecorder& recorder);
+std::string inspectionJson(const WorldIdentity& identity, engine::Engine& engine,
+                           const network::NetworkMessenger& messenger, FlightRecorder& recorder);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -19,7 +19,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/system_error.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -32,9 +32,9 @@ constexpr milliseconds kPauseAfterFailure{100};
 constexpr size_t kPacketBytes = 32768;
 
 /// Waits until the descriptor has one of the events. Returns false if `until` has passed.
-bool waitFor(const FileDescriptor& descriptor, short events, Clock::time_point until) {
+bool waitFor(const io::FileDescriptor& descriptor, short events, io::Clock::time_point until) {
   while (true) {
-    const auto left = std::chrono::ceil<milliseconds>(until - Clock::now()).count();
+    const auto left = std::chrono::ceil<milliseconds>(until - io::Clock::now()).count();
     if (left <= 0) return false;
     pollfd watched = {descriptor.get(), events, 0};
     const int count = poll(&watched, 1, static_cast<int>(left));
@@ -47,9 +47,9 @@ bool waitFor(const FileDescriptor& descriptor, short events, Clock::time_point u
 
 std::unique_ptr<InspectionPoint> InspectionPoint::open(const WorldIdentity& identity,
                                                        std::function<std::string()> describe) {
-  StatusOr<FileDescriptor> listener = shm::listenAt(
-      formatText("agspeed-inspect-{}-{}-{}-{}", identity.job, identity.rank, identity.size, randomDigits(8)));
-  FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  StatusOr<io::FileDescriptor> listener = shm::listenAt(
+      formatText("agspeed-inspect-{}-{}-{}-{}", identity.job, identity.rank, identity.size, security::randomDigits(8)));
+  io::FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   std::string reason = listener.hasValue() ? describeError(errno) : std::string(listener.status().message());
   if (listener.hasValue() && stop.isOpen()) {
     try {
@@ -63,7 +63,8 @@ std::unique_ptr<InspectionPoint> InspectionPoint::open(const WorldIdentity& iden
   return nullptr;
 }
 
-InspectionPoint::InspectionPoint(FileDescriptor listener, FileDescriptor stop, std::function<std::string()> describe)
+InspectionPoint::InspectionPoint(io::FileDescriptor listener, io::FileDescriptor stop,
+                                 std::function<std::string()> describe)
     : listener_(std::move(listener)),
       stop_(std::move(stop)),
       describe_(std::move(describe)),
@@ -80,23 +81,23 @@ void InspectionPoint::serve() {
     if (poll(watched.data(), watched.size(), -1) < 0 && errno != EINTR) return;
     if (watched[1].revents != 0) return;
     if (watched[0].revents == 0) continue;
-    const FileDescriptor connection = shm::acceptAt(listener_);
+    const io::FileDescriptor connection = shm::acceptAt(listener_);
     if (connection.isOpen()) {
       answer(connection);
-    } else if (waitFor(stop_, POLLIN, Clock::now() + kPauseAfterFailure)) {
+    } else if (waitFor(stop_, POLLIN, io::Clock::now() + kPauseAfterFailure)) {
       return;
     }
   }
 }
 
-void InspectionPoint::answer(const FileDescriptor& connection) {
+void InspectionPoint::answer(const io::FileDescriptor& connection) {
   const std::optional<shm::Process> caller = shm::processAt(connection);
   if (!caller || (caller->user != geteuid() && caller->user != 0)) return;
   const std::string document = describe_();
-  ByteView left = std::as_bytes(std::span(document));
-  const Clock::time_point until = Clock::now() + kSendTimeout;
+  transport::ByteView left = std::as_bytes(std::span(document));
+  const io::Clock::time_point until = io::Clock::now() + kSendTimeout;
   while (!left.empty()) {
-    const ByteView packet = left.first(std::min(left.size(), kPacketBytes));
+    const transport::ByteView packet = left.first(std::min(left.size(), kPacketBytes));
     if (shm::sendMessage(connection, packet, {})) {
       left = left.subspan(packet.size());
     } else if (errno != EAGAIN || !waitFor(connection, POLLOUT, until)) {
@@ -105,4 +106,4 @@ void InspectionPoint::answer(const FileDescriptor& connection) {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -23,7 +23,7 @@
 #include "comm/io/file_descriptor.h"
 #include "comm/world/inspection.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 class InspectionPoint {
  public:
@@ -37,15 +37,15 @@ class InspectionPoint {
   bool isOwnThread() const { return std::this_thread::get_id() == thread_.get_id(); }
 
  private:
-  InspectionPoint(FileDescriptor listener, FileDescriptor stop, std::function<std::string()> describe);
+  InspectionPoint(io::FileDescriptor listener, io::FileDescriptor stop, std::function<std::string()> describe);
 
   void serve();
-  void answer(const FileDescriptor& connection);
+  void answer(const io::FileDescriptor& connection);
 
-  const FileDescriptor listener_;
-  const FileDescriptor stop_;  ///< becomes readable when the thread must end
+  const io::FileDescriptor listener_;
+  const io::FileDescriptor stop_;  ///< becomes readable when the thread must end
   const std::function<std::string()> describe_;
   std::thread thread_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

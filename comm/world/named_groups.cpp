@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
-StatusOr<std::unique_ptr<NamedGroup>> createNamedGroup(World& world, NamedOptions options) {
-  const GroupOptions& group = options.group;
+StatusOr<std::unique_ptr<named::NamedGroup>> createNamedGroup(World& world, named::NamedOptions options) {
+  const collective::GroupOptions& group = options.group;
   const auto own = std::find(group.members.begin(), group.members.end(), world.rank());
   if (own == group.members.end()) {
     return invalidArgument("rank {} is no member of the group '{}' that it makes", world.rank(), group.name);
@@ -19,7 +19,7 @@ StatusOr<std::unique_ptr<NamedGroup>> createNamedGroup(World& world, NamedOption
                       .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(group.timeout)};
   AG_ASSIGN_OR_RETURN(options.group.id, world.agreeOnId(world.store(), group.name + "/data", made));
   AG_ASSIGN_OR_RETURN(options.messageId, world.agreeOnId(world.store(), group.name + "/messages", made));
-  return NamedGroup::create(world.engine(), std::move(options));
+  return named::NamedGroup::create(world.engine(), std::move(options));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -8,13 +8,13 @@
 #include "comm/world/world.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// Makes the NamedGroup of `options.group.members`, which are ranks of the world. All members call it, and agree over
 /// the world's store on the ids of its messages. `options.group.name` is the prefix of their keys there, and the
 /// group's name in errors; it must be the same at all members, and new. The world outlives the group.
 /// Errors: invalid argument if this rank is no member; resource exhausted if a member is missing after
 /// `options.group.timeout`.
-StatusOr<std::unique_ptr<NamedGroup>> createNamedGroup(World& world, NamedOptions options);
+StatusOr<std::unique_ptr<named::NamedGroup>> createNamedGroup(World& world, named::NamedOptions options);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -8,7 +8,7 @@
 
 #include "comm/rendezvous/store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// Opens the job's store, named by a text that is the same at all ranks:
 ///   "file:FOLDER"    a folder that exists, that all ranks can write to, and that belongs to this job alone
@@ -16,7 +16,7 @@ namespace agspeed::comm {
 ///                    this needs a job key
 /// The other ranks wait for rank 0 until `deadline`. Fails as invalid argument if the text has neither form, or if the
 /// job key is missing or differs from rank 0's.
-StatusOr<std::shared_ptr<Store>> openRendezvousStore(const std::string& where, int rank, int size,
-                                                     std::chrono::steady_clock::time_point deadline);
+StatusOr<std::shared_ptr<rendezvous::Store>> openRendezvousStore(const std::string& where, int rank, int size,
+                                                                 std::chrono::steady_clock::time_point deadline);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -18,7 +18,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/settings.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 std::mutex defaultMutex;
@@ -30,16 +30,16 @@ Status rankZeroIsMissing(const NewGroup& group) {
       group.rank, group.name, std::chrono::duration<double>(group.timeout).count());
 }
 
-WireCoding codingFromSettings() {
+engine::WireCoding codingFromSettings() {
   const std::string& coding = settings().wireCoding;
-  if (coding == "on") return WireCoding::kOn;
-  return coding == "off" ? WireCoding::kOff : WireCoding::kAuto;
+  if (coding == "on") return engine::WireCoding::kOn;
+  return coding == "off" ? engine::WireCoding::kOff : engine::WireCoding::kAuto;
 }
 
 /// Agrees on the epoch of a new world. While the rank waits for the other ranks, an inspection point answers `agspeed
 /// comm inspect` with joiningJson().
-StatusOr<uint32_t> join(Store& store, int rank, int size, std::chrono::milliseconds timeout) {
-  const auto began = Clock::now();
+StatusOr<uint32_t> join(rendezvous::Store& store, int rank, int size, std::chrono::milliseconds timeout) {
+  const auto began = io::Clock::now();
   const WorldIdentity identity{rank, size, ""};
   const auto point = InspectionPoint::open(identity, [=] { return joiningJson(identity, began); });
   return agreeOnEpoch(store, rank, size, began + timeout);
@@ -47,8 +47,8 @@ StatusOr<uint32_t> join(Store& store, int rank, int size, std::chrono::milliseco
 
 /// Agrees with the other ranks on the job's name: hexadecimal digits that no other world has. People distinguish jobs
 /// by this name.
-StatusOr<std::string> agreeOnJob(Store& store) {
-  const std::string own = randomDigits(4);
+StatusOr<std::string> agreeOnJob(rendezvous::Store& store) {
+  const std::string own = security::randomDigits(4);
   AG_ASSIGN_OR_RETURN(std::string job, store.setOnce("job", own));
   const bool isValid = job.size() == own.size() && job.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!isValid) return dataLoss("the store's job is '{}', not {} hexadecimal digits", job, own.size());
@@ -64,14 +64,15 @@ uint64_t processMark() {
 
 }  // namespace
 
-StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<Store>& jobStore, int rank, int size,
+StatusOr<std::shared_ptr<World>> World::create(const std::shared_ptr<rendezvous::Store>& jobStore, int rank, int size,
                                                std::chrono::milliseconds timeout) {
-  AG_ASSIGN_OR_RETURN(NetworkOptions options, NetworkOptions::fromSettings(rank, size));
+  AG_ASSIGN_OR_RETURN(network::NetworkOptions options, network::NetworkOptions::fromSettings(rank, size));
   AG_ASSIGN_OR_RETURN(options.epoch, join(*jobStore, rank, size, timeout));
   std::string prefix = formatText("agspeed/{}/{}/", size, options.epoch);
-  auto own = std::make_unique<PrefixStore>(jobStore, prefix);
+  auto own = std::make_unique<rendezvous::PrefixStore>(jobStore, prefix);
   AG_ASSIGN_OR_RETURN(std::string job, agreeOnJob(*own));
-  AG_ASSIGN_OR_RETURN(std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(*own, options));
+  AG_ASSIGN_OR_RETURN(std::unique_ptr<network::NetworkMessenger> messenger,
+                      network::NetworkMessenger::create(*own, options));
   return std::shared_ptr<World>(new World(std::move(prefix), std::move(own), std::move(messenger), std::move(job)),
                                 &World::end);
 }
@@ -91,9 +92,10 @@ void World::end(World* world) {
 }
 
 StatusOr<std::string> World::describeAlone() {
-  MemoryStore store;
-  AG_ASSIGN_OR_RETURN(const NetworkOptions options, NetworkOptions::fromSettings(0, 1));
-  AG_ASSIGN_OR_RETURN(const std::unique_ptr<NetworkMessenger> messenger, NetworkMessenger::create(store, options));
+  rendezvous::MemoryStore store;
+  AG_ASSIGN_OR_RETURN(const network::NetworkOptions options, network::NetworkOptions::fromSettings(0, 1));
+  AG_ASSIGN_OR_RETURN(const std::unique_ptr<network::NetworkMessenger> messenger,
+                      network::NetworkMessenger::create(store, options));
   return messenger->describe();
 }
 
@@ -107,8 +109,8 @@ void World::setOfDefaultGroup(const std::shared_ptr<World>& world) {
   defaultWorld = world;
 }
 
-World::World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger,
-             std::string job)
+World::World(std::string prefix, std::unique_ptr<rendezvous::Store> store,
+             std::unique_ptr<network::NetworkMessenger> messenger, std::string job)
     : processMark_(processMark()),
       recorder_(std::make_shared<FlightRecorder>(messenger->rank(), messenger->size())),
       prefix_(std::move(prefix)),
@@ -129,11 +131,11 @@ bool World::isForked() const { return processMark() != processMark_; }
 
 std::string World::countersJson() {
   std::string text;
-  engine_.runOnDriver([&] { text = comm::countersJson(*messenger_, engine_.coder().counters(), *recorder_); });
+  engine_.runOnDriver([&] { text = comm::world::countersJson(*messenger_, engine_.coder().counters(), *recorder_); });
   return text;
 }
 
-StatusOr<uint32_t> World::agreeOnId(Store& store, const std::string& key, const NewGroup& group) {
+StatusOr<uint32_t> World::agreeOnId(rendezvous::Store& store, const std::string& key, const NewGroup& group) {
   const auto deadline = std::chrono::steady_clock::now() + group.timeout;
   if (group.rank == 0) {
     AG_ASSIGN_OR_RETURN(const int64_t id, store_->add("groups", 1));
@@ -145,4 +147,4 @@ StatusOr<uint32_t> World::agreeOnId(Store& store, const std::string& key, const 
   return numberIn(key, *text);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -19,7 +19,7 @@
 #include "comm/rendezvous/store.h"
 #include "comm/world/flight_record.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 class InspectionPoint;
 
@@ -36,7 +36,7 @@ class World {
   /// any sizes may follow each other in one store, also after ranks have ended and were started again (agreement.h).
   /// The call polls the store while it waits, so pass a store with a separate connection if possible. Fails as resource
   /// exhausted if a rank is missing after `timeout`.
-  static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<Store>& jobStore, int rank, int size,
+  static StatusOr<std::shared_ptr<World>> create(const std::shared_ptr<rendezvous::Store>& jobStore, int rank, int size,
                                                  std::chrono::milliseconds timeout = std::chrono::minutes(30));
   /// Opens the rails that a rank in this environment would open, for this process alone, and describes them.
   static StatusOr<std::string> describeAlone();
@@ -52,7 +52,7 @@ class World {
 
   int rank() const { return messenger_->rank(); }
   int size() const { return messenger_->size(); }
-  Engine& engine() { return engine_; }
+  engine::Engine& engine() { return engine_; }
   const std::shared_ptr<FlightRecorder>& recorder() const { return recorder_; }
   /// Returns the counters of sent and received data (counters.h).
   std::string countersJson();
@@ -60,29 +60,30 @@ class World {
   /// Agrees with the other members of a new group on a number that no other group has. The group's rank 0 takes a
   /// number and publishes it in `store` under `key`, which no other group may use. Fails as resource exhausted if rank
   /// 0 has not published the number after the group's timeout.
-  StatusOr<uint32_t> agreeOnId(Store& store, const std::string& key, const NewGroup& group);
+  StatusOr<uint32_t> agreeOnId(rendezvous::Store& store, const std::string& key, const NewGroup& group);
   /// Returns the job's store, restricted to keys of this world.
-  Store& store() { return *store_; }
+  rendezvous::Store& store() { return *store_; }
   /// Returns `store`, restricted to keys of this world.
-  PrefixStore within(std::shared_ptr<Store> store) const { return {std::move(store), prefix_}; }
+  rendezvous::PrefixStore within(std::shared_ptr<rendezvous::Store> store) const { return {std::move(store), prefix_}; }
 
  private:
   /// Deletes the world. It uses a separate thread if a callback destroys the last group, because the engine's
   /// destructor waits for callbacks.
   static void end(World* world);
   ~World();
-  World(std::string prefix, std::unique_ptr<Store> store, std::unique_ptr<NetworkMessenger> messenger, std::string job);
+  World(std::string prefix, std::unique_ptr<rendezvous::Store> store,
+        std::unique_ptr<network::NetworkMessenger> messenger, std::string job);
   std::unique_ptr<InspectionPoint> openInspectionPoint(std::string job);
 
   const uint64_t processMark_;  ///< processMark() of the process that made the world
   const std::shared_ptr<FlightRecorder> recorder_;
   const std::string prefix_;  ///< prefix of this world's keys in any store
-  const std::unique_ptr<Store> store_;
-  std::unique_ptr<NetworkMessenger> messenger_;
-  Engine engine_;
+  const std::unique_ptr<rendezvous::Store> store_;
+  std::unique_ptr<network::NetworkMessenger> messenger_;
+  engine::Engine engine_;
   /// Null if the system had no room for an inspection point. This is the last member, because its thread uses the other
   /// members.
   const std::unique_ptr<InspectionPoint> inspectionPoint_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

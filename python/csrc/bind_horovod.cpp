@@ -11,11 +11,11 @@ namespace agspeed::python {
 namespace {
 
 using comm::FusionOrder;
-using comm::GradientExchange;
-using comm::HandleTable;
 using comm::NamedKind;
 using comm::NamedReduction;
-using comm::TensorGroup;
+using comm::horovod::GradientExchange;
+using comm::horovod::HandleTable;
+using comm::horovod::TensorGroup;
 using Tensors = TensorGroup::Tensors;
 
 /// The arguments of an operation except its tensors.
@@ -36,7 +36,7 @@ NamedKind kindOf(const std::string& name) {
 }
 
 NamedReduction reductionOf(int op) {
-  if (const auto reduction = comm::reductionOf(op)) return *reduction;
+  if (const auto reduction = comm::horovod::reductionOf(op)) return *reduction;
   throw pybind11::value_error("there is no reduction " + std::to_string(op));
 }
 

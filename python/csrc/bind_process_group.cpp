@@ -10,7 +10,7 @@
 namespace agspeed::python {
 namespace {
 
-using comm::ProcessGroup;
+using comm::c10d::ProcessGroup;
 using Options = ProcessGroup::Options;
 using GroupClass = pybind11::class_<ProcessGroup, ::c10d::Backend, c10::intrusive_ptr<ProcessGroup>>;
 

@@ -21,7 +21,7 @@
 namespace agspeed::python {
 namespace {
 
-using comm::HandleTable;
+using comm::horovod::HandleTable;
 
 /// A Python object that is called like a function. There is one object per function. It owns its references until the
 /// garbage collector clears it or it is destroyed.
@@ -79,12 +79,12 @@ std::string_view textOf(PyObject* name) {
 }
 
 /// The reduction of op, prescale_factor and postscale_factor, if they describe one.
-std::optional<comm::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* prescale, PyObject* postscale) {
-  comm::PersistentReduction::Kind kind;
+std::optional<comm::horovod::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* prescale, PyObject* postscale) {
+  comm::horovod::PersistentReduction::Kind kind;
   if (isGiven(op)) {
     if (!PyLong_Check(op)) return std::nullopt;
     int hasOverflown = 0;
-    const auto reduction = comm::reductionOf(PyLong_AsLongAndOverflow(op, &hasOverflown));
+    const auto reduction = comm::horovod::reductionOf(PyLong_AsLongAndOverflow(op, &hasOverflown));
     if (!reduction.has_value() || hasOverflown != 0) return std::nullopt;
     kind.reduction = *reduction;
   }
@@ -97,9 +97,9 @@ std::optional<comm::PersistentReduction::Kind> kindOf(PyObject* op, PyObject* pr
 }
 
 /// Releases the GIL, also to drop the group, because threads that end with it may wait for the GIL.
-void kick(std::shared_ptr<comm::TensorGroup> group) {
+void kick(std::shared_ptr<comm::horovod::TensorGroup> group) {
   const pybind11::gil_scoped_release released;
-  const std::shared_ptr<comm::TensorGroup> kicked = std::move(group);
+  const std::shared_ptr<comm::horovod::TensorGroup> kicked = std::move(group);
   try {
     kicked->kick();
   } catch (const std::exception&) {
@@ -108,8 +108,8 @@ void kick(std::shared_ptr<comm::TensorGroup> group) {
 }
 
 /// Returns a handle. Returns null without a Python error if the fast path does not handle the call.
-PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::TensorGroup>& group, PyObject* input,
-                     PyObject* output, PyObject* name, comm::PersistentReduction::Kind kind) {
+PyObject* startAgain(HandleTable& table, const std::shared_ptr<comm::horovod::TensorGroup>& group, PyObject* input,
+                     PyObject* output, PyObject* name, comm::horovod::PersistentReduction::Kind kind) {
   const std::string_view text = textOf(name);
   if (text.empty() || input == nullptr || !THPVariable_Check(input)) return nullptr;
   if (isGiven(output) && !THPVariable_Check(output)) return nullptr;
@@ -247,7 +247,7 @@ void bindQuickCalls(pybind11::module_& module) {
       py::arg("handles"), py::arg("function"));
   module.def(
       "reduce_again",
-      [](HandleTable& handles, const std::shared_ptr<comm::TensorGroup>& group, const py::object& input,
+      [](HandleTable& handles, const std::shared_ptr<comm::horovod::TensorGroup>& group, const py::object& input,
          const py::object& output, const py::object& name, const py::object& op, const py::object& prescale,
          const py::object& postscale) {
         const auto kind = kindOf(op.ptr(), prescale.ptr(), postscale.ptr());

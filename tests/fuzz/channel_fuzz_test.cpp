@@ -7,7 +7,7 @@
 #include "tests/fuzz/counted_memory.h"
 #include "tests/fuzz/random_bytes.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 constexpr int kRounds = 20000;
@@ -16,8 +16,9 @@ const Ticket::Secret kSecret = {std::byte{7}};
 
 Ticket sampleTicket() {
   Ticket ticket;
-  ticket.protection = Protection::kAuthenticated;
-  ticket.addresses = {{*parseIpAddress("10.0.0.5"), 0, 40000}, {*parseIpAddress("fd00::5"), 0, 40001}};
+  ticket.protection = security::Protection::kAuthenticated;
+  ticket.addresses = {{*topology::parseIpAddress("10.0.0.5"), 0, 40000},
+                      {*topology::parseIpAddress("fd00::5"), 0, 40001}};
   return ticket;
 }
 
@@ -71,4 +72,4 @@ TEST_F(ChannelFuzz, ProvenHellosOfAnyContentAreReadSafely) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -6,7 +6,7 @@
 #include "tests/comm/transport/fake_rail.h"
 #include "tests/fuzz/random_bytes.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 struct FuzzTransfer final : Transfer {
@@ -17,16 +17,16 @@ struct FuzzTransfer final : Transfer {
 };
 
 void talkNonsense(RandomBytes& random) {
-  const RankNames names;
-  Poller poller;
-  auto owned = std::make_unique<FakeTransport>();
+  const rendezvous::RankNames names;
+  io::Poller poller;
+  auto owned = std::make_unique<transport::FakeTransport>();
   owned->can = {.isReliable = true, .isAcknowledging = true, .segmentBytes = 512, .maxPayloadBytes = 4096};
   owned->room = 50;
-  FakeTransport& transport = *owned;
+  transport::FakeTransport& transport = *owned;
   std::vector<std::unique_ptr<FuzzTransfer>> transfers;
   {
     TransportMessenger messenger(0, 2, names, std::move(owned), poller);
-    const auto someId = [&] { return MessageId{1, static_cast<uint32_t>(random.below(40)), 1}; };
+    const auto someId = [&] { return wire::MessageId{1, static_cast<uint32_t>(random.below(40)), 1}; };
     const auto someSize = [&] { return random.below(5) == 0 ? 65000 + random.below(2000) : random.below(600); };
     uint64_t used = 0;
     for (int round = 0; round < 400; ++round) {
@@ -60,13 +60,13 @@ void talkNonsense(RandomBytes& random) {
           }
           break;
         default: {
-          FrameHeader header;
-          header.kind = FrameKind(1 + random.below(9));
+          wire::FrameHeader header;
+          header.kind = wire::FrameKind(1 + random.below(9));
           header.id = someId();
           header.id.sequence = 1 + random.below(1 + used / 40 + 1);
           header.total = someSize();
           header.consumed = random.below(2) == 0 ? 0 : random.below(100000);
-          if ((header.kind == FrameKind::kData || header.kind == FrameKind::kEager) && header.total > 0) {
+          if ((header.kind == wire::FrameKind::kData || header.kind == wire::FrameKind::kEager) && header.total > 0) {
             header.offset = random.below(header.total);
             header.length = static_cast<uint32_t>(1 + random.below(header.total - header.offset));
             const std::span<std::byte> place = transport.sink->place(1, header);
@@ -92,4 +92,4 @@ TEST(FramesFuzz, FramesThatMakeNoSenseDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -26,22 +26,22 @@ const bool kIsInfoLogged = setenv("AGSPEED_DEBUG", "info", 1) == 0;
 class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
  protected:
   HandshakeFuzz() {
-    RailAddress address{*parseIpAddress("127.0.0.1"), 8, 0};
+    rendezvous::RailAddress address{*topology::parseIpAddress("127.0.0.1"), 8, 0};
     acceptor_ = std::make_unique<Acceptor>(poller_, Socket::listen(address).value(), 1, self_, *this);
     port_ = address.port;
     EXPECT_TRUE(self_.publish({address}).isOk() && other_.publish({address}).isOk());
-    const Peer* peer = nullptr;
-    while (peer == nullptr) peer = *other_.find(0, Clock::now());
+    const rendezvous::Peer* peer = nullptr;
+    while (peer == nullptr) peer = *other_.find(0, io::Clock::now());
     secret_ = peer->secret;
   }
 
-  static DirectoryOptions optionsOf(int rank) {
-    DirectoryOptions options;
+  static rendezvous::DirectoryOptions optionsOf(int rank) {
+    rendezvous::DirectoryOptions options;
     options.rank = rank;
     options.size = 2;
     return options;
   }
-  void accepted(int peer, Socket, Opener) override { EXPECT_EQ(++numAccepted_, 1) << "rank " << peer; }
+  void accepted(int peer, Socket, security::Opener) override { EXPECT_EQ(++numAccepted_, 1) << "rank " << peer; }
 
   int connectTo() const {
     const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -54,20 +54,20 @@ class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
   }
   void drive() {
     for (int i = 0; i < 3; ++i) poller_.wait({});
-    acceptor_->expire(Clock::now());
+    acceptor_->expire(io::Clock::now());
   }
-  void say(int descriptor, ByteView bytes, size_t chunk) {
+  void say(int descriptor, transport::ByteView bytes, size_t chunk) {
     for (size_t at = 0; at < bytes.size(); at += chunk) {
-      const ByteView part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
+      const transport::ByteView part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
       if (::send(descriptor, part.data(), part.size(), MSG_NOSIGNAL) < 0) return;
       drive();
     }
   }
   /// Waits for the reply. Returns "" if the connection was refused.
   Bytes hear(int descriptor) {
-    Bytes reply(kReplyBytes);
-    const Clock::time_point limit = Clock::now() + std::chrono::seconds(10);
-    while (Clock::now() < limit) {
+    Bytes reply(wire::kReplyBytes);
+    const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(10);
+    while (io::Clock::now() < limit) {
       drive();
       const ssize_t size = recv(descriptor, reply.data(), reply.size(), MSG_DONTWAIT);
       if (size == static_cast<ssize_t>(reply.size())) return reply;
@@ -78,14 +78,15 @@ class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
   /// Does the handshake of rank 1, with corrupted parts as asked.
   void shakeHands(RandomBytes& random, bool isRequestSpoiled, bool isConfirmSpoiled) {
     const int descriptor = connectTo();
-    const Initiator initiator({Protection::kAuthenticated, 0, 1, 0}, secret_);
+    const wire::Initiator initiator({security::Protection::kAuthenticated, 0, 1, 0}, secret_);
     Bytes request(initiator.request().begin(), initiator.request().end());
     if (isRequestSpoiled) request = random.spoil(request);
     say(descriptor, request, 1 + random.below(request.size()));
     if (!isRequestSpoiled) {
       const Bytes reply = hear(descriptor);
-      ASSERT_EQ(reply.size(), kReplyBytes);
-      const auto confirmed = initiator.confirm(std::span<const std::byte, kReplyBytes>(reply.data(), kReplyBytes));
+      ASSERT_EQ(reply.size(), wire::kReplyBytes);
+      const auto confirmed =
+          initiator.confirm(std::span<const std::byte, wire::kReplyBytes>(reply.data(), wire::kReplyBytes));
       ASSERT_TRUE(confirmed);
       Bytes confirm(confirmed->begin(), confirmed->end());
       if (isConfirmSpoiled) confirm[random.below(confirm.size())] ^= std::byte{4};
@@ -96,11 +97,11 @@ class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
     drive();
   }
 
-  MemoryStore store_;
-  Directory self_{store_, optionsOf(0)};
-  Directory other_{store_, optionsOf(1)};
-  Digest secret_{};
-  Poller poller_;
+  rendezvous::MemoryStore store_;
+  rendezvous::Directory self_{store_, optionsOf(0)};
+  rendezvous::Directory other_{store_, optionsOf(1)};
+  security::Digest secret_{};
+  io::Poller poller_;
   std::unique_ptr<Acceptor> acceptor_;
   uint16_t port_ = 0;
   int numAccepted_ = 0;

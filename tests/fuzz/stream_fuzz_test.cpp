@@ -13,18 +13,20 @@ namespace agspeed::comm::tcp {
 namespace {
 
 /// The frames that were sent, and a sink that compares arrivals with them.
-class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::Sink, public Receiver::Owner {
+class StreamFuzz : public testing::TestWithParam<security::Protection>,
+                   public transport::Transport::Sink,
+                   public Receiver::Owner {
  protected:
   struct Sent {
-    FrameHeader header;
+    wire::FrameHeader header;
     Bytes payload;
   };
 
-  std::span<std::byte> place(int, const FrameHeader& header) override {
+  std::span<std::byte> place(int, const wire::FrameHeader& header) override {
     memory_.assign(header.length, std::byte{0});
     return header.length % 7 == 3 ? std::span<std::byte>() : std::span(memory_);
   }
-  void arrived(int, const FrameHeader& header) override {
+  void arrived(int, const wire::FrameHeader& header) override {
     ASSERT_LT(numArrived_, sent_.size());
     const Sent& sent = sent_[numArrived_++];
     EXPECT_EQ(header.number, sent.header.number);
@@ -34,24 +36,24 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
   }
   void acknowledged(int, uint64_t) override {}
   void writable(int) override {}
-  void lost(int, LossCause, const Status&) override {}
-  void receiverLost(int, LossCause cause) override {
+  void lost(int, transport::LossCause, const Status&) override {}
+  void receiverLost(int, transport::LossCause cause) override {
     isLost_ = true;
     cause_ = cause;
   }
 
   /// Returns some frames, sealed.
   Bytes makeFrames(RandomBytes& random) {
-    Sealer sealer(GetParam(), key_);
+    security::Sealer sealer(GetParam(), key_);
     Bytes stream;
     sent_.clear();
     for (uint64_t number = 1; number <= 1 + random.below(6); ++number) {
       Sent sent;
-      sent.header.kind = random.below(2) == 0 ? FrameKind::kData : FrameKind::kCredit;
+      sent.header.kind = random.below(2) == 0 ? wire::FrameKind::kData : wire::FrameKind::kCredit;
       sent.header.number = number;
       sent.header.total = random.below(1000);
-      if (sent.header.kind == FrameKind::kData) {
-        sent.payload = random.bytes(1 + random.below(random.below(8) == 0 ? kMaxPayloadBytes : 3000));
+      if (sent.header.kind == wire::FrameKind::kData) {
+        sent.payload = random.bytes(1 + random.below(random.below(8) == 0 ? wire::kMaxPayloadBytes : 3000));
         sent.header.length = static_cast<uint32_t>(sent.payload.size());
         sent.header.total = sent.payload.size();
       }
@@ -60,14 +62,15 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
     }
     return stream;
   }
-  static void append(Bytes& stream, Sealer& sealer, const FrameHeader& header, Bytes payload) {
+  static void append(Bytes& stream, security::Sealer& sealer, const wire::FrameHeader& header, Bytes payload) {
     const size_t tagSize = tagBytes(sealer.protection());
-    Bytes prefix(kHeaderBytes + tagSize), tag(tagSize);
-    encodeHeader(header, std::span(prefix).first<kHeaderBytes>());
-    sealer.sign(std::span(prefix).first(kHeaderBytes), std::span(prefix).subspan(kHeaderBytes));
+    Bytes prefix(wire::kHeaderBytes + tagSize), tag(tagSize);
+    encodeHeader(header, std::span(prefix).first<wire::kHeaderBytes>());
+    sealer.sign(std::span(prefix).first(wire::kHeaderBytes), std::span(prefix).subspan(wire::kHeaderBytes));
     stream.insert(stream.end(), prefix.begin(), prefix.end());
     if (payload.empty()) return;
-    sealer.protection() == Protection::kEncrypted ? sealer.encrypt(payload, payload, tag) : sealer.sign(payload, tag);
+    sealer.protection() == security::Protection::kEncrypted ? sealer.encrypt(payload, payload, tag)
+                                                            : sealer.sign(payload, tag);
     stream.insert(stream.end(), payload.begin(), payload.end());
     stream.insert(stream.end(), tag.begin(), tag.end());
   }
@@ -78,8 +81,8 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
     numArrived_ = 0;
     isLost_ = false;
     {
-      Poller poller;
-      Receiver receiver(poller, Socket(ends[0]), Opener(GetParam(), key_), *this, 1, *this);
+      io::Poller poller;
+      Receiver receiver(poller, Socket(ends[0]), security::Opener(GetParam(), key_), *this, 1, *this);
       for (size_t at = 0; at < stream.size() && !isLost_;) {
         const size_t wanted = std::min<size_t>(stream.size() - at, 1 + random.below(100000));
         const ssize_t written = ::send(ends[1], stream.data() + at, wanted, MSG_NOSIGNAL);
@@ -91,12 +94,12 @@ class StreamFuzz : public testing::TestWithParam<Protection>, public Transport::
     close(ends[1]);
   }
 
-  const SealKey key_{std::byte{9}};
+  const security::SealKey key_{std::byte{9}};
   std::vector<Sent> sent_;
   Bytes memory_;
   size_t numArrived_ = 0;
   bool isLost_ = false;
-  LossCause cause_ = LossCause::kClosed;
+  transport::LossCause cause_ = transport::LossCause::kClosed;
 };
 
 TEST_P(StreamFuzz, WhatIsSpoiledNeverArrives) {
@@ -108,7 +111,7 @@ TEST_P(StreamFuzz, WhatIsSpoiledNeverArrives) {
     EXPECT_EQ(numArrived_, sent_.size()) << "round " << round;
     EXPECT_FALSE(isLost_);
     feed(random.spoil(stream), random);
-    EXPECT_TRUE(!isLost_ || cause_ == LossCause::kCorrupted) << "round " << round;
+    EXPECT_TRUE(!isLost_ || cause_ == transport::LossCause::kCorrupted) << "round " << round;
   }
 }
 
@@ -127,11 +130,12 @@ TEST_P(StreamFuzz, SealedNonsenseAllocatesLittle) {
   SCOPED_TRACE("seed " + std::to_string(random.seed()));
   const CountedMemory memory;
   for (int round = 0; round < 150 && !HasFailure(); ++round) {
-    Sealer sealer(GetParam(), key_);
+    security::Sealer sealer(GetParam(), key_);
     Bytes stream;
-    FrameHeader header;
-    header.kind = FrameKind::kData;
-    header.length = static_cast<uint32_t>(kMaxPayloadBytes + 1 + random.below(UINT32_MAX - kMaxPayloadBytes));
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::kData;
+    header.length =
+        static_cast<uint32_t>(wire::kMaxPayloadBytes + 1 + random.below(UINT32_MAX - wire::kMaxPayloadBytes));
     header.total = header.length + random.below(1000);
     append(stream, sealer, header, {});
     sent_.clear();
@@ -142,7 +146,8 @@ TEST_P(StreamFuzz, SealedNonsenseAllocatesLittle) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Modes, StreamFuzz,
-                         testing::Values(Protection::kIntegrity, Protection::kAuthenticated, Protection::kEncrypted),
+                         testing::Values(security::Protection::kIntegrity, security::Protection::kAuthenticated,
+                                         security::Protection::kEncrypted),
                          [](const auto& info) { return std::string(toString(info.param)); });
 
 }  // namespace

@@ -6,14 +6,14 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
 /// Two ranks and their requests, which are compared.
 struct Two {
   int firstRank, otherRank;
-  const Request& first;
-  const Request& other;
+  const named::Request& first;
+  const named::Request& other;
 
   std::string differ(const std::string& what, const std::string& ofFirst, const std::string& ofOther) const {
     return formatText("Mismatched {}: rank {} has {}, but rank {} has {}, for '{}'. Make the same call at all ranks.",
@@ -21,34 +21,37 @@ struct Two {
   }
 };
 
-std::string factors(const Request& request) { return formatText("({}, {})", request.prescale, request.postscale); }
-
-std::string device(const Request& request) { return request.isOnDevice ? "GPU" : "CPU"; }
-
-bool mayDifferInRows(NamedKind kind) {
-  return rowsOf(kind) == NamedRows::kGathered || rowsOf(kind) == NamedRows::kExchanged;
+std::string factors(const named::Request& request) {
+  return formatText("({}, {})", request.prescale, request.postscale);
 }
 
-bool areShapesAlike(NamedKind kind, const Dimensions& left, const Dimensions& right) {
+std::string device(const named::Request& request) { return request.isOnDevice ? "GPU" : "CPU"; }
+
+bool mayDifferInRows(named::NamedKind kind) {
+  return rowsOf(kind) == named::NamedRows::kGathered || rowsOf(kind) == named::NamedRows::kExchanged;
+}
+
+bool areShapesAlike(named::NamedKind kind, const named::Dimensions& left, const named::Dimensions& right) {
   if (!mayDifferInRows(kind)) return left == right;
   return left.size() == right.size() && std::equal(left.begin() + 1, left.end(), right.begin() + 1);
 }
 
 std::optional<std::string> shapesDiffer(const Two& two) {
-  const NamedKind kind = two.first.kind;
-  const std::string what = upperCase(toString(kind)) + " tensor shapes";
+  const named::NamedKind kind = two.first.kind;
+  const std::string what = named::upperCase(toString(kind)) + " tensor shapes";
   const auto &left = two.first.shapes, &right = two.other.shapes;
   if (left.size() != right.size()) {
     return two.differ(what, formatText("{} tensors", left.size()), formatText("{} tensors", right.size()));
   }
   for (size_t i = 0; i < left.size(); ++i) {
-    if (!areShapesAlike(kind, left[i], right[i])) return two.differ(what, toString(left[i]), toString(right[i]));
+    if (!areShapesAlike(kind, left[i], right[i]))
+      return two.differ(what, named::toString(left[i]), named::toString(right[i]));
   }
   return std::nullopt;
 }
 
 std::optional<std::string> difference(const Two& two) {
-  const Request &first = two.first, &other = two.other;
+  const named::Request &first = two.first, &other = two.other;
   if (first.kind != other.kind) {
     return two.differ("operations", std::string(toString(first.kind)), std::string(toString(other.kind)));
   }
@@ -72,29 +75,29 @@ std::optional<std::string> difference(const Two& two) {
 }
 
 /// Returns an error if the request of `rank` is invalid in itself, whatever the other ranks request.
-std::optional<std::string> fault(int rank, const Request& request, size_t numRanks) {
+std::optional<std::string> fault(int rank, const named::Request& request, size_t numRanks) {
   const auto who = [&] {
     return formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
   };
-  if (mayDifferInRows(request.kind) || rowsOf(request.kind) == NamedRows::kScattered) {
-    for (const Dimensions& shape : request.shapes) {
+  if (mayDifferInRows(request.kind) || rowsOf(request.kind) == named::NamedRows::kScattered) {
+    for (const named::Dimensions& shape : request.shapes) {
       if (shape.empty())
         return who() + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
     }
   }
-  if (rowsOf(request.kind) != NamedRows::kExchanged) return std::nullopt;
+  if (rowsOf(request.kind) != named::NamedRows::kExchanged) return std::nullopt;
   if (request.shapes.size() != 1) return who() + formatText("{} tensors; it takes one", request.shapes.size());
   int64_t sum = 0;
   for (const int64_t each : request.splits) sum += each;
   const bool isEven = std::none_of(request.splits.begin(), request.splits.end(), [](int64_t each) { return each < 0; });
   if (request.splits.size() == numRanks && isEven && sum == request.shapes[0][0]) return std::nullopt;
   return who() + formatText("splits {} for {} rows and {} ranks; give a count per rank that add up to the rows",
-                            toString(request.splits), request.shapes[0][0], numRanks);
+                            named::toString(request.splits), request.shapes[0][0], numRanks);
 }
 
 }  // namespace
 
-const Request& firstOf(const Requests& requests) {
+const named::Request& firstOf(const Requests& requests) {
   return **std::find_if(requests.begin(), requests.end(), [](const auto& each) { return each != nullptr; });
 }
 
@@ -112,27 +115,27 @@ std::optional<std::string> findMismatch(const Requests& requests) {
     const Two two{firstRank, static_cast<int>(rank), **first, *requests[rank]};
     if (auto text = difference(two)) return text;
   }
-  if (isAllThere || (*first)->kind == NamedKind::kAllReduce) return std::nullopt;
+  if (isAllThere || (*first)->kind == named::NamedKind::kAllReduce) return std::nullopt;
   return formatText(
       "{} '{}' is not supported with Join at this time: rank {} has joined. Let all ranks call it before join().",
-      upperCase(toString((*first)->kind)), (*first)->name,
+      named::upperCase(toString((*first)->kind)), (*first)->name,
       std::find_if_not(requests.begin(), requests.end(), isThere) - requests.begin());
 }
 
-AgreementHandle agreementOf(const Requests& requests) {
-  auto made = std::make_shared<Agreement>(Agreement{firstOf(requests), {}});
-  Agreement& agreement = *made;
-  Request& request = agreement.request;
-  if (rowsOf(request.kind) == NamedRows::kGathered) {
+named::AgreementHandle agreementOf(const Requests& requests) {
+  auto made = std::make_shared<named::Agreement>(named::Agreement{firstOf(requests), {}});
+  named::Agreement& agreement = *made;
+  named::Request& request = agreement.request;
+  if (rowsOf(request.kind) == named::NamedRows::kGathered) {
     agreement.rows.resize(request.shapes.size());
     for (size_t i = 0; i < request.shapes.size(); ++i) {
       for (const auto& each : requests) agreement.rows[i].push_back(each->shapes[i][0]);
     }
-  } else if (rowsOf(request.kind) == NamedRows::kExchanged) {
+  } else if (rowsOf(request.kind) == named::NamedRows::kExchanged) {
     for (const auto& each : requests) agreement.rows.push_back(each->splits);
   }
   request.splits.clear();
   return made;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
-Batch* Batches::add(const std::vector<uint32_t>& ids, size_t numBytes, Clock::time_point now) {
+Batch* Batches::add(const std::vector<uint32_t>& ids, size_t numBytes, io::Clock::time_point now) {
   auto batch = std::make_unique<Batch>();
   batchOf_.resize(std::max<size_t>(batchOf_.size(), *std::max_element(ids.begin(), ids.end())));
   for (size_t i = 0; i < ids.size(); ++i) {
@@ -48,4 +48,4 @@ BatchHandle Batches::take(const Batch& batch) {
   return taken;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -12,7 +12,7 @@
 
 #include "comm/named/coordinator/entry.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 class Batches {
  public:
@@ -20,7 +20,7 @@ class Batches {
 
   /// Makes a waiting batch of these ids. Returns null if an id occurs twice, or if another batch contains one of the
   /// ids.
-  Batch* add(const std::vector<uint32_t>& ids, size_t numBytes, Clock::time_point now);
+  Batch* add(const std::vector<uint32_t>& ids, size_t numBytes, io::Clock::time_point now);
   /// Returns a waiting batch with exactly this list that `rank` has not sent yet, or null if there is none.
   Batch* find(const std::vector<uint32_t>& ids, int rank) const;
   /// Returns the waiting batch that contains the id, or null.
@@ -43,4 +43,4 @@ class Batches {
   size_t numWaitingIds_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 Coordinator::Coordinator(int size, size_t cacheCapacity, FusionPlan plan)
     : size_(size),
@@ -23,12 +23,12 @@ void Coordinator::setPlan(FusionPlan plan) {
 
 // --- submissions
 
-void Coordinator::add(int rank, Request request, Clock::time_point now) {
-  if (request.kind == NamedKind::kJoin) return join(rank);
-  add(rank, std::make_shared<const Request>(std::move(request)), 0, now);
+void Coordinator::add(int rank, named::Request request, io::Clock::time_point now) {
+  if (request.kind == named::NamedKind::kJoin) return join(rank);
+  add(rank, std::make_shared<const named::Request>(std::move(request)), 0, now);
 }
 
-Status Coordinator::addCached(int rank, const std::vector<uint32_t>& ids, Clock::time_point now) {
+Status Coordinator::addCached(int rank, const std::vector<uint32_t>& ids, io::Clock::time_point now) {
   Batch* batch = batches_.find(ids, rank);
   if (batch == nullptr) batch = newBatch(ids, now);
   if (batch != nullptr) {
@@ -41,7 +41,7 @@ Status Coordinator::addCached(int rank, const std::vector<uint32_t>& ids, Clock:
   return {};
 }
 
-Status Coordinator::addCached(int rank, uint32_t id, Clock::time_point now) {
+Status Coordinator::addCached(int rank, uint32_t id, io::Clock::time_point now) {
   RequestHandle request = ids_.request(rank, id);
   if (request == nullptr) return dataLoss("rank {} refers to request {}, which it has never made", rank, id);
   if (batches_.contains(id) && batches_.findWaiting(id) == nullptr) {
@@ -51,7 +51,7 @@ Status Coordinator::addCached(int rank, uint32_t id, Clock::time_point now) {
   return {};
 }
 
-void Coordinator::add(int rank, RequestHandle request, uint32_t sentId, Clock::time_point now) {
+void Coordinator::add(int rank, RequestHandle request, uint32_t sentId, io::Clock::time_point now) {
   const uint32_t id = sentId != 0 ? sentId : ids_.find(request->name);
   if (Batch* batch = id != 0 ? batches_.findWaiting(id) : nullptr) split(*batch);
   Entry* entry = waiting_.find(id, request->name);
@@ -74,7 +74,7 @@ bool Coordinator::isReady(const Entry& entry) const {
 
 // --- batches
 
-Batch* Coordinator::newBatch(const std::vector<uint32_t>& ids, Clock::time_point now) {
+Batch* Coordinator::newBatch(const std::vector<uint32_t>& ids, io::Clock::time_point now) {
   if (ids.size() < 2 || numJoined_ > 0) return nullptr;
   const std::optional<size_t> numBytes = ids_.fusedBytes(ids);
   if (!numBytes || !ready_.runsWhole(*numBytes)) return nullptr;
@@ -121,13 +121,13 @@ std::vector<EntryHandle> Coordinator::entriesOf(const Batch& batch) {
 
 // --- responses
 
-bool Coordinator::isResponseDue(const RunningResponses& running, Clock::time_point now) {
+bool Coordinator::isResponseDue(const RunningResponses& running, io::Clock::time_point now) {
   return ready_.isResponseDue(running, areAwaited(), now);
 }
 
-Response Coordinator::next() {
+named::Response Coordinator::next() {
   EntryHandle entry = ready_.pop();
-  Response response = responseFor(*entry);
+  named::Response response = responseFor(*entry);
   const bool isFused = response.error.empty() && isFusable(response.kind) && !entry->standsAlone();
   const size_t numBytes = entry->numBytes;
   pool_.recycle(std::move(entry));
@@ -146,10 +146,10 @@ bool Coordinator::isKnownToAgree(const Entry& entry) const {
   return entry.id != 0 && entry.numSubmitted == size_ && ids_.isOfAll(entry.id);
 }
 
-Response Coordinator::responseFor(const Entry& entry) {
-  Response response;
+named::Response Coordinator::responseFor(const Entry& entry) {
+  named::Response response;
   response.kind = firstOf(entry.requests).kind;
-  if (response.kind == NamedKind::kJoin) {
+  if (response.kind == named::NamedKind::kJoin) {
     response.lastJoined = entry.requests[0]->root;
     return response;
   }
@@ -158,7 +158,7 @@ Response Coordinator::responseFor(const Entry& entry) {
     response.areKindsDifferent =
         std::any_of(entry.requests.begin(), entry.requests.end(),
                     [&](const RequestHandle& each) { return each != nullptr && each->kind != response.kind; });
-    auto named = std::make_shared<Agreement>();
+    auto named = std::make_shared<named::Agreement>();
     named->request.name = firstOf(entry.requests).name;
     response.items.push_back({0, true, std::move(named)});
     return response;
@@ -167,9 +167,9 @@ Response Coordinator::responseFor(const Entry& entry) {
   return response;
 }
 
-void Coordinator::fuse(Response& response, size_t numBytes) {
+void Coordinator::fuse(named::Response& response, size_t numBytes) {
   if (numBytes >= ready_.plan().fusionBytes) return;
-  const AgreementHandle first = response.items[0].agreement;
+  const named::AgreementHandle first = response.items[0].agreement;
   const auto isWanted = [&](const Entry& entry) {
     return canFuse(first->request, firstOf(entry.requests)) && (isKnownToAgree(entry) || !findMismatch(entry.requests));
   };
@@ -179,16 +179,16 @@ void Coordinator::fuse(Response& response, size_t numBytes) {
   }
 }
 
-void Coordinator::addItems(const Entry& entry, Response& response) {
+void Coordinator::addItems(const Entry& entry, named::Response& response) {
   if (entry.batch == nullptr) {
-    response.items.push_back(isKnownToAgree(entry) ? Response::Item{entry.id, false, ids_.use(entry.id)}
+    response.items.push_back(isKnownToAgree(entry) ? named::Response::Item{entry.id, false, ids_.use(entry.id)}
                                                    : ids_.keep(entry.requests, entry.numBytes));
     return;
   }
   response.items.reserve(response.items.size() + entry.batch->ids.size());
   for (const uint32_t id : entry.batch->ids) {
     batches_.release(id);
-    const AgreementHandle& agreement = ids_.use(id);
+    const named::AgreementHandle& agreement = ids_.use(id);
     response.items.push_back({id, false, response.items.empty() ? agreement : nullptr});
   }
 }
@@ -204,12 +204,12 @@ void Coordinator::join(int rank) {
     ready_.push(std::move(entry), ids_);
   }
   if (numJoined_ < size_) return;
-  Request request;
-  request.kind = NamedKind::kJoin;
+  named::Request request;
+  request.kind = named::NamedKind::kJoin;
   request.root = lastJoined_;
   request.priority = std::numeric_limits<int32_t>::min();  // runs after all earlier operations
   EntryHandle entry = pool_.make(0, {});
-  entry->requests.assign(1, std::make_shared<const Request>(std::move(request)));
+  entry->requests.assign(1, std::make_shared<const named::Request>(std::move(request)));
   ready_.push(std::move(entry), ids_);
   hasJoined_.assign(hasJoined_.size(), false);
   numJoined_ = 0;
@@ -223,9 +223,9 @@ std::vector<int> Coordinator::unjoined() const {
   return ranks;
 }
 
-std::vector<Coordinator::Stalled> Coordinator::stalled(Clock::time_point since) const {
+std::vector<Coordinator::Stalled> Coordinator::stalled(io::Clock::time_point since) const {
   std::vector<Stalled> found;
-  const auto note = [&](const std::string& name, Clock::time_point from, const auto& hasSubmitted) {
+  const auto note = [&](const std::string& name, io::Clock::time_point from, const auto& hasSubmitted) {
     if (from > since) return;
     Stalled& stalled = found.emplace_back(Stalled{name, {}, from});
     for (int rank = 0; rank < size_; ++rank) {
@@ -247,4 +247,4 @@ std::vector<Coordinator::Stalled> Coordinator::stalled(Clock::time_point since) 
   return found;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -30,7 +30,7 @@
 #include "comm/named/request.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 class Coordinator {
  public:
@@ -41,18 +41,18 @@ class Coordinator {
   void setPlan(FusionPlan plan);
 
   /// Submits a request of `rank`. Requires: no other request of this rank and name is waiting for its response.
-  void add(int rank, Request request, Clock::time_point now);
+  void add(int rank, named::Request request, io::Clock::time_point now);
   /// addCached(id) submits the rank's last request under this id again. addCached(ids) does so for a list of ids. Fails
   /// with data loss if the rank has made no request under an id, or if an id is part of a batch that is ready.
-  Status addCached(int rank, uint32_t id, Clock::time_point now);
-  Status addCached(int rank, const std::vector<uint32_t>& ids, Clock::time_point now);
+  Status addCached(int rank, uint32_t id, io::Clock::time_point now);
+  Status addCached(int rank, const std::vector<uint32_t>& ids, io::Clock::time_point now);
   /// Records that `rank` no longer uses an evicted id; see IdCache::drop().
   Status dropId(int rank, uint32_t id) { return ids_.drop(rank, id); }
 
   /// Decides whether next() should be called now; see ReadyQueue::isResponseDue().
-  bool isResponseDue(const RunningResponses& running, Clock::time_point now);
+  bool isResponseDue(const RunningResponses& running, io::Clock::time_point now);
   /// Takes the ready operations that run next, and returns them as a response. Requires: an operation is ready.
-  Response next();
+  named::Response next();
 
   const IdCache& ids() const { return ids_; }
   const ReadyQueue& ready() const { return ready_; }
@@ -60,11 +60,11 @@ class Coordinator {
   /// An operation that some ranks have submitted and others have not.
   struct Stalled {
     std::string name;
-    std::vector<int> missing;  ///< the ranks that have not submitted the operation
-    Clock::time_point since;   ///< when the first rank submitted the operation
+    std::vector<int> missing;     ///< the ranks that have not submitted the operation
+    io::Clock::time_point since;  ///< when the first rank submitted the operation
   };
   /// Returns the waiting operations that a rank has submitted before `since`, oldest first.
-  std::vector<Stalled> stalled(Clock::time_point since) const;
+  std::vector<Stalled> stalled(io::Clock::time_point since) const;
   /// Whether operations wait for ranks, or joined ranks wait for the other ranks to join.
   bool isWaiting() const { return areAwaited() || numJoined_ > 0; }
   /// Returns the ranks that have not joined, or none if no rank has joined.
@@ -75,10 +75,10 @@ class Coordinator {
   bool areAwaited() const { return waiting_.size() + batches_.numWaitingIds() > 0; }
   /// Adds a request to the entry of its name. Makes the entry ready if no other rank's request is missing. `sentId`:
   /// the id that the rank has sent, or 0 if it has sent the request in full.
-  void add(int rank, RequestHandle request, uint32_t sentId, Clock::time_point now);
+  void add(int rank, RequestHandle request, uint32_t sentId, io::Clock::time_point now);
   /// Makes a waiting batch of these ids. Returns null if they cannot form a batch; the caller then handles them one by
   /// one.
-  Batch* newBatch(const std::vector<uint32_t>& ids, Clock::time_point now);
+  Batch* newBatch(const std::vector<uint32_t>& ids, io::Clock::time_point now);
   /// Records that the rank has sent the batch's list. Makes the batch ready if all other ranks have sent the list, too.
   void addSubmission(Batch& batch, int rank);
   /// Replaces the waiting batch by one waiting entry per id.
@@ -92,12 +92,12 @@ class Coordinator {
   /// that response, and need no comparison.
   bool isKnownToAgree(const Entry& entry) const;
   /// Makes the response for an entry: its operations, or the error if the requests differ.
-  Response responseFor(const Entry& entry);
+  named::Response responseFor(const Entry& entry);
   /// Adds ready operations to the response that can be fused with it, up to the plan's limit. `numBytes`: size of the
   /// operations that are already in the response.
-  void fuse(Response& response, size_t numBytes);
+  void fuse(named::Response& response, size_t numBytes);
   /// Adds the entry's operation, or all operations of its batch, to the response.
-  void addItems(const Entry& entry, Response& response);
+  void addItems(const Entry& entry, named::Response& response);
 
   int size_;
   IdCache ids_;
@@ -109,4 +109,4 @@ class Coordinator {
   int numJoined_ = 0, lastJoined_ = -1;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

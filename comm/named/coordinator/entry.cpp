@@ -5,11 +5,11 @@
 
 #include "comm/named/coordinator/fusion.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 bool Entry::standsAlone() const { return batch == nullptr && runsAlone(firstOf(requests), numBytes); }
 
-EntryHandle EntryPool::make(uint32_t id, Clock::time_point now) {
+EntryHandle EntryPool::make(uint32_t id, io::Clock::time_point now) {
   EntryHandle entry;
   if (spare_.empty()) {
     entry = std::make_unique<Entry>();
@@ -31,4 +31,4 @@ void EntryPool::recycle(EntryHandle entry) {
   spare_.push_back(std::move(entry));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

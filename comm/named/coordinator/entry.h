@@ -10,7 +10,7 @@
 #include "comm/io/clock.h"
 #include "comm/named/coordinator/agreement.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 /// A list of cached ids that ranks submit with one message. At least one rank has sent the list to the coordinator, and
 /// the batch waits for the same list from the others. While all ranks send whole lists, one batch stands for the
@@ -21,7 +21,7 @@ struct Batch {
   std::vector<bool> hasSubmitted;  ///< by rank: whether the rank has sent the list
   int numSubmitted = 0;            ///< how many ranks have sent the list; the batch is ready when all ranks have
   size_t numBytes = 0;
-  Clock::time_point since;  ///< when the first rank sent the list
+  io::Clock::time_point since;  ///< when the first rank sent the list
 };
 using BatchHandle = std::unique_ptr<Batch>;
 
@@ -34,7 +34,7 @@ struct Entry {
   int64_t place = 0;     ///< position among ready entries: the lowest runs first
   size_t numBytes = 0;   ///< bytes of the operation; set when the entry becomes ready
   BatchHandle batch;  ///< the batch, if the entry is a ready batch; `requests[0]` is then the request of its first id
-  Clock::time_point since;  ///< when the first rank submitted the operation
+  io::Clock::time_point since;  ///< when the first rank submitted the operation
 
   /// Returns whether the entry is a large tensor, which is never fused. Requires: the entry is ready.
   bool standsAlone() const;
@@ -46,7 +46,7 @@ class EntryPool {
  public:
   explicit EntryPool(int numRanks) : numRanks_(numRanks) {}
 
-  EntryHandle make(uint32_t id, Clock::time_point now);
+  EntryHandle make(uint32_t id, io::Clock::time_point now);
   /// Keeps the memory of an entry that is no longer used for a new entry.
   void recycle(EntryHandle entry);
 
@@ -56,4 +56,4 @@ class EntryPool {
   uint64_t numMade_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/named/coordinator/fusion.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
 /// A tensor of kLargeBytes or more runs alone, on the caller's memory.
@@ -19,17 +19,17 @@ std::string_view toString(FusionOrder order) {
   return "unknown order";
 }
 
-bool isFusable(NamedKind kind) { return rowsOf(kind) == NamedRows::kSame; }
+bool isFusable(named::NamedKind kind) { return rowsOf(kind) == named::NamedRows::kSame; }
 
-bool canFuse(const Request& left, const Request& right) {
+bool canFuse(const named::Request& left, const named::Request& right) {
   if (!isFusable(left.kind)) return false;
   return left.kind == right.kind && left.dtype == right.dtype && left.reduction == right.reduction &&
          left.root == right.root && left.prescale == right.prescale && left.postscale == right.postscale &&
          left.isOnDevice == right.isOnDevice;
 }
 
-bool runsAlone(const Request& request, size_t numBytes) {
+bool runsAlone(const named::Request& request, size_t numBytes) {
   return request.shapes.size() == 1 && numBytes >= kLargeBytes;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

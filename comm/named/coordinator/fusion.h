@@ -9,7 +9,7 @@
 
 #include "comm/named/request.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 /// The order in which ready operations run.
 enum class FusionOrder : uint8_t {
@@ -31,10 +31,10 @@ struct FusionPlan {
 };
 
 /// Returns whether operations of this kind can be fused at all.
-bool isFusable(NamedKind kind);
+bool isFusable(named::NamedKind kind);
 /// Returns whether two operations may be in one response.
-bool canFuse(const Request& left, const Request& right);
+bool canFuse(const named::Request& left, const named::Request& right);
 /// Returns whether an operation of `numBytes` is a single tensor that is too large to be fused.
-bool runsAlone(const Request& request, size_t numBytes);
+bool runsAlone(const named::Request& request, size_t numBytes);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -5,7 +5,7 @@
 
 #include "comm/named/coordinator/fusion.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
 /// An id may be evicted if kIdleTurns * capacity operations have run since its last use. This protects names that a job
@@ -36,14 +36,14 @@ std::optional<size_t> IdCache::fusedBytes(const std::vector<uint32_t>& ids) cons
   return numBytes;
 }
 
-const AgreementHandle& IdCache::use(uint32_t id) {
+const named::AgreementHandle& IdCache::use(uint32_t id) {
   records_[id - 1].lastUse = ++numUses_;
   return records_[id - 1].agreement;
 }
 
-Response::Item IdCache::keep(const Requests& requests, size_t numBytes) {
+named::Response::Item IdCache::keep(const Requests& requests, size_t numBytes) {
   ++numUses_;
-  Response::Item item;
+  named::Response::Item item;
   item.agreement = agreementOf(requests);
   if (!item.agreement->request.isCacheable) return item;
   const std::string& name = item.agreement->request.name;
@@ -64,8 +64,8 @@ Response::Item IdCache::keep(const Requests& requests, size_t numBytes) {
   return item;
 }
 
-uint32_t IdCache::alikeOf(const AgreementHandle& agreement, size_t numBytes) {
-  const Request& request = agreement->request;
+uint32_t IdCache::alikeOf(const named::AgreementHandle& agreement, size_t numBytes) {
+  const named::Request& request = agreement->request;
   if (numBytes == 0 || runsAlone(request, numBytes) || !isFusable(request.kind)) return 0;
   for (const auto& [example, number] : examples_) {
     if (canFuse(example->request, request)) return number;
@@ -125,4 +125,4 @@ Status IdCache::drop(int rank, uint32_t id) {
   return {};
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

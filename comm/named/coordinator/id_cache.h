@@ -20,7 +20,7 @@
 #include "comm/named/coordinator/agreement.h"
 #include "runtime/base/status.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 class IdCache {
  public:
@@ -43,11 +43,11 @@ class IdCache {
   /// Returns whether all ranks had submitted a request for the last response with this id.
   bool isOfAll(uint32_t id) const { return records_[id - 1].isOfAll; }
   /// Records that a response runs the name's operation unchanged. Returns the agreement of its requests.
-  const AgreementHandle& use(uint32_t id);
+  const named::AgreementHandle& use(uint32_t id);
 
   /// Returns the response's item for an operation whose requests agree. Gives its name an id if possible, and stores
   /// the requests under the id.
-  Response::Item keep(const Requests& requests, size_t numBytes);
+  named::Response::Item keep(const Requests& requests, size_t numBytes);
   /// Evicts ids. It evicts at most as many ids as keep() could not assign since the last call. Evicts only ids that
   /// have not been used lately and for which `isInUse` returns false. Returns the evicted ids.
   std::vector<uint32_t> evict(const std::function<bool(uint32_t id)>& isInUse);
@@ -62,15 +62,15 @@ class IdCache {
     uint32_t alike = 0;    ///< the class of operations that can be fused with each other; 0: never fused
     bool isOfAll = false;  ///< all ranks had submitted a request for the last response
     bool isEvicted = false;
-    int numForgotten = 0;       ///< number of ranks that have confirmed the eviction
-    uint64_t lastUse = 0;       ///< the value of numUses_ when the id was last used
-    AgreementHandle agreement;  ///< the agreement in the last response with this id
-    Requests requests;          ///< by rank: its request in the last response with this id
+    int numForgotten = 0;              ///< number of ranks that have confirmed the eviction
+    uint64_t lastUse = 0;              ///< the value of numUses_ when the id was last used
+    named::AgreementHandle agreement;  ///< the agreement in the last response with this id
+    Requests requests;                 ///< by rank: its request in the last response with this id
     std::string name;
   };
 
   /// Returns Record::alike for an operation with this agreement. A class that is not in `examples_` gets a new number.
-  uint32_t alikeOf(const AgreementHandle& agreement, size_t numBytes);
+  uint32_t alikeOf(const named::AgreementHandle& agreement, size_t numBytes);
   /// Gives an id to a name that has none, and returns the id, or 0 if all ids are taken.
   uint32_t newIdFor(const std::string& name);
   /// Evicts one id and returns it. Returns 0 if no id may be evicted.
@@ -86,8 +86,8 @@ class IdCache {
   /// For each class of operations that can be fused with each other: one example, and the number of the class
   /// (Record::alike). alikeOf() clears the list when it has kMaxExamples entries. If a class occurs again afterwards,
   /// it gets a new number.
-  std::vector<std::pair<AgreementHandle, uint32_t>> examples_;
+  std::vector<std::pair<named::AgreementHandle, uint32_t>> examples_;
   uint32_t numExamples_ = 0;  ///< the highest number of a class so far
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
 /// The largest number of responses that move data at the same time. Responses of one large tensor have other limits
@@ -28,7 +28,7 @@ bool runsEarlier(const EntryHandle& left, const EntryHandle& right) { return lef
 
 }  // namespace
 
-void RunningResponses::began(const Request& first) {
+void RunningResponses::began(const named::Request& first) {
   const size_t numBytes = bytesOf(first);
   if (!runsAlone(first, numBytes)) {
     ++numOther;
@@ -38,7 +38,7 @@ void RunningResponses::began(const Request& first) {
   largeBytes += numBytes;
 }
 
-void RunningResponses::ended(const Request& first) {
+void RunningResponses::ended(const named::Request& first) {
   const size_t numBytes = bytesOf(first);
   if (!runsAlone(first, numBytes)) {
     --numOther;
@@ -53,7 +53,7 @@ bool ReadyQueue::runsWhole(size_t numBytes) const {
   return isInOrder && numBytes <= plan_.fusionBytes;
 }
 
-bool ReadyQueue::isResponseDue(const RunningResponses& running, bool areAwaited, Clock::time_point now) {
+bool ReadyQueue::isResponseDue(const RunningResponses& running, bool areAwaited, io::Clock::time_point now) {
   if (entries_.empty()) return false;
   const bool isFull = numBytes_ >= plan_.fusionBytes;
   const bool isAlone = entries_.front()->standsAlone();
@@ -64,12 +64,12 @@ bool ReadyQueue::isResponseDue(const RunningResponses& running, bool areAwaited,
   // cannot become fuller, and the callers may be waiting for this response.
   const bool isHeld = plan_.order == FusionOrder::kSize && !isFull && !isAlone && areAwaited;
   if (!isHeld) {
-    heldUntil_ = Clock::time_point::max();
+    heldUntil_ = io::Clock::time_point::max();
     return true;
   }
-  if (heldUntil_ == Clock::time_point::max()) heldUntil_ = now + kMaxHold;
+  if (heldUntil_ == io::Clock::time_point::max()) heldUntil_ = now + kMaxHold;
   if (now < heldUntil_) return false;
-  heldUntil_ = Clock::time_point::max();
+  heldUntil_ = io::Clock::time_point::max();
   return true;
 }
 
@@ -129,7 +129,7 @@ void ReadyQueue::forgetId(uint32_t id) {
 }
 
 void ReadyQueue::place(Entry& entry, const IdCache& ids) const {
-  const Request& first = firstOf(entry.requests);
+  const named::Request& first = firstOf(entry.requests);
   entry.numBytes = entry.batch != nullptr ? entry.batch->numBytes : bytesOf(first);
   switch (plan_.order) {
     case FusionOrder::kTime:
@@ -143,4 +143,4 @@ void ReadyQueue::place(Entry& entry, const IdCache& ids) const {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -17,14 +17,14 @@
 #include "comm/named/coordinator/fusion.h"
 #include "comm/named/coordinator/id_cache.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 /// Counts the responses whose data is moving. Responses of one large tensor are counted separately.
 struct RunningResponses {
   /// began() records that a response has begun, and ended() that it has ended. `first`: the request of its first
   /// operation.
-  void began(const Request& first);
-  void ended(const Request& first);
+  void began(const named::Request& first);
+  void ended(const named::Request& first);
 
   size_t numOther = 0, numLarge = 0, largeBytes = 0;
 };
@@ -45,9 +45,9 @@ class ReadyQueue {
   /// - FusionOrder::kSize holds a buffer that is not full. This function begins such a hold.
   ///
   /// `areAwaited`: some operations wait for ranks, so a buffer may still become full.
-  bool isResponseDue(const RunningResponses& running, bool areAwaited, Clock::time_point now);
+  bool isResponseDue(const RunningResponses& running, bool areAwaited, io::Clock::time_point now);
   /// Returns the time until which the plan holds entries; max: it holds none.
-  Clock::time_point heldUntil() const { return heldUntil_; }
+  io::Clock::time_point heldUntil() const { return heldUntil_; }
 
   /// Inserts an entry that has become ready. FusionOrder::kModel orders names by their ids in `ids`.
   void push(EntryHandle entry, const IdCache& ids);
@@ -70,7 +70,7 @@ class ReadyQueue {
   std::deque<EntryHandle> entries_;
   size_t numBytes_ = 0;
   uint64_t numPushed_ = 0;
-  Clock::time_point heldUntil_ = Clock::time_point::max();
+  io::Clock::time_point heldUntil_ = io::Clock::time_point::max();
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

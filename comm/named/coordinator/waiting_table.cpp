@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 Entry* WaitingTable::find(uint32_t id, const std::string& name) const {
   if (id != 0) return contains(id) ? byId_[id - 1].get() : nullptr;
@@ -52,4 +52,4 @@ void WaitingTable::forEach(const std::function<void(const Entry&)>& visit) const
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

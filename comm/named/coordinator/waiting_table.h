@@ -14,7 +14,7 @@
 
 #include "comm/named/coordinator/entry.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 
 class WaitingTable {
  public:
@@ -39,4 +39,4 @@ class WaitingTable {
   size_t numEntries_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

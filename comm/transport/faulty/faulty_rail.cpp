@@ -5,14 +5,14 @@
 #include <utility>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::faulty {
 
-FaultyRail::FaultyRail(std::unique_ptr<Rail> inner, FaultPlan plan)
+FaultyRail::FaultyRail(std::unique_ptr<transport::Rail> inner, FaultPlan plan)
     : RailDecorator(std::move(inner)), plan_(plan), capabilities_(RailDecorator::capabilities(0)), random_(plan.seed) {
   capabilities_.isReliable = false;
 }
 
-void FaultyRail::send(int peer, const OutgoingFrame& frame) {
+void FaultyRail::send(int peer, const transport::OutgoingFrame& frame) {
   if (happens(plan_.dropped)) return;
   if (happens(plan_.delayed) && delayed_.try_emplace(peer, frame).second) return;
   inner().send(peer, frame);
@@ -23,24 +23,24 @@ void FaultyRail::send(int peer, const OutgoingFrame& frame) {
 void FaultyRail::sendDelayed(int peer) {
   const auto found = delayed_.find(peer);
   if (found == delayed_.end() || !inner().canSend(peer)) return;
-  OutgoingFrame frame = found->second;
+  transport::OutgoingFrame frame = found->second;
   frame.mayWait = false;
   delayed_.erase(found);
   inner().send(peer, frame);
 }
 
-void FaultyRail::cancelSend(int peer, uint64_t token, ByteView payload) {
+void FaultyRail::cancelSend(int peer, uint64_t token, transport::ByteView payload) {
   inner().cancelSend(peer, token, payload);
   const auto found = delayed_.find(peer);
   if (found == delayed_.end() || found->second.token != token) return;
-  if (overlaps(found->second.payload, payload)) delayed_.erase(found);
+  if (transport::overlaps(found->second.payload, payload)) delayed_.erase(found);
 }
 
-Clock::time_point FaultyRail::tick(Clock::time_point now) {
+io::Clock::time_point FaultyRail::tick(io::Clock::time_point now) {
   std::vector<int> peers;
   for (const auto& [peer, frame] : delayed_) peers.push_back(peer);
   for (const int peer : peers) sendDelayed(peer);
   return std::min(inner().tick(now), now + std::chrono::milliseconds(10));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::faulty

@@ -11,7 +11,7 @@
 
 #include "comm/transport/faulty/rail_decorator.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::faulty {
 
 /// How often each fault happens, as a share of all frames from 0 to 1.
 struct FaultPlan {
@@ -23,13 +23,13 @@ struct FaultPlan {
 
 class FaultyRail final : public RailDecorator {
  public:
-  FaultyRail(std::unique_ptr<Rail> inner, FaultPlan plan);
+  FaultyRail(std::unique_ptr<transport::Rail> inner, FaultPlan plan);
 
   const Capabilities& capabilities(int) const override { return capabilities_; }
-  void send(int peer, const OutgoingFrame& frame) override;
-  void cancelSend(int peer, uint64_t token, ByteView payload) override;
+  void send(int peer, const transport::OutgoingFrame& frame) override;
+  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
   bool isFlushed() const override { return inner().isFlushed() && delayed_.empty(); }
-  Clock::time_point tick(Clock::time_point now) override;
+  io::Clock::time_point tick(io::Clock::time_point now) override;
 
  private:
   /// Decides at random whether a fault with this share happens to the next frame.
@@ -40,7 +40,7 @@ class FaultyRail final : public RailDecorator {
   const FaultPlan plan_;
   Capabilities capabilities_;
   std::mt19937_64 random_;
-  std::map<int, OutgoingFrame> delayed_;  ///< by peer: the frame that is held back
+  std::map<int, transport::OutgoingFrame> delayed_;  ///< by peer: the frame that is held back
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::faulty

@@ -9,24 +9,26 @@
 
 #include "comm/transport/rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::faulty {
 
-class RailDecorator : public Rail {
+class RailDecorator : public transport::Rail {
  public:
-  explicit RailDecorator(std::unique_ptr<Rail> inner) : inner_(std::move(inner)) {}
+  explicit RailDecorator(std::unique_ptr<transport::Rail> inner) : inner_(std::move(inner)) {}
 
   const Capabilities& capabilities(int peer) const override { return inner_->capabilities(peer); }
   void attach(Sink& sink) override { inner_->attach(sink); }
   void connect(int peer) override { inner_->connect(peer); }
   bool canSend(int peer) const override { return inner_->canSend(peer); }
-  void send(int peer, const OutgoingFrame& frame) override { inner_->send(peer, frame); }
+  void send(int peer, const transport::OutgoingFrame& frame) override { inner_->send(peer, frame); }
   void flush(int peer) override { inner_->flush(peer); }
   void beginTurn() override { inner_->beginTurn(); }
   void endTurn() override { inner_->endTurn(); }
-  void cancelSend(int peer, uint64_t token, ByteView payload) override { inner_->cancelSend(peer, token, payload); }
-  void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
+  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override {
+    inner_->cancelSend(peer, token, payload);
+  }
+  void cancelReceive(int peer, transport::ByteView target) override { inner_->cancelReceive(peer, target); }
   bool isFlushed() const override { return inner_->isFlushed(); }
-  Clock::time_point tick(Clock::time_point now) override { return inner_->tick(now); }
+  io::Clock::time_point tick(io::Clock::time_point now) override { return inner_->tick(now); }
   std::string describeRoute(int peer) const override { return inner_->describeRoute(peer); }
   double coalesceSeconds(int peer) const override { return inner_->coalesceSeconds(peer); }
 
@@ -37,14 +39,14 @@ class RailDecorator : public Rail {
   double deliverySeconds(int peer, size_t numBytes) const override { return inner_->deliverySeconds(peer, numBytes); }
   bool mayStillReceive(int peer) const override { return inner_->mayStillReceive(peer); }
   double minRoundTripSeconds(int peer) const override { return inner_->minRoundTripSeconds(peer); }
-  RailInfo info() const override { return inner_->info(); }
+  transport::RailInfo info() const override { return inner_->info(); }
 
  protected:
-  Rail& inner() { return *inner_; }
-  const Rail& inner() const { return *inner_; }
+  transport::Rail& inner() { return *inner_; }
+  const transport::Rail& inner() const { return *inner_; }
 
  private:
-  const std::unique_ptr<Rail> inner_;
+  const std::unique_ptr<transport::Rail> inner_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::faulty

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 /// An acknowledgement is due after at least this many times the length of the longest arrived frame. Fast rails carry
@@ -12,14 +12,14 @@ constexpr uint64_t kFramesDue = 4;
 
 }  // namespace
 
-bool AckTracker::begin(int rail, const FrameHeader& header) {
+bool AckTracker::begin(int rail, const wire::FrameHeader& header) {
   placementOf(rail) = {};
   return isWanted(header.number) && std::none_of(placements_.begin(), placements_.end(), [&](const Placement& other) {
            return other.number == header.number && other.attempt > header.attempt;
          });
 }
 
-std::optional<AckTracker::Copy> AckTracker::takeEarlierCopy(const FrameHeader& header) {
+std::optional<AckTracker::Copy> AckTracker::takeEarlierCopy(const wire::FrameHeader& header) {
   // Invariant: at most one rail places each number.
   for (Placement& placement : placements_) {
     if (placement.number != header.number) continue;
@@ -30,30 +30,30 @@ std::optional<AckTracker::Copy> AckTracker::takeEarlierCopy(const FrameHeader& h
   return std::nullopt;
 }
 
-void AckTracker::place(int rail, const FrameHeader& header, ByteView target) {
+void AckTracker::place(int rail, const wire::FrameHeader& header, transport::ByteView target) {
   placementOf(rail) = {header.number, header.attempt, target};
 }
 
-bool AckTracker::end(int rail, const FrameHeader& header) {
+bool AckTracker::end(int rail, const wire::FrameHeader& header) {
   const uint64_t placed = placementOf(rail).number;
   placementOf(rail) = {};
   return header.length == 0 || placed == header.number;
 }
 
-void AckTracker::add(const FrameHeader& header) {
+void AckTracker::add(const wire::FrameHeader& header) {
   received_.add(header.number);
   bytesDue_ += header.length;
   mostDue_ = std::max(mostDue_, kFramesDue * header.length);
-  if (header.total >= kZeroCopyBytes && header.offset + header.length == header.total) {
+  if (header.total >= wire::kZeroCopyBytes && header.offset + header.length == header.total) {
     lastDue_ = std::max(lastDue_, header.number);
     if (firstDue_ == 0) firstDue_ = header.number;
   }
 }
 
-ByteView AckTracker::cancel(int rail, ByteView target) {
+transport::ByteView AckTracker::cancel(int rail, transport::ByteView target) {
   Placement& placement = placementOf(rail);
-  if (!overlaps(placement.target, target)) return {};
-  const ByteView cancelled = placement.target;
+  if (!transport::overlaps(placement.target, target)) return {};
+  const transport::ByteView cancelled = placement.target;
   placement.target = {};
   return cancelled;
 }
@@ -77,4 +77,4 @@ void AckTracker::ackMayBeLost() {
   firstDue_ = lastDue_;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

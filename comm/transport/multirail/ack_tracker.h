@@ -15,14 +15,14 @@
 #include "comm/transport/multirail/receive_window.h"
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 class AckTracker {
  public:
   /// A copy of a frame that was arriving on `rail`, into `target`, when a later copy began to arrive on another rail.
   struct Copy {
     int rail = 0;
-    ByteView target;
+    transport::ByteView target;
   };
 
   explicit AckTracker(size_t numRails) : placements_(numRails) {}
@@ -32,24 +32,24 @@ class AckTracker {
   /// Begins a frame whose header has arrived on `rail`. Returns true if its payload is wanted. Two copies of a frame
   /// may arrive at the same time. Then only the payload of the later attempt is wanted, because the sender has given up
   /// the connection of the earlier attempt, which may be closed at any byte.
-  bool begin(int rail, const FrameHeader& header);
+  bool begin(int rail, const wire::FrameHeader& header);
   /// Removes and returns the earlier copy of the frame, if one is arriving on another rail. That rail must not write to
   /// the copy's target any more, and the copy is not recorded as arrived. Call this function after begin().
-  std::optional<Copy> takeEarlierCopy(const FrameHeader& header);
+  std::optional<Copy> takeEarlierCopy(const wire::FrameHeader& header);
   /// Records that the frame's payload is being written to `target`.
-  void place(int rail, const FrameHeader& header, ByteView target);
+  void place(int rail, const wire::FrameHeader& header, transport::ByteView target);
   /// Call it when the last byte of a frame has arrived on `rail`. Returns true if the frame has no payload, or if its
   /// payload was written to the target of place(). Returns false if the payload was cancelled meanwhile.
-  bool end(int rail, const FrameHeader& header);
+  bool end(int rail, const wire::FrameHeader& header);
   /// Returns false if the frame has arrived before, or if its number is beyond the window.
   bool isWanted(uint64_t number) const { return received_.isWanted(number); }
   /// Records that the frame has arrived. Requires: isWanted(header.number).
-  void add(const FrameHeader& header);
+  void add(const wire::FrameHeader& header);
 
   /// Cancels the payload that is arriving on the rail if its memory overlaps `target`. Returns the memory of this
   /// payload, or an empty view if nothing was cancelled. The caller must make the rail stop writing to the returned
   /// memory. The frame is still recorded as arrived when it is complete.
-  ByteView cancel(int rail, ByteView target);
+  transport::ByteView cancel(int rail, transport::ByteView target);
 
   // --- Acknowledgements to the peer ---
 
@@ -72,7 +72,7 @@ class AckTracker {
   struct Placement {
     uint64_t number = 0;
     uint32_t attempt = 0;
-    ByteView target;
+    transport::ByteView target;
   };
 
   Placement& placementOf(int rail) { return placements_[static_cast<size_t>(rail)]; }
@@ -87,4 +87,4 @@ class AckTracker {
   uint64_t mostDue_ = kMinBytesDue;  ///< an acknowledgement is due when bytesDue_ reaches this limit
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -9,24 +9,24 @@
 #include "runtime/base/check.h"
 #include "runtime/base/log.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 using std::chrono::milliseconds;
+using transport::LossCause, transport::Rails;
 
-constexpr Clock::duration kAcknowledgeAfter = milliseconds(20);
-constexpr Clock::duration kIdleTick = milliseconds(1000);
+constexpr io::Clock::duration kAcknowledgeAfter = milliseconds(20), kIdleTick = milliseconds(1000);
 
 }  // namespace
 
-class MultirailTransport::RailSink final : public Transport::Sink {
+class MultirailTransport::RailSink final : public transport::Transport::Sink {
  public:
   RailSink(MultirailTransport& multirail, int rail) : multirail_(multirail), rail_(rail) {}
 
-  std::span<std::byte> place(int peer, const FrameHeader& header) override {
+  std::span<std::byte> place(int peer, const wire::FrameHeader& header) override {
     return multirail_.place(rail_, peer, header);
   }
-  void arrived(int peer, const FrameHeader& header) override { multirail_.arrived(rail_, peer, header); }
+  void arrived(int peer, const wire::FrameHeader& header) override { multirail_.arrived(rail_, peer, header); }
   void acknowledged(int, uint64_t) override {}
   void writable(int peer) override { multirail_.writable(rail_, peer); }
   void lost(int peer, LossCause cause, const Status& status) override { multirail_.lost(rail_, peer, cause, status); }
@@ -39,7 +39,7 @@ class MultirailTransport::RailSink final : public Transport::Sink {
 MultirailTransport::Peer::Peer(const Rails& rails, int rank, const Capabilities& expected)
     : rank(rank), scheduler(rails, rank), acks(rails.size()), reachability(rails.size()), capabilities(expected) {}
 
-MultirailTransport::MultirailTransport(Rails rails, const RankNames& names, MultirailOptions options)
+MultirailTransport::MultirailTransport(Rails rails, const rendezvous::RankNames& names, MultirailOptions options)
     : rails_(std::move(rails)), names_(names), options_(options) {
   AG_CHECK(!rails_.empty(), "a multirail transport without rails");
   capabilities_ = rails_.front()->capabilities(options_.rank);
@@ -78,7 +78,7 @@ MultirailTransport::Peer* MultirailTransport::findPeer(int rank) {
   return const_cast<Peer*>(std::as_const(*this).findPeer(rank));
 }
 
-const Transport::Capabilities& MultirailTransport::capabilities(int rank) const {
+const transport::Transport::Capabilities& MultirailTransport::capabilities(int rank) const {
   const Peer* peer = findPeer(rank);
   return peer == nullptr ? capabilities_ : peer->capabilities;
 }
@@ -119,17 +119,17 @@ bool MultirailTransport::canSend(const Peer& peer) const {
          !peer.scheduler.isFullOneWorthWaitingFor(peer.reachability, capabilities_.segmentBytes);
 }
 
-void MultirailTransport::send(int rank, const OutgoingFrame& frame) {
+void MultirailTransport::send(int rank, const transport::OutgoingFrame& frame) {
   Peer& peer = peerOf(rank);
   const int rail = peer.scheduler.nextRail(frame.payload.size());
-  AG_CHECK(rail != kNoRail, "send() without canSend()");
+  AG_CHECK(rail != transport::kNoRail, "send() without canSend()");
   transmit(peer, peer.window.add(frame, rail, sendTime()), rail);
 }
 
 void MultirailTransport::resend(Peer& peer) {
   while (InFlightFrame* sent = peer.window.nextToResend()) {
     const int rail = peer.scheduler.nextRail(sent->frame.payload.size());
-    if (rail == kNoRail) return;
+    if (rail == transport::kNoRail) return;
     peer.window.resend(*sent, rail, sendTime());
     sent->frame.mayWait = false;
     ++counters_.numResent;
@@ -138,7 +138,7 @@ void MultirailTransport::resend(Peer& peer) {
 }
 
 /// `frame` is a copy of the window's frame, because the rail may be lost within the call, which changes the window.
-void MultirailTransport::transmit(Peer& peer, OutgoingFrame frame, int rail) {
+void MultirailTransport::transmit(Peer& peer, transport::OutgoingFrame frame, int rail) {
   const auto index = static_cast<size_t>(rail);
   frame.header.epoch = options_.epoch;
   frame.header.acknowledged = peer.acks.next();
@@ -164,16 +164,16 @@ void MultirailTransport::fitPayloads(Peer& peer) const {
   }
 }
 
-bool MultirailTransport::sendUncounted(Peer& peer, FrameHeader header) {
+bool MultirailTransport::sendUncounted(Peer& peer, wire::FrameHeader header) {
   const int rail = peer.scheduler.nextRail(0);
-  if (rail == kNoRail) return false;
+  if (rail == transport::kNoRail) return false;
   transmit(peer, {header, {}}, rail);
   return true;
 }
 
 void MultirailTransport::acknowledge(Peer& peer) {
-  FrameHeader header;
-  header.kind = FrameKind::kAck;
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kAck;
   if (sendUncounted(peer, header)) ++counters_.numAcks;
 }
 
@@ -199,7 +199,7 @@ void MultirailTransport::flush(int rank) {
   for (const auto& rail : rails_) rail->flush(rank);
 }
 
-void MultirailTransport::cancelSend(int rank, uint64_t token, ByteView payload) {
+void MultirailTransport::cancelSend(int rank, uint64_t token, transport::ByteView payload) {
   Peer* peer = findPeer(rank);
   if (peer == nullptr) return;
   for (const auto& rail : rails_) rail->cancelSend(rank, token, payload);
@@ -215,8 +215,8 @@ bool MultirailTransport::isFlushed() const {
          });
 }
 
-Clock::time_point MultirailTransport::tick(Clock::time_point now) {
-  Clock::time_point next = now + kIdleTick;
+io::Clock::time_point MultirailTransport::tick(io::Clock::time_point now) {
+  io::Clock::time_point next = now + kIdleTick;
   for (const auto& rail : rails_) next = std::min(next, rail->tick(now));
   for (auto& [rank, peer] : peers_) {
     if (peer.reachability.isLost()) continue;
@@ -252,8 +252,8 @@ void MultirailTransport::linkChanged(int rail, bool isUp) {
 void MultirailTransport::sendLinkStates(Peer& peer) {
   while (!peer.linkStatesToSend.empty()) {
     const int rail = peer.linkStatesToSend.back();
-    FrameHeader header;
-    header.kind = FrameKind::kLinkState;
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::kLinkState;
     header.offset = static_cast<uint64_t>(rail);
     header.total = isLinkUp_[static_cast<size_t>(rail)] ? 1 : 0;
     if (!sendUncounted(peer, header)) return;
@@ -263,7 +263,7 @@ void MultirailTransport::sendLinkStates(Peer& peer) {
 
 // --- Receiving ------------------------------------------------------------------------------------------------------
 
-std::span<std::byte> MultirailTransport::place(int rail, int rank, const FrameHeader& header) {
+std::span<std::byte> MultirailTransport::place(int rail, int rank, const wire::FrameHeader& header) {
   Peer& peer = peerOf(rank);
   if (!peer.acks.begin(rail, header) || isStale(peer, header)) return {};
   if (const std::optional<AckTracker::Copy> copy = peer.acks.takeEarlierCopy(header)) {
@@ -274,13 +274,13 @@ std::span<std::byte> MultirailTransport::place(int rail, int rank, const FrameHe
   return target;
 }
 
-void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) {
+void MultirailTransport::arrived(int rail, int rank, const wire::FrameHeader& header) {
   Peer& peer = peerOf(rank);
   const bool isPlaced = peer.acks.end(rail, header);
   if (isStale(peer, header)) return;
   peer.reachability.heard();
   takeAcknowledgement(peer, header.acknowledged);
-  if (header.kind == FrameKind::kLinkState) {
+  if (header.kind == wire::FrameKind::kLinkState) {
     for (const auto& own : rails_) own->peerLinkChanged(rank, header.offset, header.total != 0);
   }
   if (header.number == 0) return;
@@ -297,7 +297,7 @@ void MultirailTransport::arrived(int rail, int rank, const FrameHeader& header) 
   if (peer.acks.isDue()) acknowledgeSoon(peer);
 }
 
-bool MultirailTransport::isStale(const Peer& peer, const FrameHeader& header) const {
+bool MultirailTransport::isStale(const Peer& peer, const wire::FrameHeader& header) const {
   return header.epoch != options_.epoch || peer.reachability.isLost();
 }
 
@@ -319,19 +319,19 @@ void MultirailTransport::takeAcknowledgement(Peer& peer, uint64_t acknowledged) 
 /// It may even hold the only copy, because a faulty peer may acknowledge frames that it has not received.
 void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   if (sent.frame.header.length == 0) return;
-  const bool hasOneCopy = sent.rail != kNoRail && sent.frame.header.attempt == 0;
+  const bool hasOneCopy = sent.rail != transport::kNoRail && sent.frame.header.attempt == 0;
   for (int i = 0; i < std::ssize(rails_); ++i) {
-    Rail& rail = *rails_[static_cast<size_t>(i)];
+    transport::Rail& rail = *rails_[static_cast<size_t>(i)];
     const bool isWritten = hasOneCopy && (i != sent.rail || !rail.isReading(peer.rank));
     if (!isWritten) rail.cancelSend(peer.rank, sent.frame.token, sent.frame.payload);
   }
 }
 
-void MultirailTransport::cancelReceive(int rank, ByteView target) {
+void MultirailTransport::cancelReceive(int rank, transport::ByteView target) {
   Peer* peer = findPeer(rank);
   if (peer == nullptr) return;
   for (int rail = 0; rail < std::ssize(rails_); ++rail) {
-    const ByteView cancelled = peer->acks.cancel(rail, target);
+    const transport::ByteView cancelled = peer->acks.cancel(rail, target);
     if (!cancelled.empty()) rails_[static_cast<size_t>(rail)]->cancelReceive(rank, cancelled);
   }
 }
@@ -352,7 +352,7 @@ void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status&
   Peer& peer = peerOf(rank);
   if (peer.reachability.isLost()) return;
   const auto index = static_cast<size_t>(rail);
-  const Clock::time_point now = Clock::now();
+  const io::Clock::time_point now = io::Clock::now();
   if (peer.reachability.railDown(index, cause, status.message(), now)) {
     ++counters_.rails[index].numLosses;
     if (cause == LossCause::kStalled) ++counters_.rails[index].numStalls;
@@ -368,7 +368,7 @@ void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status&
   if (canSend(peer)) sink_->writable(rank);
 }
 
-void MultirailTransport::checkReachability(Peer& peer, Clock::time_point now) {
+void MultirailTransport::checkReachability(Peer& peer, io::Clock::time_point now) {
   if (!peer.reachability.isSought()) return;
   const auto lostBecause = [&](const std::string& why) {
     return unavailable("{} is lost to {}: {} (last: {})", names_.of(peer.rank), names_.of(options_.rank), why,
@@ -397,4 +397,4 @@ void MultirailTransport::markLost(Peer& peer, LossCause cause, const Status& sta
   sink_->lost(peer.rank, cause, status);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -28,7 +28,7 @@
 #include "comm/transport/multirail/send_window.h"
 #include "comm/transport/rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 struct MultirailOptions {
   int rank = 0;
@@ -51,10 +51,10 @@ struct MultirailCounters {
   uint64_t numAcks = 0;        ///< frames that carried only an acknowledgement
 };
 
-class MultirailTransport final : public Transport {
+class MultirailTransport final : public transport::Transport {
  public:
   /// Requires: at least one rail. The names outlive the transport.
-  MultirailTransport(Rails rails, const RankNames& names, MultirailOptions options);
+  MultirailTransport(transport::Rails rails, const rendezvous::RankNames& names, MultirailOptions options);
   ~MultirailTransport() override;
 
   const MultirailCounters& counters() const { return counters_; }
@@ -73,14 +73,14 @@ class MultirailTransport final : public Transport {
   void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override { peerOf(peer); }
   bool canSend(int peer) const override;
-  void send(int peer, const OutgoingFrame& frame) override;
+  void send(int peer, const transport::OutgoingFrame& frame) override;
   void flush(int peer) override;
   void beginTurn() override { isInTurn_ = true; }
   void endTurn() override;
-  void cancelSend(int peer, uint64_t token, ByteView payload) override;
-  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
+  void cancelReceive(int peer, transport::ByteView target) override;
   bool isFlushed() const override;
-  Clock::time_point tick(Clock::time_point now) override;
+  io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;
   double coalesceSeconds(int peer) const override;
 
@@ -89,7 +89,7 @@ class MultirailTransport final : public Transport {
   class RailSink;
 
   struct Peer {
-    Peer(const Rails& rails, int rank, const Capabilities& expected);
+    Peer(const transport::Rails& rails, int rank, const Capabilities& expected);
 
     const int rank;
     RailScheduler scheduler;
@@ -111,12 +111,12 @@ class MultirailTransport final : public Transport {
   void fitPayloads(Peer& peer) const;
 
   /// Sends the frame on the rail, with the current acknowledgement.
-  void transmit(Peer& peer, OutgoingFrame frame, int rail);
+  void transmit(Peer& peer, transport::OutgoingFrame frame, int rail);
   /// Retransmits frames of the window while a rail has room.
   void resend(Peer& peer);
   /// Sends a frame without a number, which is not retransmitted if it gets lost. Returns false if no rail has room for
   /// it.
-  bool sendUncounted(Peer& peer, FrameHeader header);
+  bool sendUncounted(Peer& peer, wire::FrameHeader header);
   /// Sends a separate acknowledgement if a rail has room for it.
   void acknowledge(Peer& peer);
   /// Sends a separate acknowledgement at the end of the turn, or at once outside a turn.
@@ -126,25 +126,27 @@ class MultirailTransport final : public Transport {
   void sendLinkStates(Peer& peer);
   /// Returns the send time to record for a frame that is sent now. It is zero if all rails are reliable, because their
   /// frames need no timeouts.
-  Clock::time_point sendTime() const { return capabilities_.isReliable ? Clock::time_point() : Clock::now(); }
+  io::Clock::time_point sendTime() const {
+    return capabilities_.isReliable ? io::Clock::time_point() : io::Clock::now();
+  }
 
-  std::span<std::byte> place(int rail, int rank, const FrameHeader& header);
-  void arrived(int rail, int rank, const FrameHeader& header);
+  std::span<std::byte> place(int rail, int rank, const wire::FrameHeader& header);
+  void arrived(int rail, int rank, const wire::FrameHeader& header);
   /// Removes the frames with numbers below `acknowledged` from the window and reports them to the sink.
   void takeAcknowledgement(Peer& peer, uint64_t acknowledged);
   /// Makes all rails stop reading the payload of an acknowledged frame.
   void release(const Peer& peer, const InFlightFrame& frame);
   /// Whether the frame belongs to another epoch or comes from a lost peer.
-  bool isStale(const Peer& peer, const FrameHeader& header) const;
+  bool isStale(const Peer& peer, const wire::FrameHeader& header) const;
 
   void writable(int rail, int rank);
-  void lost(int rail, int rank, LossCause cause, const Status& status);
-  void checkReachability(Peer& peer, Clock::time_point now);
-  void markLost(Peer& peer, LossCause cause, const Status& status);
+  void lost(int rail, int rank, transport::LossCause cause, const Status& status);
+  void checkReachability(Peer& peer, io::Clock::time_point now);
+  void markLost(Peer& peer, transport::LossCause cause, const Status& status);
 
-  Rails rails_;
+  transport::Rails rails_;
   std::vector<std::unique_ptr<RailSink>> sinks_;
-  const RankNames& names_;
+  const rendezvous::RankNames& names_;
   const MultirailOptions options_;
   Capabilities capabilities_;
   uint32_t maxPayloadBytes_ = 0;  ///< the longest payload that all rails accept; used only if all are fast
@@ -156,4 +158,4 @@ class MultirailTransport final : public Transport {
   std::map<int, Peer> peers_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

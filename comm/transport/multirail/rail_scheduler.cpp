@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 /// A frame waits for a full rail if time(full rail) < kMuchSooner * time(best rail with room). These are the estimated
@@ -28,7 +28,7 @@ constexpr double kAway = 2, kAwaySeconds = 1e-3;
 
 }  // namespace
 
-RailScheduler::RailScheduler(const Rails& rails, int peer) : rails_(rails), peer_(peer) {
+RailScheduler::RailScheduler(const transport::Rails& rails, int peer) : rails_(rails), peer_(peer) {
   for (const auto& rail : rails) isHome_.push_back(rail->info().isHome);
 }
 
@@ -38,14 +38,14 @@ double RailScheduler::cost(size_t rail, size_t numBytes) const {
 }
 
 int RailScheduler::nextRail(size_t numBytes) const {
-  int best = kNoRail;
+  int best = transport::kNoRail;
   double bestDelay = 0;
   for (size_t i = 0; i < rails_.size(); ++i) {
     const size_t rail = (nextRail_ + i) % rails_.size();
     if (!rails_[rail]->canSend(peer_)) continue;
     if (rails_.size() == 1) return static_cast<int>(rail);
     const double delay = cost(rail, numBytes);
-    if (best == kNoRail || delay < bestDelay) {
+    if (best == transport::kNoRail || delay < bestDelay) {
       best = static_cast<int>(rail);
       bestDelay = delay;
     }
@@ -97,4 +97,4 @@ uint32_t RailScheduler::longestPayload(const Reachability& reachability, uint32_
   return std::clamp(soonThere, std::min(kSharedBytes, limit), limit);
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -15,7 +15,7 @@
 #include "comm/transport/multirail/reachability.h"
 #include "comm/transport/rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 class RailScheduler {
  public:
@@ -25,7 +25,7 @@ class RailScheduler {
   /// Replaces kSharedBytes if all rails are fast (areAllQuick()). Longer frames then save work and have no drawback.
   static constexpr uint32_t kQuickSharedBytes = 64 * 1024;
 
-  RailScheduler(const Rails& rails, int peer);
+  RailScheduler(const transport::Rails& rails, int peer);
 
   /// Returns the best rail for a payload of `numBytes` among the rails that can send now, or kNoRail if none can send.
   int nextRail(size_t numBytes) const;
@@ -47,10 +47,10 @@ class RailScheduler {
   /// Returns the value by which rails are compared: the estimated delivery time, increased for rails that are not home.
   double cost(size_t rail, size_t numBytes) const;
 
-  const Rails& rails_;
+  const transport::Rails& rails_;
   const int peer_;
   std::vector<bool> isHome_;  ///< isHome_[rail]
   size_t nextRail_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

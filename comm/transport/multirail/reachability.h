@@ -16,7 +16,7 @@
 
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 struct ReachabilityOptions {
   std::chrono::milliseconds peerTimeout{10000};    ///< limit of the time without a rail that leads to the peer
@@ -38,7 +38,7 @@ class Reachability {
   /// Whether a rail leads to the peer now.
   bool isReached() const;
   /// Whether no rail leads to the peer, and at least one rail has failed. The rails then try to reach the peer again.
-  bool isSought() const { return downSince_ != Clock::time_point(); }
+  bool isSought() const { return downSince_ != io::Clock::time_point(); }
   bool isLost() const { return stage_ == Stage::kLost; }
   /// Whether a rail has ever led to the peer and the peer is not lost.
   bool wasReached() const { return stage_ == Stage::kReached; }
@@ -50,7 +50,7 @@ class Reachability {
   /// Records that the rail does not lead to the peer from now on, and why. Returns true if it led to the peer before.
   /// The loss of a rail without a partner (kUnpaired) says nothing about the peer; the other rails show whether the
   /// peer's process exists.
-  bool railDown(size_t rail, LossCause cause, const std::string& failure, Clock::time_point now);
+  bool railDown(size_t rail, transport::LossCause cause, const std::string& failure, io::Clock::time_point now);
   /// Records that a frame has arrived from the peer's process.
   void heard() { numQuietTicks_ = 0; }
   /// Counts a tick, for the quiet time before the peer is lost.
@@ -59,24 +59,25 @@ class Reachability {
 
   /// Decides whether the peer is lost, or whether a warning is due. `mayStillReceive`: whether a connection that the
   /// peer has made is still open.
-  Verdict check(Clock::time_point now, bool mayStillReceive, const ReachabilityOptions& options);
+  Verdict check(io::Clock::time_point now, bool mayStillReceive, const ReachabilityOptions& options);
   /// Returns for how long no rail has led to the peer. Requires: isSought().
-  std::chrono::milliseconds downFor(Clock::time_point now) const;
+  std::chrono::milliseconds downFor(io::Clock::time_point now) const;
 
  private:
   enum class Stage { kNew, kReached, kLost };
 
   /// Returns how many rails have this cause in causes_.
-  std::ptrdiff_t count(LossCause cause) const;
+  std::ptrdiff_t count(transport::LossCause cause) const;
 
   Stage stage_ = Stage::kNew;
   std::vector<bool> isUp_;
-  std::vector<LossCause> causes_;  ///< the causes of the rails' last failures; meaningful while no rail is up
-  bool wasFound_ = false;          ///< a process has answered at a peer's address; closing is an answer, too
-  Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: a rail is up
-  int numQuietTicks_ = 0;          ///< ticks since downSince_, or since a frame last arrived
+  std::vector<transport::LossCause>
+      causes_;                         ///< the causes of the rails' last failures; meaningful while no rail is up
+  bool wasFound_ = false;              ///< a process has answered at a peer's address; closing is an answer, too
+  io::Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: a rail is up
+  int numQuietTicks_ = 0;              ///< ticks since downSince_, or since a frame last arrived
   bool isWarned_ = false;
   std::string lastFailure_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -6,7 +6,7 @@
 #include <bitset>
 #include <cstdint>
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 class ReceiveWindow {
  public:
@@ -30,4 +30,4 @@ class ReceiveWindow {
   std::bitset<kFrames> hasArrived_;  ///< number n of [next_, next_ + kFrames) is at index n % kFrames
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -11,7 +11,7 @@
 #include "comm/transport/multirail/reachability.h"
 #include "comm/transport/multirail/send_window.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 /// The rails to one peer, for people who look into a hang.
 struct RouteState {
@@ -28,4 +28,4 @@ struct RouteState {
 
 RouteState routeState(size_t numRails, const Reachability& reachability, const SendWindow& window);
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -15,14 +15,15 @@
 
 #include "comm/transport/rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 
 /// A frame that its receiver has not acknowledged.
 struct InFlightFrame {
-  OutgoingFrame frame;
-  int rail = kNoRail;         ///< the rail that carries the frame; kNoRail: the frame must be retransmitted
-  int stalledRail = kNoRail;  ///< while the frame waits for retransmission: the stalled rail that may still deliver it
-  Clock::time_point sentAt{};
+  transport::OutgoingFrame frame;
+  int rail = transport::kNoRail;  ///< the rail that carries the frame; kNoRail: the frame must be retransmitted
+  int stalledRail =
+      transport::kNoRail;  ///< while the frame waits for retransmission: the stalled rail that may still deliver it
+  io::Clock::time_point sentAt{};
 };
 
 class SendWindow {
@@ -38,7 +39,7 @@ class SendWindow {
 
   /// Numbers and adds a frame that is about to be sent on the rail. Returns the added frame, which is valid until the
   /// next call. Requires: !isFull().
-  const OutgoingFrame& add(const OutgoingFrame& frame, int rail, Clock::time_point now);
+  const transport::OutgoingFrame& add(const transport::OutgoingFrame& frame, int rail, io::Clock::time_point now);
   /// Removes and returns the first frame if its number is lower than `next`, the first number that the peer has not
   /// received. Otherwise returns nullopt.
   std::optional<InFlightFrame> acknowledge(uint64_t next);
@@ -51,18 +52,18 @@ class SendWindow {
   /// has taken meanwhile do not change.
   void reclaim(int rail);
   /// Marks frames for retransmission that were sent longer ago than the timeout. If there are any, doubles the timeout.
-  void expire(Clock::time_point now);
+  void expire(io::Clock::time_point now);
   /// Returns the first frame to retransmit, or nullptr if there is none. The frame is valid until the next call.
   InFlightFrame* nextToResend();
   /// Records that a frame that nextToResend() has returned is about to be retransmitted on the rail.
-  void resend(InFlightFrame& frame, int rail, Clock::time_point now);
+  void resend(InFlightFrame& frame, int rail, io::Clock::time_point now);
 
   /// Adds the payload lengths of the frames in flight to `numBytes`, by rail. Frames to retransmit have no rail.
   void addBytesInFlight(std::vector<uint64_t>& numBytes) const;
 
   /// Removes the payloads of the frames with this token that overlap `payload`. The frames themselves must still
   /// arrive, because later frames cannot be acknowledged without them.
-  void cancel(uint64_t token, ByteView payload);
+  void cancel(uint64_t token, transport::ByteView payload);
   /// Drops all frames, because the peer is lost.
   void clear();
 
@@ -75,7 +76,7 @@ class SendWindow {
   uint64_t firstNumber_ = 1;
   size_t numToResend_ = 0;
   uint64_t resendFrom_ = 1;  ///< frames with lower numbers need no retransmission
-  Clock::duration timeout_;
+  io::Clock::duration timeout_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -18,8 +18,8 @@ constexpr size_t kHandedOver = 3;  ///< descriptors of the ring, of the flag's m
 }  // namespace
 
 /// A connection whose handshake is in progress.
-struct Acceptor::Pending final : HandshakeServer::Connection, Poller::Handler {
-  Pending(Acceptor& owner, FileDescriptor connection, Process from)
+struct Acceptor::Pending final : transport::HandshakeServer::Connection, io::Poller::Handler {
+  Pending(Acceptor& owner, io::FileDescriptor connection, Process from)
       : acceptor(owner),
         socket(std::move(connection)),
         process(from),
@@ -30,17 +30,17 @@ struct Acceptor::Pending final : HandshakeServer::Connection, Poller::Handler {
 
   void ready(uint32_t) override { acceptor.server_.read(*this); }
   std::optional<size_t> read(std::span<std::byte> target) override;
-  bool reply(const ReplyBytes& reply) override {
+  bool reply(const wire::ReplyBytes& reply) override {
     return sendMessage(socket, reply, std::array{acceptor.bell_.page(), acceptor.bell_.bell()});
   }
-  Status accept(int peer, const Responder& responder) override;
+  Status accept(int peer, const wire::Responder& responder) override;
   void stopPolling() { acceptor.poller_.remove(pollId, socket.get()); }
 
   Acceptor& acceptor;
-  FileDescriptor socket;
+  io::FileDescriptor socket;
   const Process process;
-  const Poller::Id pollId;
-  std::vector<FileDescriptor> handedOver;  ///< descriptors that came with the request
+  const io::Poller::Id pollId;
+  std::vector<io::FileDescriptor> handedOver;  ///< descriptors that came with the request
 };
 
 std::optional<size_t> Acceptor::Pending::read(std::span<std::byte> target) {
@@ -54,7 +54,7 @@ std::optional<size_t> Acceptor::Pending::read(std::span<std::byte> target) {
   return target.size();
 }
 
-Status Acceptor::Pending::accept(int peer, const Responder&) {
+Status Acceptor::Pending::accept(int peer, const wire::Responder&) {
   AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::open(handedOver[0], sizeof(Ring)));
   AG_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::open(handedOver[1], std::move(handedOver[2])));
   stopPolling();
@@ -62,25 +62,26 @@ Status Acceptor::Pending::accept(int peer, const Responder&) {
   return {};
 }
 
-Acceptor::Acceptor(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner)
+Acceptor::Acceptor(io::Poller& poller, io::FileDescriptor listener, rendezvous::Directory& directory,
+                   const Doorbell& bell, Owner& owner)
     : poller_(poller),
       bell_(bell),
       owner_(owner),
       listener_(std::move(listener)),
       pausable_(poller, listener_.get(), *this),
-      server_(HandshakeServer::localLimits(static_cast<size_t>(directory.options().size)), directory,
+      server_(transport::HandshakeServer::localLimits(static_cast<size_t>(directory.options().size)), directory,
               "a connection through shared memory") {}
 
 void Acceptor::ready(uint32_t) {
-  for (int i = 0; i < HandshakeServer::kMaxAcceptsAtOnce; ++i) {
-    FileDescriptor socket = acceptAt(listener_);
+  for (int i = 0; i < transport::HandshakeServer::kMaxAcceptsAtOnce; ++i) {
+    io::FileDescriptor socket = acceptAt(listener_);
     if (!socket.isOpen()) return pausable_.failed(errno);
     const std::optional<Process> process = trustedProcessAt(socket);
     if (process) server_.add(std::make_unique<Pending>(*this, std::move(socket), *process));
   }
 }
 
-void Acceptor::expire(Clock::time_point now) {
+void Acceptor::expire(io::Clock::time_point now) {
   pausable_.resume();
   (void)server_.expire(now);
 }

@@ -26,13 +26,13 @@ namespace agspeed::comm::shm {
 
 /// An authenticated connection that carries the frames of a peer.
 struct AcceptedConnection {
-  FileDescriptor socket;
+  io::FileDescriptor socket;
   Process process;
   SharedMemory ring;
   Doorbell bell;  ///< the bell of the peer
 };
 
-class Acceptor final : public Poller::Handler {
+class Acceptor final : public io::Poller::Handler {
  public:
   class Owner {
    public:
@@ -44,24 +44,25 @@ class Acceptor final : public Poller::Handler {
   };
 
   /// `bell` is this process's own bell.
-  Acceptor(Poller& poller, FileDescriptor listener, Directory& directory, const Doorbell& bell, Owner& owner);
+  Acceptor(io::Poller& poller, io::FileDescriptor listener, rendezvous::Directory& directory, const Doorbell& bell,
+           Owner& owner);
 
   void ready(uint32_t events) override;
   /// Reads from all pending connections, because a rank that has ended may have completed its handshake before.
   void readAll() { server_.readAll(); }
   /// Calls HandshakeServer::expire(). Also resumes accepting after a shortage of descriptors.
-  void expire(Clock::time_point now);
+  void expire(io::Clock::time_point now);
   size_t numPending() const { return server_.numPending(); }
 
  private:
   struct Pending;
 
-  Poller& poller_;
+  io::Poller& poller_;
   const Doorbell& bell_;
   Owner& owner_;
-  const FileDescriptor listener_;
-  PausableListener pausable_;
-  HandshakeServer server_;
+  const io::FileDescriptor listener_;
+  io::PausableListener pausable_;
+  transport::HandshakeServer server_;
 };
 
 }  // namespace agspeed::comm::shm

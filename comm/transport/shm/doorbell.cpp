@@ -20,13 +20,13 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free, "processes share nothi
 
 StatusOr<Doorbell> Doorbell::create() {
   AG_ASSIGN_OR_RETURN(SharedMemory page, SharedMemory::create(kPageBytes));
-  FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  io::FileDescriptor bell(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (!bell.isOpen()) return unavailable("cannot make an eventfd: {}", describeError(errno));
   new (page.data()) std::atomic<uint32_t>(0);
   return Doorbell(std::move(page), std::move(bell));
 }
 
-StatusOr<Doorbell> Doorbell::open(const FileDescriptor& page, FileDescriptor bell) {
+StatusOr<Doorbell> Doorbell::open(const io::FileDescriptor& page, io::FileDescriptor bell) {
   AG_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::open(page, kPageBytes));
   return Doorbell(std::move(memory), std::move(bell));
 }

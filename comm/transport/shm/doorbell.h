@@ -19,7 +19,7 @@ class Doorbell {
   /// Creates this rank's own bell.
   static StatusOr<Doorbell> create();
   /// Opens another rank's bell from the descriptors that it sent.
-  static StatusOr<Doorbell> open(const FileDescriptor& page, FileDescriptor bell);
+  static StatusOr<Doorbell> open(const io::FileDescriptor& page, io::FileDescriptor bell);
 
   /// Returns the descriptor of the flag's memory, to be sent to a peer. Only for this rank's own bell.
   int page() const { return page_.descriptor().get(); }
@@ -33,11 +33,11 @@ class Doorbell {
   bool ring();
 
  private:
-  Doorbell(SharedMemory page, FileDescriptor bell) : page_(std::move(page)), bell_(std::move(bell)) {}
+  Doorbell(SharedMemory page, io::FileDescriptor bell) : page_(std::move(page)), bell_(std::move(bell)) {}
   std::atomic<uint32_t>& flag() const { return *reinterpret_cast<std::atomic<uint32_t>*>(page_.data()); }
 
   SharedMemory page_;
-  FileDescriptor bell_;
+  io::FileDescriptor bell_;
 };
 
 }  // namespace agspeed::comm::shm

@@ -38,14 +38,14 @@ std::string lastError() { return describeError(errno); }
 
 }  // namespace
 
-std::string localName(const KeyPair::PublicKey& key) {
+std::string localName(const security::KeyPair::PublicKey& key) {
   std::array<std::byte, 16> digest;
-  deriveKey(key, {}, bytesOf("agspeed local name"), digest);
-  return "agspeed-" + digitsOf(digest);
+  security::deriveKey(key, {}, security::bytesOf("agspeed local name"), digest);
+  return "agspeed-" + security::digitsOf(digest);
 }
 
-StatusOr<FileDescriptor> listenAt(const std::string& name) {
-  FileDescriptor socket(::socket(AF_UNIX, kKind, 0));
+StatusOr<io::FileDescriptor> listenAt(const std::string& name) {
+  io::FileDescriptor socket(::socket(AF_UNIX, kKind, 0));
   const LocalAddress address(name);
   if (!socket.isOpen() || bind(socket.get(), address.get(), address.size) != 0 || listen(socket.get(), kBacklog) != 0) {
     return unavailable("cannot listen at a local socket: " + lastError());
@@ -53,8 +53,8 @@ StatusOr<FileDescriptor> listenAt(const std::string& name) {
   return socket;
 }
 
-StatusOr<FileDescriptor> connectTo(const std::string& name) {
-  FileDescriptor socket(::socket(AF_UNIX, kKind, 0));
+StatusOr<io::FileDescriptor> connectTo(const std::string& name) {
+  io::FileDescriptor socket(::socket(AF_UNIX, kKind, 0));
   const LocalAddress address(name);
   if (!socket.isOpen()) return unavailable("cannot make a local socket: " + lastError());
   if (connect(socket.get(), address.get(), address.size) == 0) return socket;
@@ -63,28 +63,28 @@ StatusOr<FileDescriptor> connectTo(const std::string& name) {
   return unavailable("cannot connect to its local socket: " + lastError());
 }
 
-FileDescriptor acceptAt(const FileDescriptor& listener) {
-  return FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+io::FileDescriptor acceptAt(const io::FileDescriptor& listener) {
+  return io::FileDescriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
 }
 
-std::optional<Process> processAt(const FileDescriptor& socket) {
+std::optional<Process> processAt(const io::FileDescriptor& socket) {
   ucred credentials = {};
   socklen_t size = sizeof(credentials);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return std::nullopt;
   return Process{credentials.pid, credentials.uid};
 }
 
-std::optional<Process> trustedProcessAt(const FileDescriptor& socket) {
+std::optional<Process> trustedProcessAt(const io::FileDescriptor& socket) {
   const std::optional<Process> process = processAt(socket);
   return process.has_value() && process->user == geteuid() ? process : std::nullopt;
 }
 
-FileDescriptor watchProcess(const Process& process) {
-  if (process.pid <= 0) return FileDescriptor();
-  return FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
+io::FileDescriptor watchProcess(const Process& process) {
+  if (process.pid <= 0) return io::FileDescriptor();
+  return io::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
 }
 
-bool sendMessage(const FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors) {
+bool sendMessage(const io::FileDescriptor& socket, security::ByteView bytes, std::span<const int> descriptors) {
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
   msghdr message = {};
@@ -102,7 +102,7 @@ bool sendMessage(const FileDescriptor& socket, ByteView bytes, std::span<const i
   return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-Received receiveMessage(const FileDescriptor& socket, std::span<std::byte> bytes) {
+Received receiveMessage(const io::FileDescriptor& socket, std::span<std::byte> bytes) {
   iovec part = {bytes.data(), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
   msghdr message = {};

@@ -21,8 +21,8 @@ constexpr size_t kRecordCost = 4096;
 
 }  // namespace
 
-Receiver::Receiver(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
-                   Doorbell& bell, ShmCounters& counters)
+Receiver::Receiver(SharedMemory memory, int peer, const Process& process, io::FileDescriptor alive,
+                   transport::Transport::Sink& sink, Doorbell& bell, ShmCounters& counters)
     : ring_(std::move(memory)),
       peer_(peer),
       process_(process),
@@ -76,7 +76,7 @@ bool Receiver::takePart(const Record& record) {
   partial_->numReceived += record.length;
   pass(record);
   if (partial_->numReceived < partial_->header.length) return true;
-  const FrameHeader header = partial_->header;
+  const wire::FrameHeader header = partial_->header;
   partial_.reset();
   sink_.arrived(peer_, header);
   return true;
@@ -119,8 +119,8 @@ void Receiver::pass(const Record& record) {
   if (ring_.pass(record) && bell_.ring()) ++counters_.numRings;
 }
 
-void Receiver::cancelReceive(ByteView bytes) {
-  if (partial_ && overlaps(partial_->target, bytes)) partial_->target = {};
+void Receiver::cancelReceive(transport::ByteView bytes) {
+  if (partial_ && transport::overlaps(partial_->target, bytes)) partial_->target = {};
 }
 
 }  // namespace agspeed::comm::shm

@@ -18,8 +18,8 @@ namespace agspeed::comm::shm {
 class Receiver {
  public:
   /// `process` is the peer's process, and `bell` wakes the peer. `alive` becomes readable when the process has ended.
-  Receiver(SharedMemory memory, int peer, const Process& process, FileDescriptor alive, Transport::Sink& sink,
-           Doorbell& bell, ShmCounters& counters);
+  Receiver(SharedMemory memory, int peer, const Process& process, io::FileDescriptor alive,
+           transport::Transport::Sink& sink, Doorbell& bell, ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
   /// Reads records from the ring, up to a limit, so that other peers get their turn. kBroken: the ring holds a record
@@ -27,14 +27,14 @@ class Receiver {
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
   /// Stops writing to `bytes`: the rest of a payload that is arriving there is discarded.
-  void cancelReceive(ByteView bytes);
+  void cancelReceive(transport::ByteView bytes);
   /// Returns the descriptor that becomes readable when the peer's process has ended.
-  const FileDescriptor& alive() const { return alive_; }
+  const io::FileDescriptor& alive() const { return alive_; }
 
  private:
   /// A frame whose payload arrives in parts.
   struct Partial {
-    FrameHeader header;
+    wire::FrameHeader header;
     std::span<std::byte> target;
     size_t numReceived = 0;
   };
@@ -55,8 +55,8 @@ class Receiver {
   RingReader ring_;
   const int peer_;
   const Process process_;
-  const FileDescriptor alive_;
-  Transport::Sink& sink_;
+  const io::FileDescriptor alive_;
+  transport::Transport::Sink& sink_;
   Doorbell& bell_;
   ShmCounters& counters_;
   std::optional<Partial> partial_;

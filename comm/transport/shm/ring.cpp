@@ -40,7 +40,7 @@ RingWriter::RingWriter(SharedMemory memory) : memory_(std::move(memory)) {
 
 std::atomic<RecordKind>& RingWriter::kind(uint64_t position) const { return kindIn(ring(), position); }
 
-uint64_t RingWriter::put(uint64_t position, ByteView bytes) {
+uint64_t RingWriter::put(uint64_t position, transport::ByteView bytes) {
   const size_t index = indexOf(position);
   const size_t atEnd = std::min(bytes.size(), Ring::kBytes - index);
   std::copy_n(bytes.begin(), atEnd, ring().bytes + index);
@@ -48,15 +48,16 @@ uint64_t RingWriter::put(uint64_t position, ByteView bytes) {
   return position + bytes.size();
 }
 
-void RingWriter::append(RecordKind recordKind, const FrameHeader* header, uint64_t address, ByteView bytes) {
+void RingWriter::append(RecordKind recordKind, const wire::FrameHeader* header, uint64_t address,
+                        transport::ByteView bytes) {
   const uint64_t size = sizeOf(recordKind, bytes.size());
   AG_CHECK(size <= room(), "no room in the ring");
   std::array<std::byte, kHeadBytes> head;
-  ByteWriter writer(head);
+  wire::ByteWriter writer(head);
   writer.put(recordKind).put(static_cast<uint32_t>(bytes.size()));
   if (header != nullptr) {
     writer.put(address);
-    encodeHeader(*header, std::span(head).last<kHeaderBytes>());
+    encodeHeader(*header, std::span(head).last<wire::kHeaderBytes>());
   }
   (void)put(put(written_, std::span(head).first(header != nullptr ? kHeadBytes : kKindBytes)), bytes);
   last_ = written_;
@@ -64,11 +65,11 @@ void RingWriter::append(RecordKind recordKind, const FrameHeader* header, uint64
   ring().written.store(written_);
 }
 
-void RingWriter::frame(const FrameHeader& header, ByteView firstBytes) {
+void RingWriter::frame(const wire::FrameHeader& header, transport::ByteView firstBytes) {
   append(RecordKind::kFrame, &header, 0, firstBytes);
 }
 
-void RingWriter::offer(const FrameHeader& header, ByteView payload) {
+void RingWriter::offer(const wire::FrameHeader& header, transport::ByteView payload) {
   append(RecordKind::kOffer, &header, reinterpret_cast<uintptr_t>(payload.data()), {});
 }
 
@@ -93,10 +94,10 @@ std::optional<Record> RingReader::peek() const {
   if (record.kind < RecordKind::kFrame || record.kind > RecordKind::kRefused) return std::nullopt;
   if (sizeOf(record.kind, record.length) > available) return std::nullopt;
   if (!hasHeader(record.kind)) return record;
-  std::array<std::byte, kHeaderBytes> bytes;
+  std::array<std::byte, wire::kHeaderBytes> bytes;
   get(read_ + kKindBytes, std::as_writable_bytes(std::span(&record.address, 1)));
   get(read_ + kKindBytes + sizeof(record.address), bytes);
-  const std::optional<FrameHeader> header = decodeHeader(bytes);
+  const std::optional<wire::FrameHeader> header = wire::decodeHeader(bytes);
   if (!header || record.length > header->length) return std::nullopt;
   record.header = *header;
   return record;

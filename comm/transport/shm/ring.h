@@ -46,7 +46,7 @@ struct Ring {
 
 class RingWriter {
  public:
-  static constexpr size_t kHeadBytes = 16 + kHeaderBytes;
+  static constexpr size_t kHeadBytes = 16 + wire::kHeaderBytes;
 
   /// `memory`: sizeof(Ring) zeroed bytes.
   explicit RingWriter(SharedMemory memory);
@@ -68,10 +68,10 @@ class RingWriter {
   }
 
   // Each of these four functions appends one record and publishes it. Requires: room for the record.
-  void frame(const FrameHeader& header, ByteView firstBytes);
-  void part(ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
+  void frame(const wire::FrameHeader& header, transport::ByteView firstBytes);
+  void part(transport::ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
   void cut() { append(RecordKind::kCut, nullptr, 0, {}); }
-  void offer(const FrameHeader& header, ByteView payload);
+  void offer(const wire::FrameHeader& header, transport::ByteView payload);
 
   // Both functions require a record at `position` that has not been overwritten.
   RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
@@ -81,8 +81,8 @@ class RingWriter {
  private:
   Ring& ring() const { return *reinterpret_cast<Ring*>(memory_.data()); }
   std::atomic<RecordKind>& kind(uint64_t position) const;
-  void append(RecordKind kind, const FrameHeader* header, uint64_t address, ByteView bytes);
-  uint64_t put(uint64_t position, ByteView bytes);
+  void append(RecordKind kind, const wire::FrameHeader* header, uint64_t address, transport::ByteView bytes);
+  uint64_t put(uint64_t position, transport::ByteView bytes);
 
   SharedMemory memory_;
   uint64_t written_ = 0;
@@ -93,9 +93,9 @@ class RingWriter {
 
 struct Record {
   RecordKind kind{};
-  FrameHeader header;    ///< header of the frame; only in kFrame and kOffer
-  uint64_t address = 0;  ///< address of the payload; only in kOffer
-  uint32_t length = 0;   ///< payload bytes in the ring
+  wire::FrameHeader header;  ///< header of the frame; only in kFrame and kOffer
+  uint64_t address = 0;      ///< address of the payload; only in kOffer
+  uint32_t length = 0;       ///< payload bytes in the ring
 };
 
 class RingReader {

@@ -12,8 +12,8 @@ namespace {
 /// from another process.
 constexpr size_t kMinOfferedBytes = 16 * 1024;
 /// Whether the caller keeps the payload in place until it is acknowledged.
-bool isLarge(const OutgoingFrame& frame) {
-  return frame.header.kind == FrameKind::kData || frame.header.total >= kZeroCopyBytes;
+bool isLarge(const transport::OutgoingFrame& frame) {
+  return frame.header.kind == wire::FrameKind::kData || frame.header.total >= wire::kZeroCopyBytes;
 }
 
 /// A long payload is written in parts of this size, so that writer and reader copy at the same time.
@@ -21,7 +21,7 @@ constexpr size_t kPartBytes = 32 * 1024;
 
 }  // namespace
 
-void Sender::send(const OutgoingFrame& frame) {
+void Sender::send(const transport::OutgoingFrame& frame) {
   ++counters_.numFrames;
   counters_.numBytes += frame.payload.size();
   // A small message is never offered, because its payload is free after send().
@@ -35,7 +35,7 @@ void Sender::send(const OutgoingFrame& frame) {
   ring();
 }
 
-void Sender::start(const OutgoingFrame& frame) {
+void Sender::start(const transport::OutgoingFrame& frame) {
   const size_t room = ring_.room() - RingWriter::kHeadBytes;
   const bool isWhole = frame.payload.size() <= std::min(room, 2 * kPartBytes);
   const size_t numFirst = isWhole ? frame.payload.size() : std::min(room / 8 * 8, kPartBytes);
@@ -49,7 +49,7 @@ void Sender::start(const OutgoingFrame& frame) {
 }
 
 void Sender::copyRemaining() {
-  const ByteView remaining = streamed_->payload.subspan(numStreamed_);
+  const transport::ByteView remaining = streamed_->payload.subspan(numStreamed_);
   remaining_.assign(remaining.begin(), remaining.end());
   streamed_->payload = remaining_;
   numStreamed_ = 0;
@@ -60,7 +60,7 @@ void Sender::endCopy() {
   await(*std::exchange(streamed_, std::nullopt));
 }
 
-void Sender::await(const OutgoingFrame& frame) {
+void Sender::await(const transport::OutgoingFrame& frame) {
   if (frame.token != 0) awaited_.push_back({frame, ring_.lastPosition(), ring_.position()});
 }
 
@@ -91,7 +91,7 @@ bool Sender::advance() {
   const bool hasRead = ring_.room() != room;
   stream();
   while (!streamed_ && !refused_.empty() && ring_.room() >= kMinRoom) {
-    const OutgoingFrame frame = refused_.front();
+    const transport::OutgoingFrame frame = refused_.front();
     refused_.pop_front();
     frame.payload.empty() ? sink_.acknowledged(peer_, frame.token) : start(frame);
   }
@@ -121,7 +121,7 @@ void Sender::cancelSend(uint64_t token) {
     ring_.cancelSend(awaited.position);
     awaited.frame.payload = {};
   }
-  for (OutgoingFrame& frame : refused_) {
+  for (transport::OutgoingFrame& frame : refused_) {
     if (frame.token == token) frame.payload = {};
   }
   if (streamed_ && streamed_->token == token) streamed_->payload = {};
@@ -138,7 +138,7 @@ void Sender::askToBeWoken() {
   // Ask to be woken at the end of a large message, not after every frame. Only the last frame of a large message
   // completes a transfer of this rank.
   const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
-    const FrameHeader& header = sent.frame.header;
+    const wire::FrameHeader& header = sent.frame.header;
     return isLarge(sent.frame) && header.offset + header.length == header.total;
   });
   if (last != awaited_.end()) position = std::min(position, last->end);

@@ -22,12 +22,12 @@ namespace agspeed::comm::shm {
 class Sender {
  public:
   /// `bell` is the peer's bell.
-  Sender(SharedMemory memory, int peer, Transport::Sink& sink, Doorbell& bell, ShmCounters& counters)
+  Sender(SharedMemory memory, int peer, transport::Transport::Sink& sink, Doorbell& bell, ShmCounters& counters)
       : ring_(std::move(memory)), peer_(peer), sink_(sink), bell_(bell), counters_(counters) {}
 
   bool canSend() const { return !streamed_ && refused_.empty() && ring_.room() >= kMinRoom; }
   /// Requires: canSend().
-  void send(const OutgoingFrame& frame);
+  void send(const transport::OutgoingFrame& frame);
   /// Acknowledges the frames that the peer has read, and writes more bytes. Returns true if the peer has read bytes
   /// since the last call, or if this call has written bytes. The call is cheap if there is nothing to do: no frame
   /// awaits an acknowledgement, and the ring was not full.
@@ -45,7 +45,7 @@ class Sender {
 
   /// A frame that the peer has not read. Only an offer that was not cancelled has a payload here.
   struct Awaited {
-    OutgoingFrame frame;
+    transport::OutgoingFrame frame;
     uint64_t position = 0;  ///< position at which the frame's last record begins
     uint64_t end = 0;       ///< position at which the frame's last record ends
   };
@@ -54,7 +54,7 @@ class Sender {
   /// frames that the peer has received. Adds the offers that the peer has refused to refused_.
   void settle(uint64_t read);
   /// Begins to copy a frame and its payload into the ring.
-  void start(const OutgoingFrame& frame);
+  void start(const transport::OutgoingFrame& frame);
   /// Copies as much of the streamed payload into the ring as there is room for.
   void stream();
   /// Copies the rest of the streamed payload to remaining_, so that the caller's memory is free.
@@ -62,23 +62,24 @@ class Sender {
   /// Finishes the streamed frame, whose payload is completely in the ring or was cancelled.
   void endCopy();
   /// Adds the frame to awaited_ if it has a token, so that it is acknowledged when the peer has read the last record.
-  void await(const OutgoingFrame& frame);
+  void await(const transport::OutgoingFrame& frame);
   /// Rings the peer's bell.
   void ring();
 
   RingWriter ring_;
   const int peer_;
-  Transport::Sink& sink_;
+  transport::Transport::Sink& sink_;
   Doorbell& bell_;
   ShmCounters& counters_;
   std::deque<Awaited> awaited_;
   // The next two members remove the payload of a frame when its send is cancelled.
-  std::deque<OutgoingFrame> refused_;      ///< offers that the peer could not read, which must be copied into the ring
-  std::optional<OutgoingFrame> streamed_;  ///< the frame that is being copied into the ring
-  size_t numStreamed_ = 0;                 ///< payload bytes of streamed_ that were copied
-  std::vector<std::byte> remaining_;       ///< the rest of a small message for which the ring had no room
-  bool mayOffer_ = true;                   ///< false once the peer has refused an offer
-  bool isFull_ = false;                    ///< canSend() was false after the last change
+  std::deque<transport::OutgoingFrame>
+      refused_;  ///< offers that the peer could not read, which must be copied into the ring
+  std::optional<transport::OutgoingFrame> streamed_;  ///< the frame that is being copied into the ring
+  size_t numStreamed_ = 0;                            ///< payload bytes of streamed_ that were copied
+  std::vector<std::byte> remaining_;                  ///< the rest of a small message for which the ring had no room
+  bool mayOffer_ = true;                              ///< false once the peer has refused an offer
+  bool isFull_ = false;                               ///< canSend() was false after the last change
 };
 
 }  // namespace agspeed::comm::shm

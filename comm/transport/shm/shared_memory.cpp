@@ -30,7 +30,7 @@ StatusOr<std::span<std::byte>> mapWhole(int descriptor, size_t size) {
 }  // namespace
 
 StatusOr<SharedMemory> SharedMemory::create(size_t size) {
-  FileDescriptor descriptor(memfd_create("agspeed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  io::FileDescriptor descriptor(memfd_create("agspeed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.isOpen() || ftruncate(descriptor.get(), static_cast<off_t>(size)) != 0 ||
       fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) {
     return unavailable("cannot make {} bytes of shared memory: {}", size, describeError(errno));
@@ -39,7 +39,7 @@ StatusOr<SharedMemory> SharedMemory::create(size_t size) {
   return SharedMemory(bytes, std::move(descriptor));
 }
 
-StatusOr<SharedMemory> SharedMemory::open(const FileDescriptor& descriptor, size_t size) {
+StatusOr<SharedMemory> SharedMemory::open(const io::FileDescriptor& descriptor, size_t size) {
   struct stat info = {};
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);
   const bool isSealed = seals >= 0 && (seals & kSeals) == kSeals;
@@ -47,7 +47,7 @@ StatusOr<SharedMemory> SharedMemory::open(const FileDescriptor& descriptor, size
     return invalidArgument("the received descriptor is no shared memory of {} bytes", size);
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
-  return SharedMemory(bytes, FileDescriptor());
+  return SharedMemory(bytes, io::FileDescriptor());
 }
 
 SharedMemory::~SharedMemory() {

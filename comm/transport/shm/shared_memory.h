@@ -19,7 +19,7 @@ class SharedMemory {
   static StatusOr<SharedMemory> create(size_t size);
   /// Maps memory that another process has created. Fails as invalid argument if the memory does not have this size, or
   /// if its size can be changed.
-  static StatusOr<SharedMemory> open(const FileDescriptor& descriptor, size_t size);
+  static StatusOr<SharedMemory> open(const io::FileDescriptor& descriptor, size_t size);
   ~SharedMemory();
   SharedMemory(SharedMemory&& other) noexcept
       : bytes_(std::exchange(other.bytes_, {})), descriptor_(std::move(other.descriptor_)) {}
@@ -27,16 +27,16 @@ class SharedMemory {
 
   std::byte* data() const { return bytes_.data(); }
   /// Returns the descriptor to send to the other process. Only for memory from create(), before dropDescriptor().
-  const FileDescriptor& descriptor() const { return descriptor_; }
+  const io::FileDescriptor& descriptor() const { return descriptor_; }
   /// Closes the descriptor. The memory stays mapped.
-  void dropDescriptor() { descriptor_ = FileDescriptor(); }
+  void dropDescriptor() { descriptor_ = io::FileDescriptor(); }
 
  private:
-  SharedMemory(std::span<std::byte> bytes, FileDescriptor descriptor)
+  SharedMemory(std::span<std::byte> bytes, io::FileDescriptor descriptor)
       : bytes_(bytes), descriptor_(std::move(descriptor)) {}
 
   std::span<std::byte> bytes_;
-  FileDescriptor descriptor_;
+  io::FileDescriptor descriptor_;
 };
 
 }  // namespace agspeed::comm::shm

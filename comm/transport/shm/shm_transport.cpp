@@ -15,27 +15,27 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Clock::duration kBusyTick = milliseconds(5);
-constexpr Clock::duration kIdleTick = milliseconds(1000);
+constexpr io::Clock::duration kBusyTick = milliseconds(5);
+constexpr io::Clock::duration kIdleTick = milliseconds(1000);
 
 }  // namespace
 
-StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::create(Poller& poller, Directory& directory,
-                                                             Clock::duration handshakeTimeout) {
+StatusOr<std::unique_ptr<ShmTransport>> ShmTransport::create(io::Poller& poller, rendezvous::Directory& directory,
+                                                             io::Clock::duration handshakeTimeout) {
   AG_ASSIGN_OR_RETURN(Doorbell bell, Doorbell::create());
-  AG_ASSIGN_OR_RETURN(FileDescriptor listener, listenAt(localName(directory.publicKey())));
+  AG_ASSIGN_OR_RETURN(io::FileDescriptor listener, listenAt(localName(directory.publicKey())));
   return std::unique_ptr<ShmTransport>(
       new ShmTransport(poller, directory, handshakeTimeout, std::move(bell), std::move(listener)));
 }
 
-ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
-                           FileDescriptor listener)
+ShmTransport::ShmTransport(io::Poller& poller, rendezvous::Directory& directory, io::Clock::duration handshakeTimeout,
+                           Doorbell bell, io::FileDescriptor listener)
     : poller_(poller),
       directory_(directory),
       handshakeTimeout_(handshakeTimeout),
       bell_(std::move(bell)),
       // Edge-triggered: each ring is one event, and the eventfd need not be read.
-      rung_(std::make_unique<Watch>(poller, bell_.bell(), EPOLLIN | EPOLLET, [] {})),
+      rung_(std::make_unique<io::Watch>(poller, bell_.bell(), EPOLLIN | EPOLLET, [] {})),
       acceptor_(poller, std::move(listener), directory, bell_, *this),
       peers_(static_cast<size_t>(directory.options().size)) {
   poller_.setMemory(this);
@@ -43,12 +43,12 @@ ShmTransport::ShmTransport(Poller& poller, Directory& directory, Clock::duration
 
 ShmTransport::~ShmTransport() { poller_.setMemory(nullptr); }
 
-const Transport::Capabilities& ShmTransport::capabilities(int) const {
+const transport::Transport::Capabilities& ShmTransport::capabilities(int) const {
   static constexpr Capabilities kCapabilities = {.isReliable = true,
                                                  .isAcknowledging = true,
                                                  .copiesSmall = true,
-                                                 .segmentBytes = kMaxPayloadBytes / 2,
-                                                 .maxPayloadBytes = kMaxPayloadBytes};
+                                                 .segmentBytes = wire::kMaxPayloadBytes / 2,
+                                                 .maxPayloadBytes = wire::kMaxPayloadBytes};
   return kCapabilities;
 }
 
@@ -68,51 +68,51 @@ void ShmTransport::connect(int peer) {
   if (connections.stage == Stage::kIdle) connections.stage = Stage::kWanted;
 }
 
-void ShmTransport::attempt(PeerConnections& connections, Clock::time_point now) {
-  const StatusOr<const Peer*> peer = directory_.find(connections.peer, now);
-  if (!peer.hasValue()) return fail(connections, LossCause::kUnreachable, peer.status().message());
+void ShmTransport::attempt(PeerConnections& connections, io::Clock::time_point now) {
+  const StatusOr<const rendezvous::Peer*> peer = directory_.find(connections.peer, now);
+  if (!peer.hasValue()) return fail(connections, transport::LossCause::kUnreachable, peer.status().message());
   if (*peer == nullptr) return;  // the peer has not published itself yet
   const Status status = beginHandshake(connections, **peer);
   if (!status.isOk() && status.code() != StatusCode::kResourceExhausted) {
-    fail(connections, LossCause::kUnreachable, status.message());
+    fail(connections, transport::LossCause::kUnreachable, status.message());
   }
 }
 
-Status ShmTransport::beginHandshake(PeerConnections& connections, const Peer& peer) {
-  AG_ASSIGN_OR_RETURN(FileDescriptor socket, connectTo(localName(peer.record.publicKey)));
+Status ShmTransport::beginHandshake(PeerConnections& connections, const rendezvous::Peer& peer) {
+  AG_ASSIGN_OR_RETURN(io::FileDescriptor socket, connectTo(localName(peer.record.publicKey)));
   if (!trustedProcessAt(socket)) return unavailable("its process belongs to another user");
   AG_ASSIGN_OR_RETURN(SharedMemory ring, SharedMemory::create(sizeof(Ring)));
-  const DirectoryOptions& self = directory_.options();
-  connections.initiator.emplace(
-      Claim{self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(connections.peer)},
-      peer.secret);
+  const rendezvous::DirectoryOptions& self = directory_.options();
+  connections.initiator.emplace(wire::Claim{self.protection, self.epoch, static_cast<uint32_t>(self.rank),
+                                            static_cast<uint32_t>(connections.peer)},
+                                peer.secret);
   const std::array shared = {ring.descriptor().get(), bell_.page(), bell_.bell()};
   if (!sendMessage(socket, connections.initiator->request(), shared))
     return unavailable("its local socket takes nothing");
   connections.ring.emplace(std::move(ring));
   connections.waited = {};
   connections.stage = Stage::kHandshaking;
-  connections.outgoing = std::make_unique<Watch>(poller_, std::move(socket), EPOLLIN, [this, &connections] {
+  connections.outgoing = std::make_unique<io::Watch>(poller_, std::move(socket), EPOLLIN, [this, &connections] {
     connections.stage == Stage::kHandshaking ? readReply(connections) : gone(connections);
   });
   return {};
 }
 
 void ShmTransport::readReply(PeerConnections& connections) {
-  ReplyBytes reply;
+  wire::ReplyBytes reply;
   Received received = receiveMessage(connections.outgoing->descriptor(), reply);
   if (received.outcome == Received::Outcome::kNothingYet) return;
   const bool isWhole = received.outcome == Received::Outcome::kMessage && received.descriptors.size() == 2;
-  const std::optional<ConfirmBytes> confirm = isWhole ? connections.initiator->confirm(reply) : std::nullopt;
-  if (!confirm) return fail(connections, LossCause::kUnreachable, "it refused the connection");
+  const std::optional<wire::ConfirmBytes> confirm = isWhole ? connections.initiator->confirm(reply) : std::nullopt;
+  if (!confirm) return fail(connections, transport::LossCause::kUnreachable, "it refused the connection");
   const Status status =
       finishHandshake(connections, std::move(received.descriptors[0]), std::move(received.descriptors[1]), *confirm);
-  if (!status.isOk()) return fail(connections, LossCause::kUnreachable, status.message());
+  if (!status.isOk()) return fail(connections, transport::LossCause::kUnreachable, status.message());
   sink_->writable(connections.peer);
 }
 
-Status ShmTransport::finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
-                                     const ConfirmBytes& confirm) {
+Status ShmTransport::finishHandshake(PeerConnections& connections, io::FileDescriptor page, io::FileDescriptor bell,
+                                     const wire::ConfirmBytes& confirm) {
   if (connections.bell == nullptr) {
     AG_ASSIGN_OR_RETURN(Doorbell opened, Doorbell::open(page, std::move(bell)));
     connections.bell = std::make_unique<Doorbell>(std::move(opened));
@@ -132,14 +132,14 @@ void ShmTransport::accepted(int peer, AcceptedConnection connection) {
   PeerConnections& connections = connectionsOf(peer);
   if (connections.receiver != nullptr || connections.stage == Stage::kLost) return;
   if (connections.bell == nullptr) connections.bell = std::make_unique<Doorbell>(std::move(connection.bell));
-  FileDescriptor alive = watchProcess(connection.process);
+  io::FileDescriptor alive = watchProcess(connection.process);
   const int process = alive.get();
   connections.receiver = std::make_unique<Receiver>(std::move(connection.ring), peer, connection.process,
                                                     std::move(alive), *sink_, *connections.bell, counters_);
   const auto onEnd = [this, &connections] { gone(connections); };
-  connections.incoming = std::make_unique<Watch>(poller_, std::move(connection.socket), EPOLLIN, onEnd);
+  connections.incoming = std::make_unique<io::Watch>(poller_, std::move(connection.socket), EPOLLIN, onEnd);
   // Watch the process too: its children may keep its sockets open after it has ended.
-  if (process >= 0) connections.process = std::make_unique<Watch>(poller_, process, EPOLLIN, onEnd);
+  if (process >= 0) connections.process = std::make_unique<io::Watch>(poller_, process, EPOLLIN, onEnd);
 }
 
 // --- Losing a peer --------------------------------------------------------------------------------------------------
@@ -154,32 +154,32 @@ void ShmTransport::gone(PeerConnections& connections) {
   // Before its end, the peer may have written frames, and may have read frames of this rank. Handle both.
   takeIn(connections.peer);
   if (connections.stage == Stage::kUp) connections.sender->advance();
-  if (connections.stage == Stage::kUp) return fail(connections, LossCause::kClosed, "its process has ended");
+  if (connections.stage == Stage::kUp) return fail(connections, transport::LossCause::kClosed, "its process has ended");
   // The peer connected to this rank, and ended before this rank connected to it. This rank's next attempt to connect
   // will report the loss.
   retire(std::move(connections.incoming));
   retire(std::move(connections.process));
 }
 
-void ShmTransport::fail(PeerConnections& connections, LossCause cause, const std::string& why) {
+void ShmTransport::fail(PeerConnections& connections, transport::LossCause cause, const std::string& why) {
   if (connections.stage == Stage::kLost ||
-      (connections.stage == Stage::kUnreachable && cause == LossCause::kUnreachable))
+      (connections.stage == Stage::kUnreachable && cause == transport::LossCause::kUnreachable))
     return;
-  connections.stage = cause == LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
+  connections.stage = cause == transport::LossCause::kUnreachable ? Stage::kUnreachable : Stage::kLost;
   connections.initiator.reset();
   connections.ring.reset();
   retire(std::move(connections.outgoing));
-  if (cause != LossCause::kUnreachable) {
+  if (cause != transport::LossCause::kUnreachable) {
     retire(std::move(connections.incoming));
     retire(std::move(connections.process));
   }
   sink_->lost(connections.peer, cause,
               unavailable("{}{}{}: {}", directory_.names().of(connections.peer),
-                          cause == LossCause::kUnreachable ? " shares no memory with " : " is lost to ",
+                          cause == transport::LossCause::kUnreachable ? " shares no memory with " : " is lost to ",
                           directory_.names().of(directory_.options().rank), why));
 }
 
-void ShmTransport::retire(std::unique_ptr<Watch> watch) {
+void ShmTransport::retire(std::unique_ptr<io::Watch> watch) {
   if (watch == nullptr) return;
   watch->stop();
   retired_.push_back(std::move(watch));
@@ -192,17 +192,17 @@ bool ShmTransport::canSend(int peer) const {
   return connections != nullptr && connections->stage == Stage::kUp && connections->sender->canSend();
 }
 
-void ShmTransport::send(int peer, const OutgoingFrame& frame) {
+void ShmTransport::send(int peer, const transport::OutgoingFrame& frame) {
   AG_CHECK(canSend(peer), "send() without canSend()");
   connectionsOf(peer).sender->send(frame);
 }
 
-void ShmTransport::cancelReceive(int peer, ByteView target) {
+void ShmTransport::cancelReceive(int peer, transport::ByteView target) {
   const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
   if (connections != nullptr && connections->receiver != nullptr) connections->receiver->cancelReceive(target);
 }
 
-void ShmTransport::cancelSend(int peer, uint64_t token, ByteView) {
+void ShmTransport::cancelSend(int peer, uint64_t token, transport::ByteView) {
   const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
   if (connections != nullptr && connections->sender != nullptr) connections->sender->cancelSend(token);
 }
@@ -222,7 +222,7 @@ bool ShmTransport::poll() {
       const Receiver::Outcome outcome = connections.receiver->read();
       hasChanged = outcome != Receiver::Outcome::kNothing || hasChanged;
       if (outcome == Receiver::Outcome::kBroken) {
-        fail(connections, LossCause::kCorrupted, "its shared memory holds bytes that no intact rank writes");
+        fail(connections, transport::LossCause::kCorrupted, "its shared memory holds bytes that no intact rank writes");
       }
     }
     if (connections.stage == Stage::kUp) hasChanged = connections.sender->advance() || hasChanged;
@@ -237,15 +237,15 @@ void ShmTransport::arm() {
   bell_.setSleeping(true);
 }
 
-Clock::time_point ShmTransport::tick(Clock::time_point now) {
+io::Clock::time_point ShmTransport::tick(io::Clock::time_point now) {
   retired_.clear();
-  const Clock::duration looked = active_.look(now);
+  const io::Clock::duration looked = active_.look(now);
   acceptor_.expire(now);
   bool isBusy = acceptor_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
     PeerConnections& connections = *used_[i];
     if (connections.stage == Stage::kHandshaking && (connections.waited += looked) > handshakeTimeout_) {
-      fail(connections, LossCause::kSilent,
+      fail(connections, transport::LossCause::kSilent,
            "its process was reached and does not answer the handshake, it is stopped or hangs");
     }
     if (connections.stage == Stage::kWanted) attempt(connections, now);

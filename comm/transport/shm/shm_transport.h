@@ -35,13 +35,13 @@
 
 namespace agspeed::comm::shm {
 
-class ShmTransport final : public Transport, private PolledMemory, private Acceptor::Owner {
+class ShmTransport final : public transport::Transport, private io::PolledMemory, private Acceptor::Owner {
  public:
   /// Creates a transport that listens at a name derived from the directory's key. Fails as unavailable, with the
   /// reason, if the system provides no shared memory. A peer is lost if it can be connected to but does not answer the
   /// handshake within `handshakeTimeout`.
-  static StatusOr<std::unique_ptr<ShmTransport>> create(Poller& poller, Directory& directory,
-                                                        Clock::duration handshakeTimeout);
+  static StatusOr<std::unique_ptr<ShmTransport>> create(io::Poller& poller, rendezvous::Directory& directory,
+                                                        io::Clock::duration handshakeTimeout);
   ~ShmTransport() override;
 
   const ShmCounters& counters() const { return counters_; }
@@ -54,14 +54,14 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
   void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override;
   bool canSend(int peer) const override;
-  void send(int peer, const OutgoingFrame& frame) override;
+  void send(int peer, const transport::OutgoingFrame& frame) override;
   void flush(int) override {}
   void beginTurn() override {}
   void endTurn() override {}
-  void cancelSend(int peer, uint64_t token, ByteView payload) override;
-  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
+  void cancelReceive(int peer, transport::ByteView target) override;
   bool isFlushed() const override;
-  Clock::time_point tick(Clock::time_point now) override;
+  io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;
   /// Wake-ups for peers in shared memory are never coalesced.
   double coalesceSeconds(int) const override { return 0; }
@@ -82,19 +82,19 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
     const int peer;
     Stage stage = Stage::kIdle;  ///< state of the direction to the peer
     // During the handshake:
-    std::optional<Initiator> initiator;
+    std::optional<wire::Initiator> initiator;
     std::optional<SharedMemory> ring;
-    Clock::duration waited{};
+    io::Clock::duration waited{};
     std::unique_ptr<Doorbell> bell;  ///< the bell of the peer
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
-    std::unique_ptr<Watch> outgoing;  ///< watches the socket that this rank has connected
-    std::unique_ptr<Watch> incoming;  ///< watches the socket that the peer has connected
-    std::unique_ptr<Watch> process;   ///< watches for the end of the peer's process
+    std::unique_ptr<io::Watch> outgoing;  ///< watches the socket that this rank has connected
+    std::unique_ptr<io::Watch> incoming;  ///< watches the socket that the peer has connected
+    std::unique_ptr<io::Watch> process;   ///< watches for the end of the peer's process
   };
 
-  ShmTransport(Poller& poller, Directory& directory, Clock::duration handshakeTimeout, Doorbell bell,
-               FileDescriptor listener);
+  ShmTransport(io::Poller& poller, rendezvous::Directory& directory, io::Clock::duration handshakeTimeout,
+               Doorbell bell, io::FileDescriptor listener);
 
   bool poll() override;
   void arm() override;
@@ -103,31 +103,31 @@ class ShmTransport final : public Transport, private PolledMemory, private Accep
 
   PeerConnections& connectionsOf(int peer);
   /// Begins the handshake if the directory knows the peer.
-  void attempt(PeerConnections& connections, Clock::time_point now);
-  Status beginHandshake(PeerConnections& connections, const Peer& peer);
+  void attempt(PeerConnections& connections, io::Clock::time_point now);
+  Status beginHandshake(PeerConnections& connections, const rendezvous::Peer& peer);
   /// Reads the reply of the handshake. The peer is then reached, or cannot be reached.
   void readReply(PeerConnections& connections);
-  Status finishHandshake(PeerConnections& connections, FileDescriptor page, FileDescriptor bell,
-                         const ConfirmBytes& confirm);
+  Status finishHandshake(PeerConnections& connections, io::FileDescriptor page, io::FileDescriptor bell,
+                         const wire::ConfirmBytes& confirm);
   /// Handles a peer that has closed a socket or whose process has ended. First reads the data that the peer sent
   /// before that.
   void gone(PeerConnections& connections);
   /// Closes the connections that the cause concerns, and reports the loss.
-  void fail(PeerConnections& connections, LossCause cause, const std::string& why);
+  void fail(PeerConnections& connections, transport::LossCause cause, const std::string& why);
   /// Stops the watch, but keeps it until the next tick, because its function may still be running.
-  void retire(std::unique_ptr<Watch> watch);
+  void retire(std::unique_ptr<io::Watch> watch);
 
-  Poller& poller_;
-  Directory& directory_;
-  const Clock::duration handshakeTimeout_;
+  io::Poller& poller_;
+  rendezvous::Directory& directory_;
+  const io::Clock::duration handshakeTimeout_;
   Doorbell bell_;
-  std::unique_ptr<Watch> rung_;  ///< watches the eventfd of bell_, so that a ring wakes the poller
+  std::unique_ptr<io::Watch> rung_;  ///< watches the eventfd of bell_, so that a ring wakes the poller
   Acceptor acceptor_;
-  ActiveTimer active_{Clock::now()};
+  io::ActiveTimer active_{io::Clock::now()};
   Sink* sink_ = nullptr;
   std::vector<std::unique_ptr<PeerConnections>> peers_;  ///< peers_[rank]; null until it is used
   std::vector<PeerConnections*> used_;
-  std::vector<std::unique_ptr<Watch>> retired_;
+  std::vector<std::unique_ptr<io::Watch>> retired_;
   ShmCounters counters_;
 };
 

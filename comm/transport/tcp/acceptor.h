@@ -12,34 +12,34 @@
 
 namespace agspeed::comm::tcp {
 
-class Acceptor final : public Poller::Handler {
+class Acceptor final : public io::Poller::Handler {
  public:
   class Owner {
    public:
     /// Takes over an authenticated connection, which carries the frames of `peer`.
-    virtual void accepted(int peer, Socket socket, Opener opener) = 0;
+    virtual void accepted(int peer, Socket socket, security::Opener opener) = 0;
 
    protected:
     ~Owner() = default;
   };
 
   /// Makes the acceptor of one of `numRails` rails.
-  Acceptor(Poller& poller, Socket listener, size_t numRails, Directory& directory, Owner& owner);
+  Acceptor(io::Poller& poller, Socket listener, size_t numRails, rendezvous::Directory& directory, Owner& owner);
 
   void ready(uint32_t events) override;
   /// Calls HandshakeServer::expire(). Also resumes accepting after a shortage of descriptors.
-  Clock::time_point expire(Clock::time_point now);
+  io::Clock::time_point expire(io::Clock::time_point now);
   uint64_t numRefused() const { return server_.numRefused(); }
 
  private:
   struct Pending;
 
-  Poller& poller_;
-  const Protection protection_;
+  io::Poller& poller_;
+  const security::Protection protection_;
   Owner& owner_;
   const Socket listener_;
-  PausableListener pausable_;
-  HandshakeServer server_;
+  io::PausableListener pausable_;
+  transport::HandshakeServer server_;
 };
 
 }  // namespace agspeed::comm::tcp

@@ -27,7 +27,7 @@ constexpr double kWeightOfWorse = 0.02;  ///< weight of a window whose rate is b
 
 }  // namespace
 
-void RateEstimator::look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds) {
+void RateEstimator::look(io::Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds) {
   const double seconds = std::chrono::duration<double>(now - since_).count();
   const uint64_t numBytes = numAcked - ackedBefore_;
   if (!isIdle) {

@@ -18,7 +18,7 @@ class RateEstimator {
  public:
   /// Takes a sample. `numAcked`: all bytes that were acknowledged until `now`. `isIdle`: too few bytes were in flight
   /// to measure a rate.
-  void look(Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
+  void look(io::Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
   /// Forgets the rate if it is old. `numAckedOfAll`: bytes that all connections of the rail have carried so far.
   /// `rateOfAll`: their bytes per second together; 0: not known. The rate is old if all connections together have
@@ -36,7 +36,7 @@ class RateEstimator {
   /// Adds a measured span to the current window of the peak rate, and updates the peak rate at the window's end.
   void lookForBest(double seconds, double numBytes);
 
-  Clock::time_point since_;
+  io::Clock::time_point since_;
   uint64_t ackedBefore_ = 0;
   double bytesPerSecond_ = 0;
   bool isNew_ = false;          ///< the rate was measured since the last age()

@@ -9,7 +9,8 @@
 
 namespace agspeed::comm::tcp {
 
-Receiver::Receiver(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner)
+Receiver::Receiver(io::Poller& poller, Socket socket, security::Opener opener, transport::Transport::Sink& sink,
+                   int peer, Owner& owner)
     : poller_(poller),
       socket_(std::move(socket)),
       opener_(std::move(opener)),
@@ -22,7 +23,7 @@ Receiver::~Receiver() {
   if (isOpen_) poller_.remove(pollId_, socket_.descriptor());
 }
 
-void Receiver::close(LossCause cause) {
+void Receiver::close(transport::LossCause cause) {
   isOpen_ = false;
   poller_.remove(pollId_, socket_.descriptor());
   socket_.reset();
@@ -33,8 +34,8 @@ void Receiver::ready(uint32_t) {
   for (size_t turn = 0; turn < kTurnBytes;) {
     size_t numAsked = 0;
     const Moved moved = readOnce(numAsked);
-    if (!moved.isOpen) return close(LossCause::kClosed);
-    if (!consume()) return close(LossCause::kCorrupted);
+    if (!moved.isOpen) return close(transport::LossCause::kClosed);
+    if (!consume()) return close(transport::LossCause::kCorrupted);
     if (!isOpen_) return;
     if (moved.numBytes < numAsked) break;
     turn += moved.numBytes;
@@ -66,7 +67,7 @@ Moved Receiver::readOnce(size_t& numAsked) {
 bool Receiver::consume() {
   const size_t tagSize = tagBytes(opener_.protection());
   while (isOpen_) {
-    const size_t needed = isInPayload_ ? tagSize + (header_.length - placed_) : kHeaderBytes + tagSize;
+    const size_t needed = isInPayload_ ? tagSize + (header_.length - placed_) : wire::kHeaderBytes + tagSize;
     if (end_ - begin_ < needed) break;
     if (isInPayload_ ? !consumePayload() : !consumeHeader()) return false;
   }
@@ -85,11 +86,11 @@ bool Receiver::consume() {
 
 bool Receiver::consumeHeader() {
   const size_t tagSize = tagBytes(opener_.protection());
-  const std::span<const std::byte, kHeaderBytes> bytes(staging_.data() + begin_, kHeaderBytes);
-  if (!opener_.verify(bytes, ByteView(staging_).subspan(begin_ + kHeaderBytes, tagSize))) return false;
-  const std::optional<FrameHeader> header = decodeHeader(bytes);
+  const std::span<const std::byte, wire::kHeaderBytes> bytes(staging_.data() + begin_, wire::kHeaderBytes);
+  if (!opener_.verify(bytes, transport::ByteView(staging_).subspan(begin_ + wire::kHeaderBytes, tagSize))) return false;
+  const std::optional<wire::FrameHeader> header = wire::decodeHeader(bytes);
   if (!header) return false;
-  begin_ += kHeaderBytes + tagSize;
+  begin_ += wire::kHeaderBytes + tagSize;
   header_ = *header;
   if (header_.length == 0) {
     sink_.arrived(peer_, header_);
@@ -111,9 +112,9 @@ bool Receiver::consumePayload() {
   std::copy_n(staging_.begin() + static_cast<ptrdiff_t>(begin_), left,
               target_.begin() + static_cast<ptrdiff_t>(placed_));
   begin_ += left;
-  const ByteView tag = ByteView(staging_).subspan(begin_, tagSize);
-  const bool isIntact =
-      opener_.protection() == Protection::kEncrypted ? opener_.decrypt(target_, tag) : opener_.verify(target_, tag);
+  const transport::ByteView tag = transport::ByteView(staging_).subspan(begin_, tagSize);
+  const bool isIntact = opener_.protection() == security::Protection::kEncrypted ? opener_.decrypt(target_, tag)
+                                                                                 : opener_.verify(target_, tag);
   if (!isIntact) return false;
   begin_ += tagSize;
   isInPayload_ = false;
@@ -121,8 +122,8 @@ bool Receiver::consumePayload() {
   return true;
 }
 
-void Receiver::cancelReceive(ByteView bytes) {
-  if (!isInPayload_ || target_.data() == discarded_.data() || !overlaps(target_, bytes)) return;
+void Receiver::cancelReceive(transport::ByteView bytes) {
+  if (!isInPayload_ || target_.data() == discarded_.data() || !transport::overlaps(target_, bytes)) return;
   discarded_.resize(header_.length);
   std::copy_n(target_.begin(), placed_, discarded_.begin());
   target_ = discarded_;

@@ -15,24 +15,25 @@
 
 namespace agspeed::comm::tcp {
 
-class Receiver final : public Poller::Handler {
+class Receiver final : public io::Poller::Handler {
  public:
   class Owner {
    public:
     /// Reports that the receiver has closed its connection. The owner deletes the receiver later, after the receiver's
     /// function has returned.
-    virtual void receiverLost(int peer, LossCause cause) = 0;
+    virtual void receiverLost(int peer, transport::LossCause cause) = 0;
 
    protected:
     ~Owner() = default;
   };
 
   /// `socket` is authenticated, and its next byte begins a frame.
-  Receiver(Poller& poller, Socket socket, Opener opener, Transport::Sink& sink, int peer, Owner& owner);
+  Receiver(io::Poller& poller, Socket socket, security::Opener opener, transport::Transport::Sink& sink, int peer,
+           Owner& owner);
   ~Receiver();
 
   /// Stops writing to `bytes`: a payload that is arriving there is received into other memory and discarded.
-  void cancelReceive(ByteView bytes);
+  void cancelReceive(transport::ByteView bytes);
   void ready(uint32_t events) override;
 
  private:
@@ -58,15 +59,15 @@ class Receiver final : public Poller::Handler {
   bool consumeHeader();
   bool consumePayload();
   bool isPayloadWhole() const { return placed_ == header_.length; }
-  void close(LossCause cause);
+  void close(transport::LossCause cause);
 
-  Poller& poller_;
+  io::Poller& poller_;
   Socket socket_;
-  Opener opener_;
-  Transport::Sink& sink_;
+  security::Opener opener_;
+  transport::Transport::Sink& sink_;
   const int peer_;
   Owner& owner_;
-  Poller::Id pollId_;
+  io::Poller::Id pollId_;
   bool isOpen_ = true;
 
   std::array<std::byte, kStagingBytes> staging_;
@@ -74,7 +75,7 @@ class Receiver final : public Poller::Handler {
   size_t end_ = 0;
 
   bool isInPayload_ = false;
-  FrameHeader header_;
+  wire::FrameHeader header_;
   std::span<std::byte> target_;  ///< where the payload goes: the sink's memory or discarded_
   size_t placed_ = 0;
   size_t awaited_ = 1;  ///< the receive low-water mark

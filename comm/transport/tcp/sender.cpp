@@ -49,17 +49,18 @@ constexpr std::chrono::milliseconds kLookInterval{1};
 
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
 
-iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
+iovec partOf(transport::ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
-LossCause causeOf(int error) {
-  if (error == ECONNREFUSED) return LossCause::kRefused;
-  if (error == ECONNRESET || error == EPIPE) return LossCause::kClosed;
-  return LossCause::kUnreachable;
+transport::LossCause causeOf(int error) {
+  if (error == ECONNREFUSED) return transport::LossCause::kRefused;
+  if (error == ECONNRESET || error == EPIPE) return transport::LossCause::kClosed;
+  return transport::LossCause::kUnreachable;
 }
 
 }  // namespace
 
-Sender::Sender(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner)
+Sender::Sender(io::Poller& poller, Socket socket, wire::Initiator initiator, security::Protection protection, int peer,
+               Owner& owner)
     : poller_(poller),
       socket_(std::move(socket)),
       initiator_(std::move(initiator)),
@@ -68,14 +69,14 @@ Sender::Sender(Poller& poller, Socket socket, Initiator initiator, Protection pr
       owner_(owner),
       // Edge-triggered, so that waiting for a full socket costs no system call.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
-      active_(Clock::now()),
+      active_(io::Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
 
 Sender::~Sender() {
   if (state_ != State::kClosed) poller_.remove(pollId_, socket_.descriptor());
 }
 
-void Sender::close(LossCause cause, const std::string& why) {
+void Sender::close(transport::LossCause cause, const std::string& why) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;
   poller_.remove(pollId_, socket_.descriptor());
@@ -96,7 +97,7 @@ void Sender::ready(uint32_t events) {
   if (state_ == State::kUp) flush();
 }
 
-bool Sender::writeSmall(ByteView bytes) {
+bool Sender::writeSmall(transport::ByteView bytes) {
   // An empty socket accepts a whole handshake message, or it is broken.
   const iovec part = partOf(bytes);
   return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
@@ -107,7 +108,7 @@ void Sender::finishConnecting() {
     return close(causeOf(error), std::string("connecting failed: ") + std::strerror(error));
   }
   socket_.prepare();
-  if (!writeSmall(initiator_.request())) return close(LossCause::kClosed, "closed before the handshake");
+  if (!writeSmall(initiator_.request())) return close(transport::LossCause::kClosed, "closed before the handshake");
   state_ = State::kHandshaking;
   waited_ = {};
 }
@@ -115,12 +116,12 @@ void Sender::finishConnecting() {
 void Sender::finishHandshake() {
   const iovec part = {reply_.data() + replySize_, reply_.size() - replySize_};
   const Moved moved = socket_.read(std::span(&part, 1));
-  if (!moved.isOpen) return close(LossCause::kClosed, "closed during the handshake");
+  if (!moved.isOpen) return close(transport::LossCause::kClosed, "closed during the handshake");
   replySize_ += moved.numBytes;
   if (replySize_ < reply_.size()) return;
-  const std::optional<ConfirmBytes> confirm = initiator_.confirm(reply_);
-  if (!confirm) return close(LossCause::kCorrupted, "the peer cannot prove its identity");
-  if (!writeSmall(*confirm)) return close(LossCause::kClosed, "closed during the handshake");
+  const std::optional<wire::ConfirmBytes> confirm = initiator_.confirm(reply_);
+  if (!confirm) return close(transport::LossCause::kCorrupted, "the peer cannot prove its identity");
+  if (!writeSmall(*confirm)) return close(transport::LossCause::kClosed, "closed during the handshake");
   sealer_.emplace(protection_, initiator_.frameKey(reply_));
   tcpInfo_ = socket_.tcpInfo();
   socket_.setNotSentLowat(unsentBytes_ = kMinUnsentBytes);
@@ -132,12 +133,12 @@ void Sender::readAfterHandshake() {
   std::byte byte{};
   const iovec part = {&byte, 1};
   const Moved moved = socket_.read(std::span(&part, 1));
-  if (!moved.isOpen) return close(LossCause::kClosed, "closed by the peer");
-  if (moved.numBytes > 0) close(LossCause::kCorrupted, "bytes from the wrong end");
+  if (!moved.isOpen) return close(transport::LossCause::kClosed, "closed by the peer");
+  if (moved.numBytes > 0) close(transport::LossCause::kCorrupted, "bytes from the wrong end");
 }
 
-void Sender::send(const OutgoingFrame& frame) {
-  if (const Clock::time_point now = Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
+void Sender::send(const transport::OutgoingFrame& frame) {
+  if (const io::Clock::time_point now = io::Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
   if (isEmpty()) maxQueuedBytes_ = maxQueuedBytes();
   Queued& added = queued(numQueued_);
   seal(frame, added);
@@ -152,16 +153,16 @@ size_t Sender::maxQueuedBytes() const {
   return carried < kWorthQueuing ? kMinQueuedBytes : static_cast<size_t>(std::min(carried, kMaxQueuedBytes));
 }
 
-void Sender::seal(const OutgoingFrame& frame, Queued& queued) {
+void Sender::seal(const transport::OutgoingFrame& frame, Queued& queued) {
   const size_t tagSize = tagBytes(protection_);
   const std::span<std::byte> prefix(queued.prefix);
-  encodeHeader(frame.header, prefix.first<kHeaderBytes>());
-  sealer_->sign(prefix.first(kHeaderBytes), prefix.subspan(kHeaderBytes, tagSize));
+  encodeHeader(frame.header, prefix.first<wire::kHeaderBytes>());
+  sealer_->sign(prefix.first(wire::kHeaderBytes), prefix.subspan(wire::kHeaderBytes, tagSize));
   queued.payload = frame.payload;
-  queued.numBytes = kHeaderBytes + tagSize;
+  queued.numBytes = wire::kHeaderBytes + tagSize;
   if (frame.payload.empty()) return;
   const std::span<std::byte> tag = std::span(queued.tag).first(tagSize);
-  if (protection_ == Protection::kEncrypted) {
+  if (protection_ == security::Protection::kEncrypted) {
     if (queued.owned.capacity() < frame.payload.size()) queued.owned.swap(spare_);
     queued.owned.resize(frame.payload.size());
     sealer_->encrypt(frame.payload, queued.owned, tag);
@@ -184,15 +185,17 @@ void Sender::write() {
   size_t skipped = written_;
   for (size_t i = 0; i < numQueued_; ++i) {
     const Queued& each = queued(i);
-    for (const ByteView part : {ByteView(each.prefix).first(kHeaderBytes + tagSize), each.payload,
-                                ByteView(each.tag).first(each.payload.empty() ? 0 : tagSize)}) {
+    for (const transport::ByteView part :
+         {transport::ByteView(each.prefix).first(wire::kHeaderBytes + tagSize), each.payload,
+          transport::ByteView(each.tag).first(each.payload.empty() ? 0 : tagSize)}) {
       const size_t skip = std::min(skipped, part.size());
       skipped -= skip;
       if (skip < part.size()) left[numLeft++] = partOf(part.subspan(skip));
     }
   }
   const Moved moved = socket_.write(std::span(left).first(numLeft));
-  if (!moved.isOpen) return close(LossCause::kClosed, std::string("writing failed: ") + std::strerror(errno));
+  if (!moved.isOpen)
+    return close(transport::LossCause::kClosed, std::string("writing failed: ") + std::strerror(errno));
   numBytes_ += moved.numBytes;
   written_ += moved.numBytes;
   queuedBytes_ -= moved.numBytes;
@@ -210,19 +213,19 @@ void Sender::keepSpare(std::vector<std::byte>& owned) {
   if (owned.capacity() > kMinQueuedBytes) std::vector<std::byte>().swap(owned);
 }
 
-void Sender::cancelSend(ByteView bytes) {
+void Sender::cancelSend(transport::ByteView bytes) {
   for (size_t i = 0; i < numQueued_; ++i) {
     Queued& each = queued(i);
-    if (each.payload.data() == each.owned.data() || !overlaps(each.payload, bytes)) continue;
+    if (each.payload.data() == each.owned.data() || !transport::overlaps(each.payload, bytes)) continue;
     each.owned.assign(each.payload.begin(), each.payload.end());
     each.payload = each.owned;
   }
 }
 
-bool Sender::check(Clock::time_point now) {
+bool Sender::check(io::Clock::time_point now) {
   if (state_ != State::kUp) waited_ += active_.look(now);
   if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
-    close(LossCause::kUnreachable, "no answer to connecting");
+    close(transport::LossCause::kUnreachable, "no answer to connecting");
   }
   if (state_ == State::kClosed || isQuiet_) return false;
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
@@ -232,7 +235,7 @@ bool Sender::check(Clock::time_point now) {
     isQuiet_ = state_ == State::kUp && isEmpty();
     return state_ != State::kUp;
   }
-  if (progressAt_ == Clock::time_point()) progressAt_ = now;
+  if (progressAt_ == io::Clock::time_point()) progressAt_ = now;
   tcpInfo_ = socket_.tcpInfo();
   look(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
@@ -250,38 +253,39 @@ bool Sender::check(Clock::time_point now) {
 /// be stopped.
 void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not answer the handshake";
-  if (waited_ > kHandshakeTimeout) return close(LossCause::kSilent, why);
+  if (waited_ > kHandshakeTimeout) return close(transport::LossCause::kSilent, why);
   if (waited_ > kHandshakeWarningTime && !std::exchange(isSilent_, true)) {
-    owner_.senderStalled(peer_, LossCause::kSilent, why);
+    owner_.senderStalled(peer_, transport::LossCause::kSilent, why);
   }
 }
 
-void Sender::acknowledged(Clock::time_point now) {
+void Sender::acknowledged(io::Clock::time_point now) {
   progressAt_ = now;
   if (!isStalled_) return;
   isStalled_ = false;
   if (canSend()) owner_.senderWritable(peer_);
 }
 
-void Sender::checkStall(Clock::time_point now) {
-  const auto roundTrips = std::chrono::duration_cast<Clock::duration>(
+void Sender::checkStall(io::Clock::time_point now) {
+  const auto roundTrips = std::chrono::duration_cast<io::Clock::duration>(
       std::chrono::duration<double>(tcpInfo_.roundTripSeconds * kStallRoundTrips));
-  const Clock::duration limit = std::max<Clock::duration>(kStallTimeout, roundTrips);
-  const Clock::duration silence = std::min<Clock::duration>(now - progressAt_, tcpInfo_.sinceLastAck);
+  const io::Clock::duration limit = std::max<io::Clock::duration>(kStallTimeout, roundTrips);
+  const io::Clock::duration silence = std::min<io::Clock::duration>(now - progressAt_, tcpInfo_.sinceLastAck);
   if (silence <= limit) return;
   const std::string why = formatText("no acknowledgement for {} ms", tcpInfo_.sinceLastAck.count());
-  if (state_ == State::kHandshaking || silence > limit + kStallGracePeriod) return close(LossCause::kUnreachable, why);
+  if (state_ == State::kHandshaking || silence > limit + kStallGracePeriod)
+    return close(transport::LossCause::kUnreachable, why);
   if (isStalled_) return;
   isStalled_ = true;
-  owner_.senderStalled(peer_, LossCause::kStalled, why);
+  owner_.senderStalled(peer_, transport::LossCause::kStalled, why);
 }
 
-void Sender::look(Clock::time_point now) {
+void Sender::look(io::Clock::time_point now) {
   // Do not ask the kernel about an idle connection. A rank has hundreds of connections, and most of them are idle.
   look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
 }
 
-void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
+void Sender::look(io::Clock::time_point now, uint64_t numUnacknowledged) {
   lookedAt_ = now;
   // numBytes_ does not include the bytes of the handshake.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
@@ -289,7 +293,7 @@ void Sender::look(Clock::time_point now, uint64_t numUnacknowledged) {
 }
 
 void Sender::keepFilled() {
-  const Clock::time_point now = Clock::now();
+  const io::Clock::time_point now = io::Clock::now();
   if (now - askedAt_ < kLookInterval) return;
   askedAt_ = now;
   if (socket_.unsentBytes() > 0) return;
@@ -305,14 +309,14 @@ void Sender::setNotSentLowat() {
 }
 
 uint64_t Sender::numUnderWay() {
-  look(Clock::now());
+  look(io::Clock::now());
   return numBytes_ - numAcked_;
 }
 
 bool Sender::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
 
 double Sender::carrySeconds(size_t numBytes) {
-  const Clock::time_point now = Clock::now();
+  const io::Clock::time_point now = io::Clock::now();
   if (now - lookedAt_ >= kLookInterval) look(now);
   const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
   const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();

@@ -22,7 +22,7 @@
 
 namespace agspeed::comm::tcp {
 
-class Sender final : public Poller::Handler {
+class Sender final : public io::Poller::Handler {
  public:
   class Owner {
    public:
@@ -30,17 +30,18 @@ class Sender final : public Poller::Handler {
     virtual void senderWritable(int peer) = 0;
     /// Reports that the peer's kernel acknowledges nothing (kStalled), or that the peer has not answered the handshake
     /// yet (kSilent). A call of senderWritable or senderLost follows.
-    virtual void senderStalled(int peer, LossCause cause, const std::string& why) = 0;
+    virtual void senderStalled(int peer, transport::LossCause cause, const std::string& why) = 0;
     /// Reports that the sender has closed its connection. The owner deletes the sender later, after the sender's
     /// function has returned.
-    virtual void senderLost(int peer, LossCause cause, const std::string& why) = 0;
+    virtual void senderLost(int peer, transport::LossCause cause, const std::string& why) = 0;
 
    protected:
     ~Owner() = default;
   };
 
   /// Takes over `socket`, which is already connecting.
-  Sender(Poller& poller, Socket socket, Initiator initiator, Protection protection, int peer, Owner& owner);
+  Sender(io::Poller& poller, Socket socket, wire::Initiator initiator, security::Protection protection, int peer,
+         Owner& owner);
   ~Sender();
 
   bool isEstablished() const { return state_ == State::kUp; }
@@ -52,14 +53,14 @@ class Sender final : public Poller::Handler {
   /// rails.
   bool isFlushed() const { return isStalled_ || isEmpty(); }
   /// Queues a frame. Writes the queue unless the frame may wait. Requires: canSend().
-  void send(const OutgoingFrame& frame);
+  void send(const transport::OutgoingFrame& frame);
   /// Writes the frames that wait for others (OutgoingFrame::mayWait).
   void flush();
   /// Stops reading `bytes`: a queued frame with these bytes continues with a copy of its payload.
-  void cancelSend(ByteView bytes);
+  void cancelSend(transport::ByteView bytes);
   /// Checks for acknowledgements, stalls and timeouts. Returns true if it must be called again within a few ms. If not,
   /// the next call may follow the next send().
-  bool check(Clock::time_point now);
+  bool check(io::Clock::time_point now);
   /// Takes a sample. Returns true if large frames (longer than kSmallPacketPayload) were sent, and the peer's kernel
   /// has acknowledged no byte from the first of them on.
   bool hasLostAllLarge();
@@ -67,7 +68,7 @@ class Sender final : public Poller::Handler {
   bool hasCarriedLarge() const { return numAcked_ > firstLarge_; }
   /// Closes the connection for a reason that the owner has found, such as a lost carrier, and reports the loss to the
   /// owner as kUnreachable. `why` is the reason, for the log.
-  void giveUp(const std::string& why) { close(LossCause::kUnreachable, why); }
+  void giveUp(const std::string& why) { close(transport::LossCause::kUnreachable, why); }
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
   /// Estimates in how many seconds the path will have carried the bytes in flight and then `numBytes` more.
   double carrySeconds(size_t numBytes);
@@ -89,43 +90,43 @@ class Sender final : public Poller::Handler {
   void finishHandshake();
   void readAfterHandshake();
   void write();
-  void close(LossCause cause, const std::string& why);
-  bool writeSmall(ByteView bytes);
+  void close(transport::LossCause cause, const std::string& why);
+  bool writeSmall(transport::ByteView bytes);
   /// Reports a peer that takes long to answer the handshake, and closes the connection at the timeout.
   void awaitHandshake();
   /// Records that the peer's kernel has answered. A stalled connection recovers. `now`: the current time if bytes are
   /// still in flight, else zero.
-  void acknowledged(Clock::time_point now);
+  void acknowledged(io::Clock::time_point now);
   /// Marks the connection stalled if the peer's kernel has acknowledged nothing for long, and closes it later.
-  void checkStall(Clock::time_point now);
+  void checkStall(io::Clock::time_point now);
   /// Both functions sample how many bytes the peer's kernel has acknowledged, and update the rate. The first one asks
   /// the kernel for the number of unacknowledged bytes.
-  void look(Clock::time_point now);
-  void look(Clock::time_point now, uint64_t numUnacknowledged);
+  void look(io::Clock::time_point now);
+  void look(io::Clock::time_point now, uint64_t numUnacknowledged);
   /// Raises the not-sent low-water mark if the kernel has run out of unsent bytes. Called when a full socket has room
   /// again.
   void keepFilled();
   /// Sets the not-sent low-water mark to the bytes of unsentSeconds_, if it would change by a factor of two.
   void setNotSentLowat();
 
-  Poller& poller_;
+  io::Poller& poller_;
   Socket socket_;
-  const Initiator initiator_;
-  const Protection protection_;
+  const wire::Initiator initiator_;
+  const security::Protection protection_;
   const int peer_;
   Owner& owner_;
-  Poller::Id pollId_;
+  io::Poller::Id pollId_;
   State state_ = State::kConnecting;
-  std::array<std::byte, kReplyBytes> reply_{};
+  std::array<std::byte, wire::kReplyBytes> reply_{};
   size_t replySize_ = 0;
-  std::optional<Sealer> sealer_;
+  std::optional<security::Sealer> sealer_;
 
   /// A frame to write: its header with a tag, its payload, and the payload's tag. The tags authenticate the bytes
   /// before them.
   struct Queued {
-    std::array<std::byte, kHeaderBytes + kMaxTagBytes> prefix;
-    ByteView payload;
-    std::array<std::byte, kMaxTagBytes> tag;
+    std::array<std::byte, wire::kHeaderBytes + security::kMaxTagBytes> prefix;
+    transport::ByteView payload;
+    std::array<std::byte, security::kMaxTagBytes> tag;
     std::vector<std::byte> owned;  ///< the payload, if it is encrypted or its send was cancelled
     size_t numBytes = 0;           ///< size of header, payload and tags together
   };
@@ -137,7 +138,7 @@ class Sender final : public Poller::Handler {
   bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes_); }
   /// Returns how many bytes may be queued here at the current rate.
   size_t maxQueuedBytes() const;
-  void seal(const OutgoingFrame& frame, Queued& queued);
+  void seal(const transport::OutgoingFrame& frame, Queued& queued);
   /// Takes the buffer of a payload that was written. Keeps the largest buffer as spare_ and frees other large buffers.
   void keepSpare(std::vector<std::byte>& owned);
 
@@ -151,11 +152,11 @@ class Sender final : public Poller::Handler {
   bool isFull_ = false;        ///< the kernel did not accept all bytes
 
   // State of check(): timeouts, stalls, and the rate.
-  ActiveTimer active_;
-  Clock::duration waited_{};      ///< time spent connecting, then time spent in the handshake
-  bool isSilent_ = false;         ///< the owner knows that the handshake takes long
-  bool isQuiet_ = false;          ///< a sample found all bytes acknowledged, and none was written since
-  Clock::time_point progressAt_;  ///< when the peer's kernel last answered; zero while nothing is in flight
+  io::ActiveTimer active_;
+  io::Clock::duration waited_{};      ///< time spent connecting, then time spent in the handshake
+  bool isSilent_ = false;             ///< the owner knows that the handshake takes long
+  bool isQuiet_ = false;              ///< a sample found all bytes acknowledged, and none was written since
+  io::Clock::time_point progressAt_;  ///< when the peer's kernel last answered; zero while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
   int unsentBytes_ = 0;   ///< the not-sent low-water mark
@@ -165,8 +166,8 @@ class Sender final : public Poller::Handler {
   RateEstimator rate_;
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< the part of numBytes_ that was acknowledged at the last sample
-  Clock::time_point lookedAt_;
-  Clock::time_point askedAt_;                                   ///< when keepFilled() last asked the kernel
+  io::Clock::time_point lookedAt_;
+  io::Clock::time_point askedAt_;                               ///< when keepFilled() last asked the kernel
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< position in numBytes_ of the first large frame
 };
 

@@ -27,7 +27,7 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-SocketAddress toSocketAddress(const IpAddress& address, uint16_t port) {
+SocketAddress toSocketAddress(const topology::IpAddress& address, uint16_t port) {
   SocketAddress result;
   if (address.isV6) {
     auto* v6 = reinterpret_cast<sockaddr_in6*>(&result.storage);
@@ -54,7 +54,7 @@ void setOption(int descriptor, int level, int option, int value) {
   (void)setsockopt(descriptor, level, option, &value, sizeof(value));
 }
 
-Status failure(const std::string& what, const IpAddress& address, uint16_t port) {
+Status failure(const std::string& what, const topology::IpAddress& address, uint16_t port) {
   return unavailable("cannot {} {} port {}: {}", what, toString(address), port, describeError(errno));
 }
 
@@ -72,7 +72,7 @@ msghdr messageOf(std::span<const iovec> parts) {
 
 }  // namespace
 
-StatusOr<Socket> Socket::listen(RailAddress& address) {
+StatusOr<Socket> Socket::listen(rendezvous::RailAddress& address) {
   Socket socket = openSocket(address.address.isV6);
   if (!socket.isOpen()) return failure("listen on", address.address, address.port);
   setOption(socket.descriptor_, SOL_SOCKET, SO_REUSEADDR, 1);
@@ -88,8 +88,8 @@ StatusOr<Socket> Socket::listen(RailAddress& address) {
   return socket;
 }
 
-StatusOr<Socket> Socket::connect(const IpAddress& source, const std::string& device, const RailAddress& target,
-                                 bool hasSmallPackets) {
+StatusOr<Socket> Socket::connect(const topology::IpAddress& source, const std::string& device,
+                                 const rendezvous::RailAddress& target, bool hasSmallPackets) {
   Socket socket = openSocket(source.isV6);
   if (!socket.isOpen()) return failure("send from", source, 0);
   if (hasSmallPackets) setOption(socket.descriptor_, IPPROTO_TCP, TCP_MAXSEG, kSmallPacketPayload);

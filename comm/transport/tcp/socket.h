@@ -46,13 +46,13 @@ class Socket {
 
   /// Makes a socket that listens on this address only. If the port is 0, the kernel chooses one, and the function fills
   /// it in.
-  static StatusOr<Socket> listen(RailAddress& address);
+  static StatusOr<Socket> listen(rendezvous::RailAddress& address);
   /// Payload bytes per packet of a connection with small packets. Every path carries such packets (IPv6 requires 1,280
   /// bytes).
   static constexpr int kSmallPacketPayload = 1200;
   /// Starts to connect from `source` to `target`. Binds the socket to the interface `device` if the process may do so.
-  static StatusOr<Socket> connect(const IpAddress& source, const std::string& device, const RailAddress& target,
-                                  bool hasSmallPackets = false);
+  static StatusOr<Socket> connect(const topology::IpAddress& source, const std::string& device,
+                                  const rendezvous::RailAddress& target, bool hasSmallPackets = false);
 
   bool isOpen() const { return descriptor_ >= 0; }
   int descriptor() const { return descriptor_; }

@@ -11,18 +11,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr Clock::duration kFirstPause = milliseconds(5);
-constexpr Clock::duration kLongestPause = milliseconds(500);
+constexpr io::Clock::duration kFirstPause = milliseconds(5);
+constexpr io::Clock::duration kLongestPause = milliseconds(500);
 /// A connection that lasted this long resets the pause before the next attempt.
-constexpr Clock::duration kLastingTime = milliseconds(1000);
-constexpr Clock::duration kBusyTick = milliseconds(10);
-constexpr Clock::duration kConnectingTick = milliseconds(40);
-constexpr Clock::duration kIdleTick = milliseconds(1000);
+constexpr io::Clock::duration kLastingTime = milliseconds(1000);
+constexpr io::Clock::duration kBusyTick = milliseconds(10);
+constexpr io::Clock::duration kConnectingTick = milliseconds(40);
+constexpr io::Clock::duration kIdleTick = milliseconds(1000);
 /// Interval between two samples of all connections.
-constexpr Clock::duration kLookInterval = milliseconds(1);
+constexpr io::Clock::duration kLookInterval = milliseconds(1);
 /// If a peer acknowledges nothing for this time, the bytes of its connection do not count as load. Otherwise frames to
 /// other peers would seem to wait for these bytes.
-constexpr Clock::duration kStuckAfter = milliseconds(100);
+constexpr io::Clock::duration kStuckAfter = milliseconds(100);
 /// The rail makes at most this many connections at a time. With hundreds of peers, a larger number of attempts would
 /// delay each other until they time out.
 constexpr int kMaxConnecting = 8;
@@ -37,21 +37,22 @@ constexpr uint64_t kMinBusyBytes = 8 * 1024;
 
 }  // namespace
 
-StatusOr<std::unique_ptr<Rail>> TcpRail::create(RailOptions options, Poller& poller, Directory& directory) {
+StatusOr<std::unique_ptr<transport::Rail>> TcpRail::create(transport::RailOptions options, io::Poller& poller,
+                                                           rendezvous::Directory& directory) {
   AG_ASSIGN_OR_RETURN(Socket listener, Socket::listen(options.address));
-  return std::unique_ptr<Rail>(new TcpRail(std::move(options), std::move(listener), poller, directory));
+  return std::unique_ptr<transport::Rail>(new TcpRail(std::move(options), std::move(listener), poller, directory));
 }
 
-TcpRail::TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory)
+TcpRail::TcpRail(transport::RailOptions options, Socket listener, io::Poller& poller, rendezvous::Directory& directory)
     : options_(std::move(options)),
       poller_(poller),
       directory_(directory),
       acceptor_(poller, std::move(listener), options_.numRails, directory, *this),
       triedLast_(directory.options().rank) {}
 
-const Transport::Capabilities& TcpRail::capabilities(int) const {
+const transport::Transport::Capabilities& TcpRail::capabilities(int) const {
   static constexpr Capabilities kCapabilities = {
-      .isReliable = true, .segmentBytes = kMaxPayloadBytes / 2, .maxPayloadBytes = kMaxPayloadBytes};
+      .isReliable = true, .segmentBytes = wire::kMaxPayloadBytes / 2, .maxPayloadBytes = wire::kMaxPayloadBytes};
   return kCapabilities;
 }
 
@@ -62,9 +63,9 @@ bool TcpRail::canSend(int peer) const {
   return found != peers_.end() && found->second.sender != nullptr && found->second.sender->canSend();
 }
 
-void TcpRail::send(int peer, const OutgoingFrame& frame) {
+void TcpRail::send(int peer, const transport::OutgoingFrame& frame) {
   PeerConnections& connections = peers_.at(peer);
-  const Clock::time_point now = Clock::now();
+  const io::Clock::time_point now = io::Clock::now();
   if (now - load_.lookedAt >= kLookInterval) sampleLoad(now);
   if (!std::exchange(connections.isBusy, true)) connections.ackedAt = now;
   load_.numUnderWay += static_cast<double>(frame.payload.size());
@@ -81,7 +82,7 @@ bool TcpRail::isReading(int peer) const {
   return found != peers_.end() && found->second.sender != nullptr && !found->second.sender->isEmpty();
 }
 
-void TcpRail::sampleLoad(Clock::time_point now) {
+void TcpRail::sampleLoad(io::Clock::time_point now) {
   load_.lookedAt = now;
   uint64_t sum = 0;
   size_t numUp = 0, numBusy = 0;
@@ -105,12 +106,12 @@ void TcpRail::sampleLoad(Clock::time_point now) {
   load_.rate.look(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kMinBusyBytes, roundTripSeconds);
 }
 
-void TcpRail::cancelReceive(int peer, ByteView target) {
+void TcpRail::cancelReceive(int peer, transport::ByteView target) {
   const auto found = peers_.find(peer);
   if (found != peers_.end() && found->second.receiver != nullptr) found->second.receiver->cancelReceive(target);
 }
 
-void TcpRail::cancelSend(int peer, uint64_t, ByteView payload) {
+void TcpRail::cancelSend(int peer, uint64_t, transport::ByteView payload) {
   const auto found = peers_.find(peer);
   if (found != peers_.end() && found->second.sender != nullptr) found->second.sender->cancelSend(payload);
 }
@@ -154,7 +155,7 @@ double TcpRail::coalesceSeconds(int peer) const {
 double TcpRail::carrySeconds(size_t numBytes) const {
   const double rate = load_.rate.bytesPerSecond();
   if (rate == 0) return 0;
-  const double sinceLook = std::chrono::duration<double>(Clock::now() - load_.lookedAt).count();
+  const double sinceLook = std::chrono::duration<double>(io::Clock::now() - load_.lookedAt).count();
   return (std::max(0.0, load_.numUnderWay - rate * sinceLook) + static_cast<double>(numBytes)) / rate;
 }
 
@@ -163,15 +164,15 @@ double TcpRail::minRoundTripSeconds(int peer) const {
   return found != peers_.end() && found->second.sender != nullptr ? found->second.sender->minRoundTripSeconds() : 0;
 }
 
-RailInfo TcpRail::info() const {
+transport::RailInfo TcpRail::info() const {
   return {options_.address, options_.device, load_.rate.bestBytesPerSecond(), acceptor_.numRefused(), options_.isHome};
 }
 
-Clock::time_point TcpRail::tick(Clock::time_point now) {
+io::Clock::time_point TcpRail::tick(io::Clock::time_point now) {
   closedSenders_.clear();
   closedReceivers_.clear();
   sampleLoad(now);
-  Clock::time_point next = std::min(now + kIdleTick, acceptor_.expire(now));
+  io::Clock::time_point next = std::min(now + kIdleTick, acceptor_.expire(now));
   int numConnecting = 0;
   for (auto& [peer, connections] : peers_) {
     const bool isBusy = connections.sender != nullptr && connections.sender->check(now);
@@ -187,8 +188,8 @@ Clock::time_point TcpRail::tick(Clock::time_point now) {
   return std::min(next, connectWanted(now, numConnecting));
 }
 
-Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnecting) {
-  Clock::time_point next = Clock::time_point::max();
+io::Clock::time_point TcpRail::connectWanted(io::Clock::time_point now, int numConnecting) {
+  io::Clock::time_point next = io::Clock::time_point::max();
   // Every rank begins with the peer after itself, so that ranks do not all connect to the same peer first. The next
   // call continues after the peer that was tried last. So peers that do not answer cannot delay the connections to
   // other peers.
@@ -208,44 +209,46 @@ Clock::time_point TcpRail::connectWanted(Clock::time_point now, int numConnectin
   return numConnecting > 0 ? std::min(next, now + kConnectingTick) : next;
 }
 
-void TcpRail::attempt(int peer, PeerConnections& connections, Clock::time_point now) {
-  const StatusOr<const Peer*> found = directory_.find(peer, now);
+void TcpRail::attempt(int peer, PeerConnections& connections, io::Clock::time_point now) {
+  const StatusOr<const rendezvous::Peer*> found = directory_.find(peer, now);
   if (!found.hasValue()) {
     connections.isWanted = false;
-    return sink_->lost(peer, LossCause::kIncompatible, found.status());
+    return sink_->lost(peer, transport::LossCause::kIncompatible, found.status());
   }
   if (*found == nullptr) {  // the peer has not published itself yet
-    connections.nextAttempt = std::max<Clock::time_point>(now + kFirstPause, directory_.askAgainAt(peer));
+    connections.nextAttempt = std::max<io::Clock::time_point>(now + kFirstPause, directory_.askAgainAt(peer));
     return;
   }
-  const PeerRecord& record = (*found)->record;
+  const rendezvous::PeerRecord& record = (*found)->record;
   const std::vector<int> pairs = pairRails(directory_.rails(), record.rails);
   const int theirs = connections.peerRail = pairs[options_.index];
   if (theirs < 0) {
     if (std::count(pairs.begin(), pairs.end(), -1) == std::ssize(pairs)) {
-      return failAttempt(peer, connections, LossCause::kUnreachable,
+      return failAttempt(peer, connections, transport::LossCause::kUnreachable,
                          describe(peer, "the peer has no address of the same kind (IPv4 or IPv6)"));
     }
     connections.isWanted = false;
-    return sink_->lost(peer, LossCause::kUnpaired, describe(peer, "the peer has no rail left for it"));
+    return sink_->lost(peer, transport::LossCause::kUnpaired, describe(peer, "the peer has no rail left for it"));
   }
-  const RailAddress& address = record.rails[static_cast<size_t>(theirs)];
+  const rendezvous::RailAddress& address = record.rails[static_cast<size_t>(theirs)];
   connections.peerAddress = toString(address.address);
   StatusOr<Socket> socket =
       Socket::connect(options_.address.address, options_.device, address, connections.hasSmallPackets);
   if (!socket.hasValue())
-    return failAttempt(peer, connections, LossCause::kUnreachable, describe(peer, socket.status().message()));
-  const DirectoryOptions& self = directory_.options();
-  const Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank), static_cast<uint32_t>(peer)};
+    return failAttempt(peer, connections, transport::LossCause::kUnreachable,
+                       describe(peer, socket.status().message()));
+  const rendezvous::DirectoryOptions& self = directory_.options();
+  const wire::Claim claim = {self.protection, self.epoch, static_cast<uint32_t>(self.rank),
+                             static_cast<uint32_t>(peer)};
   connections.upSince = {};
   connections.numAcked = 0;
-  connections.sender = std::make_unique<Sender>(poller_, std::move(*socket), Initiator(claim, (*found)->secret),
+  connections.sender = std::make_unique<Sender>(poller_, std::move(*socket), wire::Initiator(claim, (*found)->secret),
                                                 self.protection, peer, *this);
 }
 
-void TcpRail::failAttempt(int peer, PeerConnections& connections, LossCause cause, const Status& status) {
-  const Clock::time_point now = Clock::now();
-  const bool hasLasted = connections.upSince != Clock::time_point() && now - connections.upSince > kLastingTime;
+void TcpRail::failAttempt(int peer, PeerConnections& connections, transport::LossCause cause, const Status& status) {
+  const io::Clock::time_point now = io::Clock::now();
+  const bool hasLasted = connections.upSince != io::Clock::time_point() && now - connections.upSince > kLastingTime;
   connections.pause = hasLasted ? kFirstPause : std::clamp(connections.pause * 2, kFirstPause, kLongestPause);
   connections.upSince = {};
   // After the loss of a connection that lasted, try again at once. This attempt shows whether the peer is dead or only
@@ -254,7 +257,7 @@ void TcpRail::failAttempt(int peer, PeerConnections& connections, LossCause caus
   sink_->lost(peer, cause, status);
 }
 
-void TcpRail::warnOfSmallPackets(int peer, PeerConnections& connections, Clock::time_point now) {
+void TcpRail::warnOfSmallPackets(int peer, PeerConnections& connections, io::Clock::time_point now) {
   const bool hasWorked = connections.sender->isUp() && now - connections.upSince > kLastingTime;
   if (!connections.hasSmallPackets || connections.isWarned || !hasWorked) return;
   connections.isWarned = true;
@@ -267,11 +270,11 @@ void TcpRail::warnOfSmallPackets(int peer, PeerConnections& connections, Clock::
 
 void TcpRail::senderWritable(int peer) {
   PeerConnections& connections = peers_.at(peer);
-  if (connections.upSince == Clock::time_point()) connections.upSince = Clock::now();
+  if (connections.upSince == io::Clock::time_point()) connections.upSince = io::Clock::now();
   sink_->writable(peer);
 }
 
-void TcpRail::senderStalled(int peer, LossCause cause, const std::string& why) {
+void TcpRail::senderStalled(int peer, transport::LossCause cause, const std::string& why) {
   PeerConnections& connections = peers_.at(peer);
   // The small handshake arrived, but no large frame did, so the path may drop large packets. Act only after the second
   // such connection in a row, because the first may have been cut by chance. If small packets do not help either, try
@@ -285,15 +288,17 @@ void TcpRail::senderStalled(int peer, LossCause cause, const std::string& why) {
   sink_->lost(peer, cause, describe(peer, why));
 }
 
-void TcpRail::senderLost(int peer, LossCause cause, const std::string& why) {
+void TcpRail::senderLost(int peer, transport::LossCause cause, const std::string& why) {
   PeerConnections& connections = peers_.at(peer);
   closedSenders_.push_back(std::move(connections.sender));
   failAttempt(peer, connections, cause, describe(peer, why));
 }
 
-void TcpRail::receiverLost(int peer, LossCause) { closedReceivers_.push_back(std::move(peers_.at(peer).receiver)); }
+void TcpRail::receiverLost(int peer, transport::LossCause) {
+  closedReceivers_.push_back(std::move(peers_.at(peer).receiver));
+}
 
-void TcpRail::accepted(int peer, Socket socket, Opener opener) {
+void TcpRail::accepted(int peer, Socket socket, security::Opener opener) {
   PeerConnections& connections = peers_[peer];
   // The assignment destroys the old receiver and closes its connection. So no late bytes of the old connection are
   // written to a message's buffer after the new connection has begun to write there.
@@ -334,7 +339,7 @@ void TcpRail::peerLinkChanged(int peer, uint64_t rail, bool isUp) {
 
 Status TcpRail::describe(int peer, const std::string& what) const {
   const std::string& peerAddress = peers_.at(peer).peerAddress;
-  const RankNames& names = directory_.names();
+  const rendezvous::RankNames& names = directory_.names();
   return unavailable("{}: rail {} ({}) to {}{}: {}", names.of(directory_.options().rank), options_.index,
                      toString(options_.address.address), names.of(peer),
                      peerAddress.empty() ? "" : " (" + peerAddress + ")", what);

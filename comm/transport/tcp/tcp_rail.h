@@ -21,23 +21,24 @@
 
 namespace agspeed::comm::tcp {
 
-class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner, public Acceptor::Owner {
+class TcpRail final : public transport::Rail, public Sender::Owner, public Receiver::Owner, public Acceptor::Owner {
  public:
   /// Makes a rail that listens. Its info() has the port.
-  static StatusOr<std::unique_ptr<Rail>> create(RailOptions options, Poller& poller, Directory& directory);
+  static StatusOr<std::unique_ptr<transport::Rail>> create(transport::RailOptions options, io::Poller& poller,
+                                                           rendezvous::Directory& directory);
 
   const Capabilities& capabilities(int peer) const override;
   void attach(Sink& sink) override { sink_ = &sink; }
   void connect(int peer) override;
   bool canSend(int peer) const override;
-  void send(int peer, const OutgoingFrame& frame) override;
+  void send(int peer, const transport::OutgoingFrame& frame) override;
   void flush(int peer) override;
   void beginTurn() override {}
   void endTurn() override {}
-  void cancelSend(int peer, uint64_t token, ByteView payload) override;
-  void cancelReceive(int peer, ByteView target) override;
+  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
+  void cancelReceive(int peer, transport::ByteView target) override;
   bool isFlushed() const override;
-  Clock::time_point tick(Clock::time_point now) override;
+  io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;
   double coalesceSeconds(int peer) const override;
 
@@ -48,13 +49,13 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
   double deliverySeconds(int peer, size_t numBytes) const override;
   bool mayStillReceive(int peer) const override;
   double minRoundTripSeconds(int peer) const override;
-  RailInfo info() const override;
+  transport::RailInfo info() const override;
 
   void senderWritable(int peer) override;
-  void senderStalled(int peer, LossCause cause, const std::string& why) override;
-  void senderLost(int peer, LossCause cause, const std::string& why) override;
-  void receiverLost(int peer, LossCause cause) override;
-  void accepted(int peer, Socket socket, Opener opener) override;
+  void senderStalled(int peer, transport::LossCause cause, const std::string& why) override;
+  void senderLost(int peer, transport::LossCause cause, const std::string& why) override;
+  void receiverLost(int peer, transport::LossCause cause) override;
+  void accepted(int peer, Socket socket, security::Opener opener) override;
 
  private:
   /// The two connections with a peer.
@@ -64,47 +65,47 @@ class TcpRail final : public Rail, public Sender::Owner, public Receiver::Owner,
     std::string peerAddress;
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
-    Clock::time_point upSince{};
-    bool hasSmallPackets = false;  ///< the next connection gets small packets, because the path may drop large ones
-    bool hasLostAllLarge = false;  ///< no large frame arrived on the last connection on which large frames were sent
-    bool isWarned = false;         ///< a warning that large packets are dropped was logged
-    bool isBusy = false;           ///< the sender may have bytes in flight
-    uint64_t numAcked = 0;         ///< acknowledged bytes of the sender at the last sample of the load
-    Clock::time_point ackedAt{};   ///< the last sample that saw progress, or when the sender became busy
-    Clock::time_point nextAttempt{};
-    Clock::duration pause{};  ///< pause before the next attempt after a failure
+    io::Clock::time_point upSince{};
+    bool hasSmallPackets = false;     ///< the next connection gets small packets, because the path may drop large ones
+    bool hasLostAllLarge = false;     ///< no large frame arrived on the last connection on which large frames were sent
+    bool isWarned = false;            ///< a warning that large packets are dropped was logged
+    bool isBusy = false;              ///< the sender may have bytes in flight
+    uint64_t numAcked = 0;            ///< acknowledged bytes of the sender at the last sample of the load
+    io::Clock::time_point ackedAt{};  ///< the last sample that saw progress, or when the sender became busy
+    io::Clock::time_point nextAttempt{};
+    io::Clock::duration pause{};  ///< pause before the next attempt after a failure
   };
 
   /// The load of all connections of the rail together. The rate of a single connection does not show the rate of the
   /// rail: it grows while other connections are idle. And the bytes in flight of other connections also delay a frame.
   struct Load {
-    Clock::time_point lookedAt{};
+    io::Clock::time_point lookedAt{};
     double numUnderWay = 0;  ///< bytes in flight at lookedAt, plus bytes given to connections since
     uint64_t numAcked = 0;   ///< bytes acknowledged since the start
     RateEstimator rate;      ///< measured while several connections had bytes in flight
   };
 
-  TcpRail(RailOptions options, Socket listener, Poller& poller, Directory& directory);
+  TcpRail(transport::RailOptions options, Socket listener, io::Poller& poller, rendezvous::Directory& directory);
   /// Estimates in how many seconds the rail will have carried the bytes in flight of all connections and then
   /// `numBytes` more; 0: the rate is not known.
   double carrySeconds(size_t numBytes) const;
   /// Takes a sample of all connections that may have bytes in flight, and updates the load.
-  void sampleLoad(Clock::time_point now);
+  void sampleLoad(io::Clock::time_point now);
   /// Starts to connect to wanted peers without a connection. Returns the latest time for the next call.
-  Clock::time_point connectWanted(Clock::time_point now, int numConnecting);
+  io::Clock::time_point connectWanted(io::Clock::time_point now, int numConnecting);
   /// Starts to connect to the peer if the directory knows it.
-  void attempt(int peer, PeerConnections& connections, Clock::time_point now);
+  void attempt(int peer, PeerConnections& connections, io::Clock::time_point now);
   /// Logs, once per peer, that large packets are lost. It does so when a connection with small packets has worked for a
   /// while.
-  void warnOfSmallPackets(int peer, PeerConnections& connections, Clock::time_point now);
+  void warnOfSmallPackets(int peer, PeerConnections& connections, io::Clock::time_point now);
   /// Sets the time of the next attempt, and reports the loss of the connection.
-  void failAttempt(int peer, PeerConnections& connections, LossCause cause, const Status& status);
+  void failAttempt(int peer, PeerConnections& connections, transport::LossCause cause, const Status& status);
   /// Returns an error about the connection to the peer, which names both ends.
   Status describe(int peer, const std::string& what) const;
 
-  RailOptions options_;
-  Poller& poller_;
-  Directory& directory_;
+  transport::RailOptions options_;
+  io::Poller& poller_;
+  rendezvous::Directory& directory_;
   Acceptor acceptor_;
   Sink* sink_ = nullptr;
   bool isLinkUp_ = true;

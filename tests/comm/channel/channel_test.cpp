@@ -14,7 +14,7 @@
 
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 using std::chrono::milliseconds;
@@ -50,10 +50,10 @@ class ChannelTest : public testing::Test, public ControlLine::Owner {
   Status waitSent(ChannelRequest* request) { return wait(*sender_, request); }
   Status waitReceived(ChannelRequest* request) { return wait(*receiver_, request); }
   bool drive(const std::function<bool()>& isDone) {
-    const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+    const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(20);
     while (!isDone()) {
-      if (Clock::now() > limit) return false;
-      poller_.wait(Clock::now() + milliseconds(1));
+      if (io::Clock::now() > limit) return false;
+      poller_.wait(io::Clock::now() + milliseconds(1));
       if (connector_ != nullptr) connector_->progress();
       listener_->progress();
     }
@@ -69,11 +69,11 @@ class ChannelTest : public testing::Test, public ControlLine::Owner {
   uint64_t numLosses() {
     listener_->countLosses();
     InterfaceTraffic traffic;
-    listener_->addTraffic(loopbackOptions(0, 2, 1).rails, std::span(&traffic, 1));
+    listener_->addTraffic(network::loopbackOptions(0, 2, 1).rails, std::span(&traffic, 1));
     return traffic.numLosses;
   }
 
-  Poller poller_;
+  io::Poller poller_;
   std::unique_ptr<Association> connector_ = open(Association::Role::kConnector);
   std::unique_ptr<Association> listener_ = open(Association::Role::kListener);
   std::unique_ptr<Channel> sender_, receiver_;
@@ -82,7 +82,7 @@ class ChannelTest : public testing::Test, public ControlLine::Owner {
 
  private:
   std::unique_ptr<Association> open(Association::Role role) {
-    return Association::open(poller_, loopbackOptions(0, 2, 1), role, 1).value();
+    return Association::open(poller_, network::loopbackOptions(0, 2, 1), role, 1).value();
   }
   std::unique_ptr<Channel> makeEnd(Association& association, Channel::Direction direction, int descriptor) {
     auto line = std::make_unique<ControlLine>(poller_, tcp::Socket(descriptor), 64, *this);
@@ -202,4 +202,4 @@ TEST_F(ChannelTest, AnAssociationIsUsedWhileItHasOpenChannels) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

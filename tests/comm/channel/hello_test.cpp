@@ -5,10 +5,10 @@
 
 #include <random>
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
-const JobKey kKey(20, std::byte{7});
+const security::JobKey kKey(20, std::byte{7});
 const Ticket::Secret kSecret = {std::byte{1}}, kOtherSecret = {std::byte{2}};
 
 Hello sampleHello() { return {5, 6, 7, {8, 9, "node1", "a record"}}; }
@@ -36,7 +36,7 @@ TEST(Hello, IsRefusedWithoutTheSecretOrTheKeyAndWhenChanged) {
     EXPECT_FALSE(decodeHello(bad, kSecret, kKey)) << "byte " << at;
   }
   for (size_t size = 0; size < good.size(); ++size)
-    EXPECT_FALSE(decodeHello(ByteView(good).first(size), kSecret, kKey));
+    EXPECT_FALSE(decodeHello(security::ByteView(good).first(size), kSecret, kKey));
 }
 
 TEST(Hello, NamesThatWouldBreakALogLineAreChanged) {
@@ -47,8 +47,9 @@ TEST(Hello, NamesThatWouldBreakALogLineAreChanged) {
 
 TEST(Hello, IsDistinguishedFromNoiseByItsFirstBytes) {
   const std::vector<std::byte> hello = encodeHello(sampleHello(), kSecret, kKey);
-  for (size_t size = 0; size <= kHelloMagicBytes; ++size) EXPECT_TRUE(mayBeHello(ByteView(hello).first(size)));
-  EXPECT_FALSE(mayBeHello(bytesOf("GET / HTTP/1.1")));
+  for (size_t size = 0; size <= kHelloMagicBytes; ++size)
+    EXPECT_TRUE(mayBeHello(security::ByteView(hello).first(size)));
+  EXPECT_FALSE(mayBeHello(security::bytesOf("GET / HTTP/1.1")));
 }
 
 TEST(Welcome, AnswersOneHelloOnly) {
@@ -71,4 +72,4 @@ TEST(Welcome, CarriesARefusal) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

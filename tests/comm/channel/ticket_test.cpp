@@ -5,18 +5,20 @@
 
 #include <random>
 
-namespace agspeed::comm {
+namespace agspeed::comm::channel {
 namespace {
 
 using Bytes = std::array<std::byte, Ticket::kBytes>;
 
-const JobKey kKey(20, std::byte{7}), kOtherKey(20, std::byte{8});
+const security::JobKey kKey(20, std::byte{7}), kOtherKey(20, std::byte{8});
 
-RailAddress addressOf(const char* text, uint16_t port) { return {parseIpAddress(text).value(), 0, port}; }
+rendezvous::RailAddress addressOf(const char* text, uint16_t port) {
+  return {topology::parseIpAddress(text).value(), 0, port};
+}
 
-Ticket sample(std::vector<RailAddress> addresses) {
+Ticket sample(std::vector<rendezvous::RailAddress> addresses) {
   Ticket ticket;
-  ticket.protection = Protection::kEncrypted;
+  ticket.protection = security::Protection::kEncrypted;
   ticket.process = 4242;
   ticket.domain = 0x0123456789abcdef;
   ticket.listener = 77;
@@ -25,7 +27,7 @@ Ticket sample(std::vector<RailAddress> addresses) {
   return ticket;
 }
 
-Bytes encoded(const Ticket& ticket, const JobKey& key) {
+Bytes encoded(const Ticket& ticket, const security::JobKey& key) {
   Bytes bytes;
   ticket.encode(key, bytes);
   return bytes;
@@ -33,7 +35,7 @@ Bytes encoded(const Ticket& ticket, const JobKey& key) {
 
 TEST(Ticket, ReadsBackWithAndWithoutAJobKey) {
   const Ticket ticket = sample({addressOf("10.0.0.5", 1), addressOf("fe80::1", 65535), addressOf("10.1.0.5", 3)});
-  for (const JobKey& key : {JobKey(), kKey}) {
+  for (const security::JobKey& key : {security::JobKey(), kKey}) {
     const StatusOr<Ticket> read = Ticket::decode(encoded(ticket, key), key);
     ASSERT_TRUE(read.hasValue()) << read.status().toString();
     EXPECT_EQ(read.value(), ticket);
@@ -41,7 +43,7 @@ TEST(Ticket, ReadsBackWithAndWithoutAJobKey) {
 }
 
 TEST(Ticket, CarriesAsManyAddressesAsFit) {
-  std::vector<RailAddress> v4, v6;
+  std::vector<rendezvous::RailAddress> v4, v6;
   for (uint16_t i = 1; i <= 12; ++i) {
     v4.push_back(addressOf("10.0.0.5", i));
     v6.push_back(addressOf("fd00::5", i));
@@ -52,7 +54,7 @@ TEST(Ticket, CarriesAsManyAddressesAsFit) {
 
 TEST(Ticket, OfAnotherJobKeyOrNoneIsRefused) {
   const Bytes bytes = encoded(sample({addressOf("10.0.0.5", 1)}), kKey);
-  for (const JobKey& key : {JobKey(), kOtherKey}) {
+  for (const security::JobKey& key : {security::JobKey(), kOtherKey}) {
     const StatusOr<Ticket> read = Ticket::decode(bytes, key);
     ASSERT_FALSE(read.hasValue());
     EXPECT_NE(read.status().message().find("AGSPEED_JOB_KEY"), std::string::npos) << read.status().toString();
@@ -89,4 +91,4 @@ TEST(Ticket, RandomBytesAreRefused) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::channel

@@ -4,15 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
 
-CallSignature broadcastOf(uint64_t numBytes) {
-  CallSignature signature;
-  signature.collective = static_cast<uint8_t>(Collective::kBroadcast);
+engine::CallSignature broadcastOf(uint64_t numBytes) {
+  engine::CallSignature signature;
+  signature.collective = static_cast<uint8_t>(schedule::Collective::kBroadcast);
   signature.dtype = static_cast<uint8_t>(DType::kU8);
   signature.numBytes = numBytes;
   return signature;
@@ -41,7 +41,7 @@ TEST(CallHistory, TheFirstCallThatDiffersIsNamed) {
 }
 
 TEST(CallHistory, CallsThatDifferInTheirPlanAloneAreDistinguished) {
-  CallSignature planned = broadcastOf(8);
+  engine::CallSignature planned = broadcastOf(8);
   planned.planVersion = 7;
   CallHistory own = historyOf(0, {8}), other("pipeline", 1);
   other.add(planned);
@@ -93,4 +93,4 @@ TEST(CallHistory, InvalidSignaturesAreCompared) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -5,7 +5,7 @@
 
 #include "comm/messaging/loopback_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 using Handle = CollectiveQueue::Handle;
@@ -19,7 +19,7 @@ class Queue : public testing::Test {
 
   Handle make(size_t numBytes = 1, int priority = 0) {
     auto operation = std::make_shared<CollectiveOperation>(engine_);
-    operation->call.collective = Collective::kBroadcast;
+    operation->call.collective = schedule::Collective::kBroadcast;
     operation->call.output = {std::span(bytes_).first(numBytes)};
     operation->priority = priority;
     operation->fitted.segmentBytes = SIZE_MAX / 4;
@@ -42,10 +42,12 @@ class Queue : public testing::Test {
 
  private:
   /// A dummy pointer, because the queue only compares addresses.
-  Execution* executionOf(uint64_t sequence) { return reinterpret_cast<Execution*>(&bytes_[8 * sequence]); }
+  engine::Execution* executionOf(uint64_t sequence) {
+    return reinterpret_cast<engine::Execution*>(&bytes_[8 * sequence]);
+  }
 
-  LoopbackGroup network_;
-  Engine engine_;
+  messaging::LoopbackGroup network_;
+  engine::Engine engine_;
   std::vector<std::byte> bytes_ = std::vector<std::byte>(4096);
   uint64_t sequence_ = 0;
 
@@ -101,7 +103,7 @@ TEST_F(Queue, OneWhoseInputIsToComeLetsOthersPassAndKeepsItsPlace) {
 TEST_F(Queue, ABarrierStartsAsTheOldestAndLetsOthersPass) {
   add();
   const Handle barrier = add();
-  barrier->call.collective = Collective::kBarrier;
+  barrier->call.collective = schedule::Collective::kBarrier;
   add();
   EXPECT_EQ(startNext(), 1u);
   EXPECT_EQ(startNext(), 3u);
@@ -142,4 +144,4 @@ TEST_F(Queue, TakenOperationsLeaveRoom) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

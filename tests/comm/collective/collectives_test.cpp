@@ -13,21 +13,21 @@
 #include "comm/reduce/reduce.h"
 #include "tests/comm/collective/ranks.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 /// One random operation, the same on all ranks.
 struct Case {
-  const Algorithm* algorithm;
+  const schedule::Algorithm* algorithm;
   int numRanks;
   int root;
   DType dtype;
-  ReduceOp op;
+  reduce::ReduceOp op;
   std::vector<size_t> counts;  ///< elements per rank; a divisible buffer uses [0] only
   size_t segmentBytes;
   bool isInPlace;
-  LoopbackOptions loopback;
-  WireCoding coding = WireCoding::kOff;
+  messaging::LoopbackOptions loopback;
+  engine::WireCoding coding = engine::WireCoding::kOff;
 
   std::string text() const {
     std::string text = std::string(toString(algorithm->collective)) + "/" + std::string(algorithm->name) + ", ranks " +
@@ -74,12 +74,12 @@ Bytes contribution(const Case& test, int rank, int chunk, size_t count) {
 
 Bytes reduced(const Case& test, int chunk, size_t count) {
   std::vector<Bytes> inputs;
-  std::vector<Operand> operands;
+  std::vector<reduce::Operand> operands;
   for (int rank = 0; rank < test.numRanks; ++rank) inputs.push_back(contribution(test, rank, chunk, count));
   for (const Bytes& input : inputs) operands.push_back({input.data(), false});
   Bytes result(count * sizeInBytes(test.dtype));
-  const int divisor = test.op == ReduceOp::kAverage ? test.numRanks : 1;
-  reduce(result.data(), false, operands, count, {test.dtype, test.op, divisor});
+  const int divisor = test.op == reduce::ReduceOp::kAverage ? test.numRanks : 1;
+  reduce::reduce(result.data(), false, operands, count, {test.dtype, test.op, divisor});
   return result;
 }
 
@@ -96,35 +96,35 @@ Expectation expectationOf(const Case& test, int rank) {
   };
   const bool isRoot = rank == test.root;
   switch (test.algorithm->collective) {
-    case Collective::kAllReduce:
-    case Collective::kReduce:
+    case schedule::Collective::kAllReduce:
+    case schedule::Collective::kReduce:
       add(result.input, rank, 0, test.counts[0]);
-      if (isRoot || test.algorithm->collective == Collective::kAllReduce) {
+      if (isRoot || test.algorithm->collective == schedule::Collective::kAllReduce) {
         result.output.push_back(reduced(test, 0, test.counts[0]));
       }
       break;
-    case Collective::kBroadcast:
+    case schedule::Collective::kBroadcast:
       if (isRoot) add(result.input, test.root, 0, test.counts[0]);
       add(result.output, test.root, 0, test.counts[0]);
       break;
-    case Collective::kAllGather:
-    case Collective::kGather:
+    case schedule::Collective::kAllGather:
+    case schedule::Collective::kGather:
       add(result.input, rank, 0, test.counts[own]);
       for (int i = 0; i < test.numRanks; ++i) {
-        if (isRoot || test.algorithm->collective == Collective::kAllGather) {
+        if (isRoot || test.algorithm->collective == schedule::Collective::kAllGather) {
           add(result.output, i, 0, test.counts[static_cast<size_t>(i)]);
         }
       }
       break;
-    case Collective::kReduceScatter:
+    case schedule::Collective::kReduceScatter:
       for (int i = 0; i < test.numRanks; ++i) add(result.input, rank, i, test.counts[static_cast<size_t>(i)]);
       result.output.push_back(reduced(test, rank, test.counts[own]));
       break;
-    case Collective::kScatter:
+    case schedule::Collective::kScatter:
       for (int i = 0; isRoot && i < test.numRanks; ++i) add(result.input, rank, i, test.counts[static_cast<size_t>(i)]);
       add(result.output, test.root, rank, test.counts[own]);
       break;
-    case Collective::kAllToAll: {
+    case schedule::Collective::kAllToAll: {
       const auto countOf = [&](int from, int to) {
         return test.counts[static_cast<size_t>((from * 3 + to) % test.numRanks)];
       };
@@ -132,7 +132,7 @@ Expectation expectationOf(const Case& test, int rank) {
       for (int i = 0; i < test.numRanks; ++i) add(result.output, i, rank, countOf(i, rank));
       break;
     }
-    case Collective::kBarrier: break;
+    case schedule::Collective::kBarrier: break;
   }
   return result;
 }
@@ -140,7 +140,7 @@ Expectation expectationOf(const Case& test, int rank) {
 /// Stores chunks one after another.
 struct Buffer {
   Bytes bytes;
-  BufferList chunks;
+  engine::BufferList chunks;
   explicit Buffer(const std::vector<Bytes>& parts) {
     for (const Bytes& part : parts) bytes.insert(bytes.end(), part.begin(), part.end());
     size_t at = 0;
@@ -155,9 +155,11 @@ struct Buffer {
 void applyHostStats(Communicator& group) {
   const auto size = static_cast<size_t>(group.size());
   Bytes own(((size_t{4} << 20) + size) / size), all(own.size() * size);
-  const Status status =
-      group.start({.collective = Collective::kAllGather, .input = {own}, .output = splitEvenly(all, group.size())})
-          ->wait();
+  const Status status = group
+                            .start({.collective = schedule::Collective::kAllGather,
+                                    .input = {own},
+                                    .output = engine::splitEvenly(all, group.size())})
+                            ->wait();
   ASSERT_TRUE(status.isOk()) << status.toString();
 }
 
@@ -192,7 +194,7 @@ void runCase(const Case& test, uint64_t* coded = nullptr) {
                                         .output = output.chunks,
                                         .op = test.op,
                                         .root = test.root,
-                                        .isContiguous = test.algorithm->memory == Memory::kContiguous})
+                                        .isContiguous = test.algorithm->memory == schedule::Memory::kContiguous})
                                 ->wait();
       auto& problem = problems[static_cast<size_t>(rank)];
       if (!status.isOk()) problem = status.toString();
@@ -205,19 +207,20 @@ void runCase(const Case& test, uint64_t* coded = nullptr) {
   if (coded != nullptr) *coded = numCoded(ranks);
 }
 
-class EveryAlgorithm : public testing::TestWithParam<Algorithm> {
+class EveryAlgorithm : public testing::TestWithParam<schedule::Algorithm> {
  protected:
   Case randomCase(std::mt19937_64& random, int numRanks) const {
     constexpr DType kTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64,
                                 DType::kI32, DType::kI16,  DType::kI8,  DType::kU8};
-    constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMax, ReduceOp::kMin};
+    constexpr reduce::ReduceOp kOps[] = {reduce::ReduceOp::kSum, reduce::ReduceOp::kSum, reduce::ReduceOp::kAverage,
+                                         reduce::ReduceOp::kMax, reduce::ReduceOp::kMin};
     Case test;
     test.algorithm = findAlgorithm(GetParam().collective, GetParam().name);
     test.numRanks = numRanks;
     test.root = static_cast<int>(random() % static_cast<uint64_t>(numRanks));
     test.dtype = kTypes[random() % std::size(kTypes)];
     test.op = kOps[random() % std::size(kOps)];
-    if (test.algorithm->order == Order::kAnyOrder) test.dtype = DType::kI32;
+    if (test.algorithm->order == schedule::Order::kAnyOrder) test.dtype = DType::kI32;
     constexpr size_t kSizes[] = {0, 1, 33, 700, 9000};
     const size_t most = kSizes[random() % std::size(kSizes)];
     for (int i = 0; i < numRanks; ++i) test.counts.push_back(random() % (most + 1));
@@ -241,8 +244,8 @@ TEST_P(EveryAlgorithm, GivesWhatAPlainLoopGives) {
 }
 
 TEST_P(EveryAlgorithm, GivesTheSameBitsIfMessagesAreCoded) {
-  if (GetParam().collective == Collective::kBarrier) GTEST_SKIP() << "a barrier sends no floats";
-  if (GetParam().order == Order::kAnyOrder) GTEST_SKIP() << "its sums of floats differ from the plain loop's";
+  if (GetParam().collective == schedule::Collective::kBarrier) GTEST_SKIP() << "a barrier sends no floats";
+  if (GetParam().order == schedule::Order::kAnyOrder) GTEST_SKIP() << "its sums of floats differ from the plain loop's";
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
@@ -250,11 +253,11 @@ TEST_P(EveryAlgorithm, GivesTheSameBitsIfMessagesAreCoded) {
     for (const int numRanks : {2, 5}) {
       Case test = randomCase(random, numRanks);
       test.dtype = dtype;
-      test.op = ReduceOp::kSum;
+      test.op = reduce::ReduceOp::kSum;
       test.counts.assign(static_cast<size_t>(numRanks), 60000 + random() % 1000);
       test.segmentBytes = 65536;
       test.loopback.isRemote = true;
-      test.coding = WireCoding::kOn;
+      test.coding = engine::WireCoding::kOn;
       uint64_t coded = 0;
       runCase(test, &coded);
       if (HasFatalFailure()) return;
@@ -271,7 +274,7 @@ TEST_P(EveryCanonicalReduction, ReducesToTheSameBitsForTwoToSeventeenRanks) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Case test = randomCase(random, numRanks);
       test.dtype = dtype;
-      test.op = numRanks % 2 ? ReduceOp::kSum : ReduceOp::kAverage;
+      test.op = numRanks % 2 ? reduce::ReduceOp::kSum : reduce::ReduceOp::kAverage;
       for (auto& count : test.counts) count = 100 + random() % 400;
       runCase(test);
       if (HasFatalFailure()) return;
@@ -279,36 +282,45 @@ TEST_P(EveryCanonicalReduction, ReducesToTheSameBitsForTwoToSeventeenRanks) {
   }
 }
 
-std::vector<Algorithm> canonicalReductions() {
-  std::vector<Algorithm> found;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (isReduction(algorithm.collective) && algorithm.order == Order::kCanonical) found.push_back(algorithm);
+std::vector<schedule::Algorithm> canonicalReductions() {
+  std::vector<schedule::Algorithm> found;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (isReduction(algorithm.collective) && algorithm.order == schedule::Order::kCanonical) found.push_back(algorithm);
   }
   return found;
 }
 
-std::string nameOf(const testing::TestParamInfo<Algorithm>& info) {
+std::string nameOf(const testing::TestParamInfo<schedule::Algorithm>& info) {
   std::string name = std::string(toString(info.param.collective)) + "_" + std::string(info.param.name);
   std::erase(name, '-');
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Catalog, EveryAlgorithm, testing::ValuesIn(algorithms().begin(), algorithms().end()), nameOf);
+INSTANTIATE_TEST_SUITE_P(Catalog, EveryAlgorithm,
+                         testing::ValuesIn(schedule::algorithms().begin(), schedule::algorithms().end()), nameOf);
 INSTANTIATE_TEST_SUITE_P(Catalog, EveryCanonicalReduction, testing::ValuesIn(canonicalReductions()), nameOf);
 
 TEST(Collectives, UnequalSharesGiveTheSameBits) {
   for (const std::vector<uint32_t>& shares : {std::vector<uint32_t>{2, 1, 2, 2}, {0, 1, 0, 0}, {7, 3, 1, 900}}) {
     GroupOptions options;
-    options.plan = planWith(Collective::kAllReduce, "direct", 512);
+    options.plan = planWith(schedule::Collective::kAllReduce, "direct", 512);
     options.plan.shares = shares;
     Ranks ranks(4, options);
-    Case test{findAlgorithm(Collective::kAllReduce, "direct"), 4, 0, DType::kF32, ReduceOp::kSum, {10001}, 0, true, {}};
+    Case test{findAlgorithm(schedule::Collective::kAllReduce, "direct"),
+              4,
+              0,
+              DType::kF32,
+              reduce::ReduceOp::kSum,
+              {10001},
+              0,
+              true,
+              {}};
     std::atomic<int> numWrong = 0;
     ranks.run([&](int rank, Communicator& group) {
       const Expectation expected = expectationOf(test, rank);
       Buffer buffer(expected.input);
       const Status status = group
-                                .start({.collective = Collective::kAllReduce,
+                                .start({.collective = schedule::Collective::kAllReduce,
                                         .dtype = DType::kF32,
                                         .input = buffer.chunks,
                                         .output = buffer.chunks})
@@ -334,7 +346,7 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
       return static_cast<float>((i + 7 * call + of) % 1000);
     };
     std::vector<std::vector<float>> buffers(kNumBuffers, std::vector<float>(kNumElements));
-    std::deque<std::pair<size_t, OperationHandle>> under;
+    std::deque<std::pair<size_t, engine::OperationHandle>> under;
     const auto finishOldest = [&] {
       const auto [call, handle] = under.front();
       under.pop_front();
@@ -354,7 +366,7 @@ TEST(Collectives, RanksOfUnequalRatesAgreeOnChunksOfTheirOwn) {
       }
       auto& buffer = buffers[call % kNumBuffers];
       for (size_t i = 0; i < kNumElements; ++i) buffer[i] = valueAt(i, call, at);
-      under.emplace_back(call, group.start({.collective = Collective::kAllReduce,
+      under.emplace_back(call, group.start({.collective = schedule::Collective::kAllReduce,
                                             .dtype = DType::kF32,
                                             .input = {bytesOf(buffer)},
                                             .output = {bytesOf(buffer)}}));
@@ -378,7 +390,7 @@ TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
   std::atomic<int> numWrong = 0;
   ranks.run([&](int rank, Communicator& group) {
     std::vector<std::vector<float>> buffers(kNumBuffers, std::vector<float>(kNumElements));
-    std::deque<std::pair<size_t, OperationHandle>> under;
+    std::deque<std::pair<size_t, engine::OperationHandle>> under;
     const auto finishOldest = [&] {
       const auto [call, handle] = under.front();
       under.pop_front();
@@ -393,7 +405,7 @@ TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
       while (under.size() > (5 * static_cast<size_t>(rank) + call) % kNumBuffers) finishOldest();
       auto& buffer = buffers[call % kNumBuffers];
       std::fill(buffer.begin(), buffer.end(), static_cast<float>(call) + static_cast<float>(rank));
-      under.emplace_back(call, group.start({.collective = Collective::kAllReduce,
+      under.emplace_back(call, group.start({.collective = schedule::Collective::kAllReduce,
                                             .dtype = DType::kF32,
                                             .input = {bytesOf(buffer)},
                                             .output = {bytesOf(buffer)}}));
@@ -409,7 +421,7 @@ TEST(Collectives, UnequalHostsWithSeveralRanksKeepEqualChunksAtAllRanks) {
 
 void allReduceInPlace(Communicator& group, std::vector<float>& buffer) {
   const Status status = group
-                            .start({.collective = Collective::kAllReduce,
+                            .start({.collective = schedule::Collective::kAllReduce,
                                     .dtype = DType::kF32,
                                     .input = {bytesOf(buffer)},
                                     .output = {bytesOf(buffer)}})
@@ -445,7 +457,7 @@ TEST(Collectives, StatedSharesHoldWhereRanksShareHosts) {
   ranks.run([&](int, Communicator& group) {
     std::vector<float> buffer(kNumElements);
     allReduceInPlace(group, buffer);  // the group exchanges host statistics
-    Plan plan;
+    plan::Plan plan;
     plan.version = 1;
     plan.shares = {1, 3, 3, 3};
     group.setPlan(plan);
@@ -473,42 +485,45 @@ TEST(Collectives, RanksOfOneHostSendWhatLeavesItOnce) {
   std::atomic<int> numWrong = 0;
   // Ranks make calls before an earlier exchange is complete. All calls that come after the exchange must use its
   // result, even if they were made before its end.
-  const auto run = [&](Collective collective, int numCalls) {
+  const auto run = [&](schedule::Collective collective, int numCalls) {
     ranks.run([&](int rank, Communicator& group) {
       const auto own = static_cast<size_t>(rank);
       std::vector<std::vector<float>> whole(static_cast<size_t>(numCalls), std::vector<float>(kNumElements));
       std::vector<std::vector<float>> part(static_cast<size_t>(numCalls), std::vector<float>(kNumElements / kSize));
-      std::vector<OperationHandle> handles;
+      std::vector<engine::OperationHandle> handles;
       for (size_t call = 0; call < whole.size(); ++call) {
         for (size_t i = 0; i < kNumElements; ++i) whole[call][i] = static_cast<float>((i + call) % 100 + own);
         std::copy_n(whole[call].begin() + static_cast<std::ptrdiff_t>(own * part[call].size()), part[call].size(),
                     part[call].begin());
-        const BufferList all = {bytesOf(whole[call])}, each = splitEvenly(all[0], kSize), one = {bytesOf(part[call])};
-        CollectiveCall request{.collective = collective, .dtype = DType::kF32, .input = all, .output = all};
-        if (collective != Collective::kAllReduce) request.input = collective == Collective::kAllGather ? one : each;
-        if (collective != Collective::kAllReduce) request.output = collective == Collective::kAllGather ? each : one;
+        const engine::BufferList all = {bytesOf(whole[call])}, each = engine::splitEvenly(all[0], kSize),
+                                 one = {bytesOf(part[call])};
+        engine::CollectiveCall request{.collective = collective, .dtype = DType::kF32, .input = all, .output = all};
+        if (collective != schedule::Collective::kAllReduce)
+          request.input = collective == schedule::Collective::kAllGather ? one : each;
+        if (collective != schedule::Collective::kAllReduce)
+          request.output = collective == schedule::Collective::kAllGather ? each : one;
         handles.push_back(group.start(std::move(request)));
       }
       for (size_t call = 0; call < whole.size(); ++call) {
         numWrong += !handles[call]->wait().isOk();
-        const bool isScattered = collective == Collective::kReduceScatter;
+        const bool isScattered = collective == schedule::Collective::kReduceScatter;
         const std::vector<float>& result = isScattered ? part[call] : whole[call];
         for (size_t i = 0; i < result.size(); ++i) {
           const size_t at = isScattered ? own * part[call].size() + i : i;
           const auto base = static_cast<float>((at + call) % 100);
           const float gathered = base + static_cast<float>(at / part[call].size());
-          numWrong += result[i] != (collective == Collective::kAllGather ? gathered : 8 * base + 28);
+          numWrong += result[i] != (collective == schedule::Collective::kAllGather ? gathered : 8 * base + 28);
         }
       }
     });
   };
-  run(Collective::kAllReduce, 3);
+  run(schedule::Collective::kAllReduce, 3);
   EXPECT_EQ(numWrong, 0);
   EXPECT_NEAR(leavingFirstHost(), 3, 0.01) << "all_reduce: 2 (H - 1) / H of the buffer, 4 times as much otherwise";
-  run(Collective::kAllGather, 2);
+  run(schedule::Collective::kAllGather, 2);
   EXPECT_EQ(numWrong, 0);
   EXPECT_NEAR(leavingFirstHost(), 3 + 2 * 0.5, 0.01) << "all_gather: what the host's ranks have";
-  run(Collective::kReduceScatter, 2);
+  run(schedule::Collective::kReduceScatter, 2);
   EXPECT_EQ(numWrong, 0);
   EXPECT_NEAR(leavingFirstHost(), 4 + 2 * 0.5, 0.01) << "reduce_scatter: what the other host's ranks get";
 }
@@ -521,18 +536,18 @@ TEST(Collectives, APremultipliedSumTakesEachRanksOwnFactor) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 100 + static_cast<size_t>(rank));
     std::copy(values.begin(), values.begin() + 999, parts.begin());
     const double factor = rank + 1;
-    CollectiveCall call{.collective = Collective::kAllReduce,
-                        .dtype = DType::kF32,
-                        .input = {bytesOf(values)},
-                        .output = {bytesOf(values)},
-                        .op = ReduceOp::kPremultipliedSum,
-                        .factor = factor};
-    CollectiveCall scatter{.collective = Collective::kReduceScatter,
-                           .dtype = DType::kF32,
-                           .input = splitEvenly(bytesOf(parts), 3),
-                           .output = {bytesOf(part)},
-                           .op = ReduceOp::kPremultipliedSum,
-                           .factor = factor};
+    engine::CollectiveCall call{.collective = schedule::Collective::kAllReduce,
+                                .dtype = DType::kF32,
+                                .input = {bytesOf(values)},
+                                .output = {bytesOf(values)},
+                                .op = reduce::ReduceOp::kPremultipliedSum,
+                                .factor = factor};
+    engine::CollectiveCall scatter{.collective = schedule::Collective::kReduceScatter,
+                                   .dtype = DType::kF32,
+                                   .input = engine::splitEvenly(bytesOf(parts), 3),
+                                   .output = {bytesOf(part)},
+                                   .op = reduce::ReduceOp::kPremultipliedSum,
+                                   .factor = factor};
     numWrong += !group.start(call)->wait().isOk() || !group.start(scatter)->wait().isOk();
     const auto expected = [](size_t i) { return static_cast<float>(6 * (i % 100) + 0 + 2 + 6); };
     for (size_t i = 0; i < values.size(); ++i) numWrong += values[i] != expected(i);
@@ -548,12 +563,12 @@ TEST(Collectives, TheMultipliedCopyOfAnInputIsGoneWhenItsSumEnds) {
     ranks.run([&](int rank, Communicator& group) {
       std::vector<float> parts(200000), part(100000);
       if (isAborted && rank == 1) return;
-      const OperationHandle sum = group.start({.collective = Collective::kReduceScatter,
-                                               .dtype = DType::kF32,
-                                               .input = splitEvenly(bytesOf(parts), 2),
-                                               .output = {bytesOf(part)},
-                                               .op = ReduceOp::kPremultipliedSum,
-                                               .factor = 0.5});
+      const engine::OperationHandle sum = group.start({.collective = schedule::Collective::kReduceScatter,
+                                                       .dtype = DType::kF32,
+                                                       .input = engine::splitEvenly(bytesOf(parts), 2),
+                                                       .output = {bytesOf(part)},
+                                                       .op = reduce::ReduceOp::kPremultipliedSum,
+                                                       .factor = 0.5});
       if (isAborted) group.abort("no partner");
       numWrong += sum->wait().isOk() == isAborted;
       numWrong += dynamic_cast<const CollectiveOperation&>(*sum).scaledInput != nullptr;
@@ -570,13 +585,13 @@ TEST(Collectives, ABarrierHoldsAllRanksUntilTheLastOneCame) {
     for (int round = 1; round <= 20; ++round) {
       if (rank == round % 5) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       ++numEntered;
-      numWrong += !group.start({.collective = Collective::kBarrier})->wait().isOk();
+      numWrong += !group.start({.collective = schedule::Collective::kBarrier})->wait().isOk();
       numWrong += numEntered < 5 * round;
-      numWrong += !group.start({.collective = Collective::kBarrier})->wait().isOk();
+      numWrong += !group.start({.collective = schedule::Collective::kBarrier})->wait().isOk();
     }
   });
   EXPECT_EQ(numWrong, 0);
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

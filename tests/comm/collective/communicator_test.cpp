@@ -13,14 +13,14 @@
 
 #include "tests/comm/collective/ranks.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-CollectiveCall sumOf(std::vector<float>& values) {
-  return {.collective = Collective::kAllReduce,
+engine::CollectiveCall sumOf(std::vector<float>& values) {
+  return {.collective = schedule::Collective::kAllReduce,
           .dtype = DType::kF32,
           .input = {bytesOf(values)},
           .output = {bytesOf(values)}};
@@ -34,7 +34,7 @@ TEST(Communicator, ManyOperationsInFlightEndWithTheirOwnResults) {
   std::atomic<int> numWrong = 0;
   ranks.run([&](int rank, Communicator& group) {
     std::vector<std::vector<float>> buffers;
-    std::vector<OperationHandle> handles;
+    std::vector<engine::OperationHandle> handles;
     for (size_t i = 0; i < 60; ++i) {
       buffers.emplace_back(1 + (i * 977) % 9000);
       for (size_t k = 0; k < buffers[i].size(); ++k)
@@ -56,11 +56,11 @@ TEST(Communicator, ManyOperationsInFlightEndWithTheirOwnResults) {
 TEST(Communicator, OperationsEndWithoutAWait) {
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(100000, 1.0f));
-  std::vector<OperationHandle> handles;
+  std::vector<engine::OperationHandle> handles;
   for (size_t rank = 0; rank < 3; ++rank) handles.push_back(ranks.groups[rank]->start(sumOf(buffers[rank])));
-  const auto limit = Clock::now() + seconds(20);
+  const auto limit = io::Clock::now() + seconds(20);
   for (const auto& handle : handles) {
-    while (!handle->isDone() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+    while (!handle->isDone() && io::Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
     ASSERT_TRUE(handle->isDone());
     EXPECT_TRUE(handle->status().isOk()) << handle->status().toString();
   }
@@ -70,7 +70,7 @@ TEST(Communicator, OperationsEndWithoutAWait) {
 TEST(Communicator, SeveralThreadsWaitForDifferentOperations) {
   Ranks ranks(2);
   std::vector<std::vector<float>> buffers(2 * 16, std::vector<float>(5000, 2.0f));
-  std::vector<OperationHandle> handles;
+  std::vector<engine::OperationHandle> handles;
   for (size_t rank = 0; rank < 2; ++rank) {
     for (size_t i = 0; i < 16; ++i) handles.push_back(ranks.groups[rank]->start(sumOf(buffers[rank * 16 + i])));
   }
@@ -91,7 +91,7 @@ TEST(Communicator, ACallbackMayWaitForCallbacksOfLaterOperations) {
   ranks.run([&](int rank, Communicator& group) {
     std::vector<std::promise<void>>& isCalled = promises[static_cast<size_t>(rank)];
     std::vector<std::vector<float>> buffers(kDepth, std::vector<float>(10, 1.0f));
-    std::vector<OperationHandle> handles;
+    std::vector<engine::OperationHandle> handles;
     for (size_t i = 0; i < kDepth; ++i) {
       handles.push_back(group.start(sumOf(buffers[i])));
       handles[i]->whenDone([&isCalled, &numInTime, i](const Status&) {
@@ -114,9 +114,9 @@ TEST(Communicator, AnOperationWhoseInputIsLateKeepsItsPlaceAndLetsOthersPass) {
       // The late rank writes its input only after the next operation has ended.
       std::atomic<bool> isThere = rank != lateRank;
       std::vector<float> late(50000, isThere ? 1.0f : -100.0f), prompt(50000, 2.0f);
-      const Readiness readiness = [&isThere] { return StatusOr<bool>(isThere.load()); };
-      const OperationHandle first = group.start(sumOf(late), {.readiness = readiness});
-      const OperationHandle second = group.start(sumOf(prompt));
+      const engine::Readiness readiness = [&isThere] { return StatusOr<bool>(isThere.load()); };
+      const engine::OperationHandle first = group.start(sumOf(late), {.readiness = readiness});
+      const engine::OperationHandle second = group.start(sumOf(prompt));
       numWrong += !second->wait().isOk();
       numPassed += !first->isDone();
       if (rank == lateRank) std::fill(late.begin(), late.end(), 1.0f);
@@ -141,7 +141,7 @@ TEST(Communicator, AMessageWhoseBytesAreLateKeepsItsPlaceAmongThoseOfItsTag) {
       return;
     }
     std::atomic<bool> isThere = false;
-    const OperationHandle late =
+    const engine::OperationHandle late =
         group.send(1, 7, bytesOf(first), {.readiness = [&isThere] { return StatusOr<bool>(isThere.load()); }});
     std::fill(second.begin(), second.end(), 20.0f);
     numWrong += !group.send(1, 7, bytesOf(second))->wait().isOk();
@@ -157,7 +157,7 @@ TEST(Communicator, AnInputThatFailsEndsTheGroupWithItsReason) {
   std::atomic<int> numNamed = 0;
   ranks.run([&](int rank, Communicator& group) {
     std::vector<float> values(1000, 1.0f);
-    const Readiness broken = [] { return StatusOr<bool>(unavailable("device 3 is gone")); };
+    const engine::Readiness broken = [] { return StatusOr<bool>(unavailable("device 3 is gone")); };
     const Status status = group.start(sumOf(values), {.readiness = rank == 0 ? broken : nullptr})->wait();
     numNamed += status.message().find("device 3 is gone") != std::string::npos;
   });
@@ -177,7 +177,7 @@ TEST(Communicator, ReceivesFromAnyRankTakeEachMessageOnceAndNameItsSource) {
         numWrong += !group.send(0, 9, bytesOf(bytes))->wait().isOk();
       }
       for (int i = 0; rank == 0 && i < 3 * kMessages; ++i) {
-        const OperationHandle handle = group.receiveFromAny(9, bytesOf(bytes));
+        const engine::OperationHandle handle = group.receiveFromAny(9, bytesOf(bytes));
         numWrong += !handle->wait().isOk();
         values[static_cast<size_t>(handle->sourceRank())].push_back(bytes[0]);
       }
@@ -225,7 +225,7 @@ TEST(Communicator, GroupsAreIndependentOfEachOther) {
   Ranks ranks(4);
   std::atomic<int> numWrong = 0;
   ranks.run([&](int rank, Communicator& world) {
-    Engine& engine = *ranks.engines[static_cast<size_t>(rank)];
+    engine::Engine& engine = *ranks.engines[static_cast<size_t>(rank)];
     const bool isEven = rank % 2 == 0;
     // The order of the odd group's members differs from their order in the job.
     auto half = Communicator::create(engine, {.id = 1u + static_cast<uint32_t>(rank % 2),
@@ -241,7 +241,7 @@ TEST(Communicator, GroupsAreIndependentOfEachOther) {
       numWrong += !second->wait().isOk() || !first->wait().isOk();
       numWrong += all != std::vector<float>(300, 6.0f) || some != std::vector<float>(500, isEven ? 2.0f : 4.0f);
     }
-    numWrong += !world.start({.collective = Collective::kBarrier})->wait().isOk();
+    numWrong += !world.start({.collective = schedule::Collective::kBarrier})->wait().isOk();
   });
   EXPECT_EQ(numWrong, 0);
 }
@@ -251,7 +251,7 @@ TEST(Communicator, MessagesOfATagArriveInOrderWhateverTheirSize) {
   std::atomic<int> numWrong = 0;
   ranks.run([&](int rank, Communicator& group) {
     std::vector<std::vector<int>> sent, received;
-    std::vector<OperationHandle> handles;
+    std::vector<engine::OperationHandle> handles;
     const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
     for (int i = 0; i < 40; ++i) {
       const auto size = static_cast<size_t>(i * i);
@@ -276,7 +276,7 @@ TEST(Communicator, APlanMayChangeBetweenTwoOperations) {
   ranks.run([&](int, Communicator& group) {
     uint32_t version = 0;
     for (const char* name : {"exchange", "doubling", "halving", "direct"}) {
-      Plan plan = planWith(Collective::kAllReduce, name, 512);
+      plan::Plan plan = planWith(schedule::Collective::kAllReduce, name, 512);
       plan.version = ++version;
       group.setPlan(plan);
       std::vector<float> values(3000, 1.0f);
@@ -287,8 +287,8 @@ TEST(Communicator, APlanMayChangeBetweenTwoOperations) {
 }
 
 TEST(Communicator, OptionsThatMakeNoSenseAreRefused) {
-  LoopbackGroup network(2);
-  Engine engine(network.messenger(0));
+  messaging::LoopbackGroup network(2);
+  engine::Engine engine(network.messenger(0));
   const auto expectRefused = [&](GroupOptions options, const std::string& words) {
     const auto group = Communicator::create(engine, std::move(options));
     ASSERT_FALSE(group.hasValue());
@@ -301,4 +301,4 @@ TEST(Communicator, OptionsThatMakeNoSenseAreRefused) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -7,13 +7,13 @@
 
 #include "tests/comm/collective/ranks.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 using std::chrono::milliseconds;
 
 /// Returns every rank's status of one operation.
-std::vector<Status> statusesOf(Ranks& ranks, const std::function<OperationHandle(int, Communicator&)>& start) {
+std::vector<Status> statusesOf(Ranks& ranks, const std::function<engine::OperationHandle(int, Communicator&)>& start) {
   std::vector<Status> statuses(static_cast<size_t>(ranks.size()));
   ranks.run([&](int rank, Communicator& group) {
     const auto handle = start(rank, group);
@@ -30,7 +30,7 @@ void expectSentence(const Status& status, StatusCode code, const std::vector<std
 }
 
 /// Rank 1 of three makes a different call. All three ranks must report which rank called what.
-void expectMismatch(const std::function<CollectiveCall(int rank, std::span<std::byte>)>& callOf,
+void expectMismatch(const std::function<engine::CollectiveCall(int rank, std::span<std::byte>)>& callOf,
                     const std::vector<std::string>& words) {
   Ranks ranks(3);
   std::vector<std::vector<double>> buffers(3, std::vector<double>(600));
@@ -46,8 +46,10 @@ void expectMismatch(const std::function<CollectiveCall(int rank, std::span<std::
   }
 }
 
-CollectiveCall allReduce(std::span<std::byte> bytes, DType dtype = DType::kF32, ReduceOp op = ReduceOp::kSum) {
-  return {.collective = Collective::kAllReduce, .dtype = dtype, .input = {bytes}, .output = {bytes}, .op = op};
+engine::CollectiveCall allReduce(std::span<std::byte> bytes, DType dtype = DType::kF32,
+                                 reduce::ReduceOp op = reduce::ReduceOp::kSum) {
+  return {
+      .collective = schedule::Collective::kAllReduce, .dtype = dtype, .input = {bytes}, .output = {bytes}, .op = op};
 }
 
 TEST(Failure, RanksWithAnotherTypeAreNamed) {
@@ -62,7 +64,9 @@ TEST(Failure, RanksWithAnotherSizeAreNamed) {
 
 TEST(Failure, RanksWithAnotherOperationAreNamed) {
   expectMismatch(
-      [](int rank, auto bytes) { return allReduce(bytes, DType::kF32, rank == 1 ? ReduceOp::kMax : ReduceOp::kSum); },
+      [](int rank, auto bytes) {
+        return allReduce(bytes, DType::kF32, rank == 1 ? reduce::ReduceOp::kMax : reduce::ReduceOp::kSum);
+      },
       {"sum)", "max)"});
 }
 
@@ -72,12 +76,12 @@ TEST(Failure, RanksWithAnotherRootAreNamed) {
   std::vector<std::vector<float>> buffers(3, std::vector<float>(600));
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
     const auto bytes = bytesOf(buffers[static_cast<size_t>(rank)]);
-    const auto reduce = group.start({.collective = Collective::kReduce,
+    const auto reduce = group.start({.collective = schedule::Collective::kReduce,
                                      .dtype = DType::kF32,
                                      .input = {bytes},
                                      .output = {bytes},
                                      .root = rank == 1 ? 2 : 0});
-    return reduce->wait().isOk() ? group.start({.collective = Collective::kBarrier}) : reduce;
+    return reduce->wait().isOk() ? group.start({.collective = schedule::Collective::kBarrier}) : reduce;
   });
   for (const Status& status : statuses) {
     expectSentence(status, StatusCode::kInvalidArgument, {"as operation 1", "rank 1", "root 0", "root 2"});
@@ -88,7 +92,7 @@ TEST(Failure, RanksWithAnotherCollectiveAreNamed) {
   expectMismatch(
       [](int rank, auto bytes) {
         if (rank != 1) return allReduce(bytes);
-        return CollectiveCall{.collective = Collective::kBarrier};
+        return engine::CollectiveCall{.collective = schedule::Collective::kBarrier};
       },
       {"all_reduce", "barrier()"});
 }
@@ -100,9 +104,11 @@ TEST(Failure, AMismatchWithoutAMessageIsFoundAtTheNextOperation) {
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
     const auto bytes = bytesOf(buffers[static_cast<size_t>(rank)]);
     const Status first =
-        group.start({.collective = Collective::kBroadcast, .input = {bytes}, .output = {bytes}, .root = rank})->wait();
+        group
+            .start({.collective = schedule::Collective::kBroadcast, .input = {bytes}, .output = {bytes}, .root = rank})
+            ->wait();
     EXPECT_TRUE(first.isOk()) << first.toString();
-    return group.start({.collective = Collective::kBarrier});
+    return group.start({.collective = schedule::Collective::kBarrier});
   });
   for (const Status& status : statuses) {
     expectSentence(status, StatusCode::kInvalidArgument, {"as operation 1", "root 0", "root 1", "rank 0", "rank 1"});
@@ -114,7 +120,7 @@ TEST(Failure, AnAbsentCallEndsAtTheDeadlineAndNamesTheMissingRank) {
   options.name = "data parallel";
   Ranks ranks(3, options);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(100));
-  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> engine::OperationHandle {
     if (rank == 2) return nullptr;
     return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])),
                        {.timeout = milliseconds(400 + 100 * rank)});
@@ -131,12 +137,13 @@ TEST(Failure, AMissingOrMismatchedRankIsNamedWhileHostStatisticsAreExchanged) {
   for (const bool isAbsent : {true, false}) {
     Ranks ranks(3);
     std::vector<std::vector<float>> buffers(3, std::vector<float>(kLarge));
-    const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+    const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> engine::OperationHandle {
       const std::span<std::byte> bytes = bytesOf(buffers[static_cast<size_t>(rank)]);
       if (rank < 2)
         return group.start(allReduce(bytes), {.timeout = milliseconds(isAbsent ? 400 + 200 * rank : 30000)});
       if (isAbsent) return nullptr;
-      return group.start({.collective = Collective::kBroadcast, .dtype = DType::kF32, .output = {bytes}, .root = 0});
+      return group.start(
+          {.collective = schedule::Collective::kBroadcast, .dtype = DType::kF32, .output = {bytes}, .root = 0});
     });
     if (isAbsent) {
       expectSentence(statuses[0], StatusCode::kResourceExhausted,
@@ -153,7 +160,7 @@ TEST(Failure, AMissingOrMismatchedRankIsNamedWhileHostStatisticsAreExchanged) {
 TEST(Failure, AKilledRankIsNamedByAllOthersAndLaterOperationsFailAtOnce) {
   Ranks ranks(4);
   std::vector<std::vector<float>> buffers(4, std::vector<float>(100000));
-  const auto start = [&](int rank, Communicator& group) -> OperationHandle {
+  const auto start = [&](int rank, Communicator& group) -> engine::OperationHandle {
     if (rank == 3) return nullptr;
     return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)])));
   };
@@ -179,7 +186,7 @@ TEST(Failure, ALostRankIsNamedFirstAtRanksThatOnlyWaitForOthers) {
     ranks.network.kill(3);
   });
   // Rank 2 waits for rank 1, rank 1 for rank 0, and rank 0 for the rank that ends.
-  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> engine::OperationHandle {
     if (rank == 3) return nullptr;
     return group.receive(rank == 0 ? 3 : rank - 1, 1, inboxes[static_cast<size_t>(rank)]);
   });
@@ -192,10 +199,10 @@ TEST(Failure, ALostRankIsNamedFirstAtRanksThatOnlyWaitForOthers) {
 }
 
 TEST(Failure, ALostRankOfAPartIsNamedByBothItsNumbers) {
-  LoopbackGroup network(4);
-  std::vector<std::unique_ptr<Engine>> engines;
+  messaging::LoopbackGroup network(4);
+  std::vector<std::unique_ptr<engine::Engine>> engines;
   std::vector<std::unique_ptr<Communicator>> groups;
-  for (int rank = 0; rank < 4; ++rank) engines.push_back(std::make_unique<Engine>(network.messenger(rank)));
+  for (int rank = 0; rank < 4; ++rank) engines.push_back(std::make_unique<engine::Engine>(network.messenger(rank)));
   for (const size_t rank : {1u, 3u}) {
     GroupOptions options;
     options.id = 5;
@@ -209,8 +216,8 @@ TEST(Failure, ALostRankOfAPartIsNamedByBothItsNumbers) {
 }
 
 TEST(Failure, MessagesWithoutAReceiveAreDroppedWithTheirGroup) {
-  LoopbackGroup network(2);
-  Engine engines[2] = {Engine(network.messenger(0)), Engine(network.messenger(1))};
+  messaging::LoopbackGroup network(2);
+  engine::Engine engines[2] = {engine::Engine(network.messenger(0)), engine::Engine(network.messenger(1))};
   std::unique_ptr<Communicator> groups[2];
   for (int rank = 0; rank < 2; ++rank) groups[rank] = Communicator::create(engines[rank], {.id = 5}).value();
   const auto probe = [&] {
@@ -229,7 +236,7 @@ TEST(Failure, AnAbortEndsEverythingEverywhere) {
   Ranks ranks(3);
   std::vector<std::vector<float>> buffers(3, std::vector<float>(50000));
   std::vector<std::byte> inbox(16);
-  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> engine::OperationHandle {
     if (rank == 0) {
       const auto message = group.receive(1, 5, inbox);
       group.abort("the user asked for it");
@@ -249,7 +256,7 @@ TEST(Failure, AMessageOfAnotherSizeFailsAtBothEnds) {
   const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) {
     if (rank == 1) return group.receive(0, 3, in);
     EXPECT_TRUE(group.send(1, 3, out)->wait().isOk());
-    return group.start({.collective = Collective::kBarrier});
+    return group.start({.collective = schedule::Collective::kBarrier});
   });
   for (const Status& status : statuses) {
     expectSentence(status, StatusCode::kInvalidArgument, {"rank 1", "expected 8 bytes", "which sent 12"});
@@ -260,7 +267,7 @@ TEST(Failure, ACallThatIsWrongByItselfLeavesTheGroupUsable) {
   Ranks ranks(2);
   std::vector<std::vector<float>> buffers(2, std::vector<float>(10, 1.0f));
   const auto wrong = statusesOf(ranks, [&](int rank, Communicator& group) {
-    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)]), DType::kF32, ReduceOp::kBitAnd));
+    return group.start(allReduce(bytesOf(buffers[static_cast<size_t>(rank)]), DType::kF32, reduce::ReduceOp::kBitAnd));
   });
   const auto self = statusesOf(ranks, [&](int rank, Communicator& group) { return group.receive(rank, 0, {}); });
   for (const Status& status : wrong) expectSentence(status, StatusCode::kInvalidArgument, {"bitwise and", "f32"});
@@ -278,7 +285,7 @@ TEST(Failure, ARankThatLeavesDoesNotDisturbRanksThatDoNotNeedIt) {
   for (const Status& status : barrier) EXPECT_TRUE(status.isOk()) << status.toString();
   ranks.network.kill(2);
   std::vector<int> sent(5000, 7), received(5000);
-  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> OperationHandle {
+  const auto statuses = statusesOf(ranks, [&](int rank, Communicator& group) -> engine::OperationHandle {
     if (rank == 2) return nullptr;
     return rank == 0 ? group.send(1, 1, bytesOf(sent)) : group.receive(0, 1, bytesOf(received));
   });
@@ -306,4 +313,4 @@ TEST(Failure, ASlowRankIsWaitedFor) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <memory>
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 /// The measurements that a rank contributes.
@@ -19,14 +19,14 @@ struct Host {
 /// The fitters of all ranks of a group, which exchange data without a network.
 class Fitters : public testing::Test {
  protected:
-  void make(size_t numRanks, const Plan& plan = {}) {
+  void make(size_t numRanks, const plan::Plan& plan = {}) {
     for (size_t rank = 0; rank < numRanks; ++rank) {
       all.push_back(std::make_unique<PlanFitter>("world", static_cast<int>(rank), static_cast<int>(numRanks), plan));
     }
   }
 
   void exchange(const std::vector<Host>& hosts) {
-    std::vector<CollectiveCall> calls;
+    std::vector<engine::CollectiveCall> calls;
     for (size_t rank = 0; rank < all.size(); ++rank) {
       calls.push_back(all[rank]->exchange());
       all[rank]->contribute(hosts[rank].bytesPerSecond, hosts[rank].roundTripSeconds, hosts[rank].number);
@@ -40,12 +40,12 @@ class Fitters : public testing::Test {
     for (auto& fitter : all) fitter->applyHostStats();
   }
 
-  CollectiveCall allReduce(size_t numBytes, DType dtype = DType::kF32) {
+  engine::CollectiveCall allReduce(size_t numBytes, DType dtype = DType::kF32) {
     bytes_.resize(std::max(bytes_.size(), numBytes));
     const auto bytes = std::span(bytes_).first(numBytes);
-    return {.collective = Collective::kAllReduce, .dtype = dtype, .input = {bytes}, .output = {bytes}};
+    return {.collective = schedule::Collective::kAllReduce, .dtype = dtype, .input = {bytes}, .output = {bytes}};
   }
-  FittedChoice fit(size_t rank, const CollectiveCall& call) const {
+  FittedChoice fit(size_t rank, const engine::CollectiveCall& call) const {
     return all[rank]->fit(call, all[rank]->choose(call));
   }
 
@@ -101,8 +101,8 @@ TEST_F(Fitters, ShortAllReducesFitAFarNetwork) {
 }
 
 TEST_F(Fitters, WhatThePlanStatesIsLeftAsItIs) {
-  Plan plan;
-  plan.rules = {{Collective::kAllReduce, SIZE_MAX, "halving", 0}};
+  plan::Plan plan;
+  plan.rules = {{schedule::Collective::kAllReduce, SIZE_MAX, "halving", 0}};
   make(4, plan);
   for (int i = 0; i < 3; ++i) exchange({{.number = 7}, {.number = 7}, {.number = 9}, {.number = 9}});
   EXPECT_EQ(fit(0, allReduce(8 * kMiB)).algorithm->name, "halving");
@@ -116,11 +116,11 @@ TEST_F(Fitters, AnExchangeIsDueBeforeTheFirstLongCallOnly) {
 }
 
 TEST_F(Fitters, NoExchangeIsDueWhereThePlanStatesShares) {
-  Plan plan;
+  plan::Plan plan;
   plan.shares = {1, 2, 3};
   make(3, plan);
   EXPECT_FALSE(all[0]->isExchangeDueBefore(allReduce(kMiB)));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -11,23 +11,24 @@
 #include "comm/messaging/loopback_messenger.h"
 #include "tests/comm/messaging/fake_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 namespace {
 
 /// Keeps transfers until the test ends them. Offers the messages that the test sets.
-class ManualMessenger final : public FakeMessenger {
+class ManualMessenger final : public messaging::FakeMessenger {
  public:
-  ManualMessenger() : FakeMessenger(3) {}
-  void send(Transfer& transfer) override { started.push_back(&transfer); }
-  void receive(Transfer& transfer) override { started.push_back(&transfer); }
-  void cancel(Transfer& transfer, const Status& reason) override {
+  ManualMessenger() : messaging::FakeMessenger(3) {}
+  void send(messaging::Transfer& transfer) override { started.push_back(&transfer); }
+  void receive(messaging::Transfer& transfer) override { started.push_back(&transfer); }
+  void cancel(messaging::Transfer& transfer, const Status& reason) override {
     ++numCancelled;
     transfer.finished(reason);
   }
-  bool probe(int peer, const MessageId& id) const override { return offered.contains({peer, id.sequence}); }
-  bool progress(Clock::time_point until) override {
+  bool probe(int peer, const wire::MessageId& id) const override { return offered.contains({peer, id.sequence}); }
+  bool progress(io::Clock::time_point until) override {
     std::unique_lock lock(mutex_);
-    wakeUp_.wait_until(lock, std::min(until, Clock::now() + std::chrono::milliseconds(1)), [&] { return isAwake_; });
+    wakeUp_.wait_until(lock, std::min(until, io::Clock::now() + std::chrono::milliseconds(1)),
+                       [&] { return isAwake_; });
     isAwake_ = false;
     return false;
   }
@@ -37,7 +38,7 @@ class ManualMessenger final : public FakeMessenger {
     wakeUp_.notify_all();
   }
 
-  std::vector<Transfer*> started;
+  std::vector<messaging::Transfer*> started;
   std::set<std::pair<int, uint64_t>> offered;
   int numCancelled = 0;
 
@@ -89,14 +90,14 @@ class Messages : public testing::Test {
     EXPECT_TRUE(start(*operation).isOk());
     return operation;
   }
-  void end(Operation& operation) {
+  void end(engine::Operation& operation) {
     operation.complete(unavailable("ended"));
     engine.operationEnded();
   }
 
   static inline const std::vector<int> kMembers = {0, 2, 1};
   ManualMessenger messenger;
-  Engine engine;
+  engine::Engine engine;
   Listener listener;
   PointToPoint messages;
 };
@@ -107,7 +108,7 @@ TEST_F(Messages, AreCountedPerRankTagAndDirection) {
     started(isSend, rank, tag);
   }
   std::vector<uint64_t> sequences;
-  for (const Transfer* transfer : messenger.started) sequences.push_back(transfer->id.sequence);
+  for (const messaging::Transfer* transfer : messenger.started) sequences.push_back(transfer->id.sequence);
   EXPECT_EQ(sequences, (std::vector<uint64_t>{1, 2, 1, 1, 1}));
   EXPECT_EQ(messenger.started[0]->peer, 2) << "the messenger's rank of member 1";
   EXPECT_EQ(messenger.started[0]->id.communicator, 11u);
@@ -184,4 +185,4 @@ TEST_F(Messages, TakenOnesAreCancelledAndLeftToTheCaller) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -13,16 +13,16 @@
 #include "comm/api.h"
 #include "comm/messaging/loopback_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::collective {
 
 class Ranks {
  public:
-  explicit Ranks(int size, GroupOptions options = {}, LoopbackOptions loopback = {},
-                 WireCoding coding = WireCoding::kOff)
+  explicit Ranks(int size, GroupOptions options = {}, messaging::LoopbackOptions loopback = {},
+                 engine::WireCoding coding = engine::WireCoding::kOff)
       : network(size, loopback), size_(size) {
-    options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::seconds(60));
+    options.timeout = std::min<io::Clock::duration>(options.timeout, std::chrono::seconds(60));
     for (int rank = 0; rank < size; ++rank) {
-      engines.push_back(std::make_unique<Engine>(network.messenger(rank), coding));
+      engines.push_back(std::make_unique<engine::Engine>(network.messenger(rank), coding));
       groups.push_back(Communicator::create(*engines.back(), options).value());
     }
   }
@@ -38,8 +38,8 @@ class Ranks {
     for (auto& thread : threads) thread.join();
   }
 
-  LoopbackGroup network;
-  std::vector<std::unique_ptr<Engine>> engines;
+  messaging::LoopbackGroup network;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
   std::vector<std::unique_ptr<Communicator>> groups;
 
  private:
@@ -52,11 +52,11 @@ std::span<std::byte> bytesOf(std::vector<T>& values) {
 }
 
 /// A plan that always takes this algorithm, with segments of `segmentBytes` per chunk.
-inline Plan planWith(Collective collective, std::string algorithm, size_t segmentBytes = 0) {
-  Plan plan;
+inline plan::Plan planWith(schedule::Collective collective, std::string algorithm, size_t segmentBytes = 0) {
+  plan::Plan plan;
   plan.isReproducible = algorithm != "ring";
   plan.rules = {{collective, SIZE_MAX, std::move(algorithm), segmentBytes}};
   return plan;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::collective

@@ -12,7 +12,7 @@
 
 #include "tests/fuzz/random_bytes.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::compress {
 namespace {
 
 constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16};
@@ -236,4 +236,4 @@ TEST(LosslessTest, TheDocumentedExampleIsTrue) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::compress

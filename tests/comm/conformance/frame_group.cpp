@@ -3,12 +3,12 @@
 
 #include <utility>
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 
 namespace {
 
-DirectoryOptions optionsOf(int rank, int size) {
-  DirectoryOptions options;
+rendezvous::DirectoryOptions optionsOf(int rank, int size) {
+  rendezvous::DirectoryOptions options;
   options.rank = rank;
   options.size = size;
   return options;
@@ -16,17 +16,17 @@ DirectoryOptions optionsOf(int rank, int size) {
 
 }  // namespace
 
-FrameEnd::FrameEnd(Store& store, int rank, int size) : directory(store, optionsOf(rank, size)) {}
+FrameEnd::FrameEnd(rendezvous::Store& store, int rank, int size) : directory(store, optionsOf(rank, size)) {}
 
-std::span<std::byte> FrameEnd::place(int peer, const FrameHeader& header) {
+std::span<std::byte> FrameEnd::place(int peer, const wire::FrameHeader& header) {
   if (!isWanted(header.id.sequence)) return {};
   std::vector<std::byte>& bytes = placed[{peer, header.id.sequence}];
   bytes.assign(header.length, std::byte{});
   return bytes;
 }
 
-void FrameEnd::arrived(int peer, const FrameHeader& header) {
-  if (header.kind != FrameKind::kData) return;
+void FrameEnd::arrived(int peer, const wire::FrameHeader& header) {
+  if (header.kind != wire::FrameKind::kData) return;
   peers[peer].numbers.push_back(header.id.sequence);
   peers[peer].frames[header.id.sequence] = placed[{peer, header.id.sequence}];
 }
@@ -37,9 +37,9 @@ std::vector<std::byte> payloadOf(uint64_t number, size_t size) {
   return bytes;
 }
 
-OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number) {
-  OutgoingFrame frame;
-  frame.header.kind = FrameKind::kData;
+transport::OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number) {
+  transport::OutgoingFrame frame;
+  frame.header.kind = wire::FrameKind::kData;
   frame.header.id.sequence = number;
   frame.header.length = static_cast<uint32_t>(payload.size());
   frame.header.total = payload.size();
@@ -48,4 +48,4 @@ OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number) {
   return frame;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

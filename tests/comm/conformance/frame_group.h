@@ -14,29 +14,29 @@
 #include "comm/rendezvous/directory.h"
 #include "comm/transport/transport.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 
 /// The events that a transport reports about one peer.
 struct PeerEvents {
   std::vector<uint64_t> numbers;                      ///< frame numbers in the order of arrival
   std::map<uint64_t, std::vector<std::byte>> frames;  ///< by number: the last copy of each frame
   std::vector<uint64_t> tokens;                       ///< tokens of acknowledged frames
-  std::vector<LossCause> losses;
+  std::vector<transport::LossCause> losses;
   int numWritable = 0;
 };
 
 /// Receives a rank's frames. The sequence number in its name identifies a frame.
-struct FrameEnd final : Transport::Sink {
-  FrameEnd(Store& store, int rank, int size);
+struct FrameEnd final : transport::Transport::Sink {
+  FrameEnd(rendezvous::Store& store, int rank, int size);
 
-  std::span<std::byte> place(int peer, const FrameHeader& header) override;
-  void arrived(int peer, const FrameHeader& header) override;
+  std::span<std::byte> place(int peer, const wire::FrameHeader& header) override;
+  void arrived(int peer, const wire::FrameHeader& header) override;
   void acknowledged(int peer, uint64_t token) override { peers[peer].tokens.push_back(token); }
   void writable(int peer) override { ++peers[peer].numWritable; }
-  void lost(int peer, LossCause cause, const Status&) override { peers[peer].losses.push_back(cause); }
+  void lost(int peer, transport::LossCause cause, const Status&) override { peers[peer].losses.push_back(cause); }
 
-  Poller poller;
-  Directory directory;
+  io::Poller poller;
+  rendezvous::Directory directory;
   std::map<int, PeerEvents> peers;
   std::function<bool(uint64_t number)> isWanted = [](uint64_t) { return true; };  ///< false: the frame is not placed
   std::map<std::pair<int, uint64_t>, std::vector<std::byte>> placed;
@@ -45,13 +45,13 @@ struct FrameEnd final : Transport::Sink {
 /// A payload whose bytes follow from its number.
 std::vector<std::byte> payloadOf(uint64_t number, size_t size);
 /// A frame of a large message; its token is its number.
-OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number);
+transport::OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number);
 
 template <typename Kind>
 class FrameGroup {
  public:
   /// Makes one end and publishes its address in the directory.
-  using Make = std::function<std::unique_ptr<Kind>(Poller&, Directory&)>;
+  using Make = std::function<std::unique_ptr<Kind>(io::Poller&, rendezvous::Directory&)>;
 
   FrameGroup(int size, const Make& make) {
     for (int rank = 0; rank < size; ++rank) {
@@ -74,14 +74,14 @@ class FrameGroup {
     for (size_t rank = 0; rank < transports_.size(); ++rank) {
       if (transports_[rank] == nullptr) continue;
       ends_[rank]->poller.wait({});
-      transports_[rank]->tick(Clock::now());
+      transports_[rank]->tick(io::Clock::now());
     }
   }
   /// Drives all ranks until `isDone`, for at most 20 s. Returns the last result of `isDone`.
   bool drive(const std::function<bool()>& isDone) {
-    const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+    const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(20);
     while (!isDone()) {
-      if (Clock::now() > limit) return false;
+      if (io::Clock::now() > limit) return false;
       step();
     }
     return true;
@@ -92,16 +92,16 @@ class FrameGroup {
     return drive([&] { return (*this)[rank].canSend(peer); });
   }
   /// Sends a frame as soon as there is room. Requires: the payload lives until it is acknowledged.
-  bool send(int rank, int peer, const OutgoingFrame& frame) {
+  bool send(int rank, int peer, const transport::OutgoingFrame& frame) {
     if (!drive([&] { return (*this)[rank].canSend(peer); })) return false;
     (*this)[rank].send(peer, frame);
     return true;
   }
 
  private:
-  MemoryStore store_;
+  rendezvous::MemoryStore store_;
   std::vector<std::unique_ptr<FrameEnd>> ends_;
   std::vector<std::unique_ptr<Kind>> transports_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

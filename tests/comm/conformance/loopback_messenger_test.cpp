@@ -3,16 +3,16 @@
 
 #include "tests/comm/conformance/messenger_suite.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
 struct Loopback final : MessengerGroup {
-  Loopback(int size, LoopbackOptions options) : group(size, options) {}
-  Messenger& messenger(int rank) override { return group.messenger(rank); }
-  LoopbackGroup group;
+  Loopback(int size, messaging::LoopbackOptions options) : group(size, options) {}
+  messaging::Messenger& messenger(int rank) override { return group.messenger(rank); }
+  messaging::LoopbackGroup group;
 };
 
-MessengerCase loopback(std::string name, LoopbackOptions options) {
+MessengerCase loopback(std::string name, messaging::LoopbackOptions options) {
   return {std::move(name), [=](int size) { return std::make_unique<Loopback>(size, options); }};
 }
 
@@ -23,12 +23,12 @@ INSTANTIATE_TEST_SUITE_P(Loopback, MessengerConformance,
                          [](const auto& info) { return info.param.name; });
 
 TEST(LoopbackMessenger, TransfersWithAKilledRankFailAndNameIt) {
-  struct Note final : Transfer {
+  struct Note final : messaging::Transfer {
     Status status;
     bool isFinished = false;
     void finished(const Status& result) override { status = result, isFinished = true; }
   };
-  LoopbackGroup group(3, {.eagerBytes = 0});
+  messaging::LoopbackGroup group(3, {.eagerBytes = 0});
   std::byte bytes[16] = {};
   Note before, after, send;
   for (Note* note : {&before, &after, &send}) {
@@ -48,4 +48,4 @@ TEST(LoopbackMessenger, TransfersWithAKilledRankFailAndNameIt) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -9,19 +9,19 @@
 
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 /// A transfer that owns its bytes and counts how often it finished.
-struct Parcel final : Transfer {
+struct Parcel final : messaging::Transfer {
   std::vector<std::byte> storage;
   int numFinished = 0;
   Status status;
 
-  Parcel(int to, MessageId name, size_t size) : storage(size) {
+  Parcel(int to, wire::MessageId name, size_t size) : storage(size) {
     peer = to;
     id = name;
     bytes = storage;
@@ -44,9 +44,9 @@ void fill(Parcel& parcel, int source, int destination) {
 /// Drives all ranks until `done` holds. Returns false if it does not within 20 s.
 template <typename Done>
 bool drive(MessengerGroup& group, int size, Done done) {
-  const auto limit = Clock::now() + seconds(20);
+  const auto limit = io::Clock::now() + seconds(20);
   while (!done()) {
-    if (Clock::now() > limit) return false;
+    if (io::Clock::now() > limit) return false;
     for (int rank = 0; rank < size; ++rank) group.messenger(rank).progress({});
   }
   return true;
@@ -80,7 +80,7 @@ TEST_P(MessengerConformance, ManyMessagesInRandomOrderArriveWholeAndOnce) {
     for (int destination = 0; destination < kRanks; ++destination) {
       for (uint32_t i = 0; source != destination && i < kMessages; ++i) {
         const size_t size = kSizes[random() % std::size(kSizes)];
-        const MessageId id{i % 3, i, random() % 2 ? i : uint64_t{i} << 40};
+        const wire::MessageId id{i % 3, i, random() % 2 ? i : uint64_t{i} << 40};
         sends.push_back(std::make_unique<Parcel>(destination, id, size));
         fill(*sends.back(), source, destination);
         receives.push_back(std::make_unique<Parcel>(source, id, size));
@@ -110,10 +110,10 @@ TEST_P(MessengerConformance, OffersAreSeenUntilTheyAreReceived) {
   for (const size_t size : {size_t{0}, size_t{5}, size_t{300000}}) {
     SCOPED_TRACE(size);
     auto group = GetParam().make(3);
-    const MessageId id{1, 2, 3};
+    const wire::MessageId id{1, 2, 3};
     Parcel send(2, id, size), receive(0, id, size);
     fill(send, 0, 2);
-    Messenger& receiver = group->messenger(2);
+    messaging::Messenger& receiver = group->messenger(2);
     EXPECT_FALSE(receiver.probe(0, id));
     group->messenger(0).send(send);
     ASSERT_TRUE(drive(*group, 3, [&] { return receiver.probe(0, id); }));
@@ -228,7 +228,7 @@ TEST_P(MessengerConformance, NothingIsKeptOfAForgottenCommunicator) {
   for (const size_t size : {size_t{0}, size_t{5}, size_t{100000}, size_t{300000}}) {
     SCOPED_TRACE(size);
     auto group = GetParam().make(2);
-    Messenger& receiver = group->messenger(1);
+    messaging::Messenger& receiver = group->messenger(1);
     Parcel before(1, {1, 2, 3}, size), after(1, {1, 2, 4}, size), other(1, {2, 2, 4}, 100), receive(0, {2, 2, 4}, 100);
     fill(other, 0, 1);
     group->messenger(0).send(before);
@@ -265,7 +265,7 @@ TEST_P(MessengerConformance, ACancelledSendTakesNoOtherOfTheSameBytesWithIt) {
   for (const size_t size : {size_t{100000}, size_t{300000}}) {
     SCOPED_TRACE(size);
     auto group = GetParam().make(2);
-    Messenger &sender = group->messenger(0), &receiver = group->messenger(1);
+    messaging::Messenger &sender = group->messenger(0), &receiver = group->messenger(1);
     Parcel cancelled(1, {1, 1, 1}, size), send(1, {1, 1, 2}, size), handshake(1, {1, 1, 3}, 8);
     Parcel missed(0, cancelled.id, size), receive(0, send.id, size), handshakeReceived(0, handshake.id, 8);
     fill(send, 0, 1);
@@ -286,18 +286,18 @@ TEST_P(MessengerConformance, ACancelledSendTakesNoOtherOfTheSameBytesWithIt) {
 
 TEST_P(MessengerConformance, ProgressReturnsAtItsDeadlineAndSaysWhetherSomethingFinished) {
   auto group = GetParam().make(2);
-  Messenger& receiver = group->messenger(1);
+  messaging::Messenger& receiver = group->messenger(1);
   Parcel receive(0, {1, 1, 1}, 4), send(1, {1, 1, 1}, 4);
   receiver.receive(receive);
-  const auto until = Clock::now() + milliseconds(5);
+  const auto until = io::Clock::now() + milliseconds(5);
   EXPECT_FALSE(receiver.progress(until));
-  EXPECT_GE(Clock::now(), until);
+  EXPECT_GE(io::Clock::now(), until);
   group->messenger(0).send(send);
-  const auto limit = Clock::now() + seconds(20);
+  const auto limit = io::Clock::now() + seconds(20);
   bool didFinish = false;
-  while (!didFinish && Clock::now() < limit) {
+  while (!didFinish && io::Clock::now() < limit) {
     group->messenger(0).progress({});
-    didFinish = receiver.progress(Clock::now() + milliseconds(1));
+    didFinish = receiver.progress(io::Clock::now() + milliseconds(1));
   }
   EXPECT_TRUE(didFinish);
   EXPECT_EQ(receive.numFinished, 1);
@@ -309,13 +309,13 @@ TEST_P(MessengerConformance, AWakeEndsAWaitFromAnotherThread) {
     std::this_thread::sleep_for(milliseconds(5));
     group->messenger(0).wake();
   });
-  const auto limit = Clock::now() + seconds(20);
+  const auto limit = io::Clock::now() + seconds(20);
   group->messenger(0).progress(limit);
-  EXPECT_LT(Clock::now(), limit);
+  EXPECT_LT(io::Clock::now(), limit);
   waker.join();
   group->messenger(0).wake();  // a wake-up before the wait counts as well
   group->messenger(0).progress(limit);
-  EXPECT_LT(Clock::now(), limit);
+  EXPECT_LT(io::Clock::now(), limit);
 }
 
 TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
@@ -324,7 +324,7 @@ TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
   auto group = GetParam().make(kRanks);
   std::vector<int> numWrong(kRanks, 0);
   auto run = [&](int rank) {
-    Messenger& messenger = group->messenger(rank);
+    messaging::Messenger& messenger = group->messenger(rank);
     const int next = (rank + 1) % kRanks, previous = (rank + kRanks - 1) % kRanks;
     for (uint32_t round = 0; round < kRounds; ++round) {
       const size_t size = (round * 977) % 9000;
@@ -334,13 +334,13 @@ TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
       fill(expected, previous, rank);
       messenger.receive(receive);
       messenger.send(send);
-      const auto limit = Clock::now() + seconds(20);
-      while (!(send.numFinished && receive.numFinished) && Clock::now() < limit) messenger.progress(limit);
+      const auto limit = io::Clock::now() + seconds(20);
+      while (!(send.numFinished && receive.numFinished) && io::Clock::now() < limit) messenger.progress(limit);
       numWrong[static_cast<size_t>(rank)] +=
           receive.storage != expected.storage || !receive.status.isOk() || !send.status.isOk();
     }
     // A messenger may still have to acknowledge the last message.
-    for (int i = 0; i < 50; ++i) messenger.progress(Clock::now() + milliseconds(1));
+    for (int i = 0; i < 50; ++i) messenger.progress(io::Clock::now() + milliseconds(1));
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < kRanks; ++rank) threads.emplace_back(run, rank);
@@ -349,4 +349,4 @@ TEST_P(MessengerConformance, RanksInThreadsOfTheirOwnExchangeManyMessages) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -11,13 +11,13 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 
 /// Some connected messengers, one per rank. Destroying the group closes them.
 class MessengerGroup {
  public:
   virtual ~MessengerGroup() = default;
-  virtual Messenger& messenger(int rank) = 0;
+  virtual messaging::Messenger& messenger(int rank) = 0;
 };
 
 struct MessengerCase {
@@ -30,4 +30,4 @@ class MessengerConformance : public testing::TestWithParam<MessengerCase> {};
 /// Makes GoogleTest print the name of a case instead of its bytes.
 inline void PrintTo(const MessengerCase& messengers, std::ostream* stream) { *stream << messengers.name; }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

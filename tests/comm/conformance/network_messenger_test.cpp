@@ -4,20 +4,20 @@
 #include "tests/comm/conformance/messenger_suite.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
 struct Network final : MessengerGroup {
-  Network(int size, int numRails, const NetworkGroup::Change& change) : group(size, numRails, change) {}
-  Messenger& messenger(int rank) override { return group[rank]; }
-  NetworkGroup group;
+  Network(int size, int numRails, const network::NetworkGroup::Change& change) : group(size, numRails, change) {}
+  messaging::Messenger& messenger(int rank) override { return group[rank]; }
+  network::NetworkGroup group;
 };
 
 MessengerCase network(std::string name, int numRails, std::string mode) {
   return {std::move(name), [=](int size) {
-            return std::make_unique<Network>(size, numRails, [=](NetworkOptions& options) {
+            return std::make_unique<Network>(size, numRails, [=](network::NetworkOptions& options) {
               options.mode = mode;
-              if (mode == "encrypted") options.key = JobKey(32, std::byte{7});
+              if (mode == "encrypted") options.key = security::JobKey(32, std::byte{7});
             });
           }};
 }
@@ -25,7 +25,7 @@ MessengerCase network(std::string name, int numRails, std::string mode) {
 MessengerCase sharedMemory(std::string name, const std::function<bool(int rank)>& shares) {
   return {std::move(name), [=](int size) {
             return std::make_unique<Network>(
-                size, 2, [=](NetworkOptions& options) { options.sharesMemory = shares(options.rank); });
+                size, 2, [=](network::NetworkOptions& options) { options.sharesMemory = shares(options.rank); });
           }};
 }
 
@@ -37,4 +37,4 @@ INSTANTIATE_TEST_SUITE_P(Network, MessengerConformance,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -3,7 +3,7 @@
 
 #include <gmock/gmock.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
 using testing::ElementsAre;
@@ -40,10 +40,10 @@ struct Exchange {
 
 TEST_P(RailConformance, SaysWhatItCanDoTheSameForAllPeers) {
   RailGroup group(2, GetParam().make);
-  const Transport::Capabilities& can = group[0].capabilities(1);
+  const transport::Transport::Capabilities& can = group[0].capabilities(1);
   EXPECT_GT(can.segmentBytes, 0u);
   EXPECT_LE(can.segmentBytes, can.maxPayloadBytes);
-  EXPECT_LE(can.maxPayloadBytes, kMaxPayloadBytes);
+  EXPECT_LE(can.maxPayloadBytes, wire::kMaxPayloadBytes);
   EXPECT_FALSE(can.isAcknowledging) << "who counts frames acknowledges them";
   EXPECT_EQ(group[0].capabilities(0).maxPayloadBytes, can.maxPayloadBytes);
 }
@@ -95,7 +95,7 @@ TEST_P(RailConformance, UnwantedFramesAreDiscardedAndTheRestStillCounts) {
 TEST_P(RailConformance, ACancelledSendIsNotReadAnyMore) {
   RailGroup group(2, GetParam().make);
   ASSERT_TRUE(group.connect(0, 1));
-  const std::vector<std::byte> expected = payloadOf(1, kMaxPayloadBytes);
+  const std::vector<std::byte> expected = payloadOf(1, wire::kMaxPayloadBytes);
   std::vector<std::byte> payload = expected;
   uint64_t number = 0;
   while (group[0].canSend(1) && number < 64) group[0].send(1, frameOf(payload, ++number));
@@ -110,7 +110,7 @@ TEST_P(RailConformance, ACancelledSendIsNotReadAnyMore) {
 TEST_P(RailConformance, ACancelledReceiveIsNotWrittenAnyMore) {
   RailGroup group(2, GetParam().make);
   ASSERT_TRUE(group.connect(0, 1));
-  const std::vector<std::byte> payload = payloadOf(1, kMaxPayloadBytes);
+  const std::vector<std::byte> payload = payloadOf(1, wire::kMaxPayloadBytes);
   std::vector<std::byte>& target = group.end(1).placed[{0, 1}];
   ASSERT_TRUE(group.drive([&] {
     if (target.empty() && group[0].canSend(1)) group[0].send(1, frameOf(payload, 1));
@@ -156,7 +156,7 @@ TEST_P(RailConformance, ALostLinkEndsItsConnectionsUntilItIsBack) {
   group[0].linkChanged(true);
   EXPECT_THAT(group.heard(0, 1).losses, IsEmpty()) << "it had one";
   group[0].linkChanged(false);
-  EXPECT_THAT(group.heard(0, 1).losses, ElementsAre(LossCause::kUnreachable));
+  EXPECT_THAT(group.heard(0, 1).losses, ElementsAre(transport::LossCause::kUnreachable));
   EXPECT_FALSE(group[0].canSend(1));
   group[0].linkChanged(true);
   EXPECT_TRUE(group.drive([&] { return group[0].canSend(1); }));
@@ -168,7 +168,7 @@ TEST_P(RailConformance, ALinkThatThePeerHasLostEndsTheConnectionsToIt) {
   group[0].peerLinkChanged(1, 1, false);
   EXPECT_THAT(group.heard(0, 1).losses, IsEmpty()) << "another of its rails";
   group[0].peerLinkChanged(1, 0, false);
-  EXPECT_THAT(group.heard(0, 1).losses, ElementsAre(LossCause::kUnreachable));
+  EXPECT_THAT(group.heard(0, 1).losses, ElementsAre(transport::LossCause::kUnreachable));
   group[0].peerLinkChanged(1, 0, true);
   EXPECT_TRUE(group.drive([&] { return group[0].canSend(1); }));
 }
@@ -179,11 +179,11 @@ TEST_P(RailConformance, APeerThatEndsIsLostAndRefusesConnections) {
   ASSERT_TRUE(group.connect(1, 0));
   ASSERT_TRUE(group.drive([&] { return group[0].mayStillReceive(1); }));
   group.destroy(1);
-  const std::vector<LossCause>& losses = group.heard(0, 1).losses;
-  EXPECT_TRUE(group.drive([&] { return !losses.empty() && losses.back() == LossCause::kRefused; }));
+  const std::vector<transport::LossCause>& losses = group.heard(0, 1).losses;
+  EXPECT_TRUE(group.drive([&] { return !losses.empty() && losses.back() == transport::LossCause::kRefused; }));
   EXPECT_FALSE(group[0].canSend(1));
   EXPECT_TRUE(group.drive([&] { return !group[0].mayStillReceive(1); }));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -11,9 +11,9 @@
 #include "comm/transport/rail.h"
 #include "tests/comm/conformance/frame_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 
-using RailGroup = FrameGroup<Rail>;
+using RailGroup = FrameGroup<transport::Rail>;
 
 struct RailCase {
   std::string name;
@@ -25,4 +25,4 @@ class RailConformance : public testing::TestWithParam<RailCase> {};
 /// Makes GoogleTest print the name of a case instead of its bytes.
 inline void PrintTo(const RailCase& rail, std::ostream* stream) { *stream << rail.name; }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

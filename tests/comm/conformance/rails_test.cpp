@@ -4,23 +4,23 @@
 #include "comm/transport/tcp/tcp_rail.h"
 #include "tests/comm/conformance/rail_suite.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
-std::unique_ptr<Rail> published(std::unique_ptr<Rail> rail, Directory& directory) {
+std::unique_ptr<transport::Rail> published(std::unique_ptr<transport::Rail> rail, rendezvous::Directory& directory) {
   EXPECT_TRUE(directory.publish({rail->info().address}).isOk());
   return rail;
 }
 
-std::unique_ptr<Rail> tcpRail(Poller& poller, Directory& directory) {
-  RailOptions options;
-  options.address = {*parseIpAddress("127.0.0.1"), 8, 0};
+std::unique_ptr<transport::Rail> tcpRail(io::Poller& poller, rendezvous::Directory& directory) {
+  transport::RailOptions options;
+  options.address = {*topology::parseIpAddress("127.0.0.1"), 8, 0};
   return published(tcp::TcpRail::create(options, poller, directory).value(), directory);
 }
 
-std::unique_ptr<Rail> faultyRail(Poller& poller, Directory& directory) {
-  return std::make_unique<FaultyRail>(tcpRail(poller, directory),
-                                      FaultPlan{.seed = 7, .dropped = 0.1, .repeated = 0.1, .delayed = 0.1});
+std::unique_ptr<transport::Rail> faultyRail(io::Poller& poller, rendezvous::Directory& directory) {
+  return std::make_unique<faulty::FaultyRail>(
+      tcpRail(poller, directory), faulty::FaultPlan{.seed = 7, .dropped = 0.1, .repeated = 0.1, .delayed = 0.1});
 }
 
 INSTANTIATE_TEST_SUITE_P(Rails, RailConformance,
@@ -28,4 +28,4 @@ INSTANTIATE_TEST_SUITE_P(Rails, RailConformance,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

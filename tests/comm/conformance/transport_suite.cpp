@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
 using testing::IsEmpty;
@@ -63,11 +63,11 @@ uint64_t freshSeed() { return std::random_device()(); }
 
 TEST_P(TransportConformance, SaysWhatItCanDo) {
   TransportGroup group(2, GetParam().make);
-  const Transport::Capabilities& can = group[0].capabilities(1);
+  const transport::Transport::Capabilities& can = group[0].capabilities(1);
   EXPECT_TRUE(can.isAcknowledging);
   EXPECT_GT(can.segmentBytes, 0u);
   EXPECT_LE(can.segmentBytes, can.maxPayloadBytes);
-  EXPECT_LE(can.maxPayloadBytes, kMaxPayloadBytes);
+  EXPECT_LE(can.maxPayloadBytes, wire::kMaxPayloadBytes);
 }
 
 TEST_P(TransportConformance, ConnectsWhenThatIsWanted) {
@@ -187,4 +187,4 @@ TEST_P(TransportConformance, WhatAPeerSentBeforeItEndedArrivesAndThenItIsLostOnc
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -10,9 +10,9 @@
 
 #include "tests/comm/conformance/frame_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 
-using TransportGroup = FrameGroup<Transport>;
+using TransportGroup = FrameGroup<transport::Transport>;
 
 struct TransportCase {
   std::string name;
@@ -24,4 +24,4 @@ class TransportConformance : public testing::TestWithParam<TransportCase> {};
 /// Makes GoogleTest print the name of a case instead of its bytes.
 inline void PrintTo(const TransportCase& transport, std::ostream* stream) { *stream << transport.name; }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -6,39 +6,39 @@
 #include "comm/transport/tcp/tcp_rail.h"
 #include "tests/comm/conformance/transport_suite.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
-using Decorate = std::function<std::unique_ptr<Rail>(std::unique_ptr<Rail>)>;
+using Decorate = std::function<std::unique_ptr<transport::Rail>(std::unique_ptr<transport::Rail>)>;
 
 TransportGroup::Make multirail(int numRails, const Decorate& decorate) {
-  return [=](Poller& poller, Directory& directory) -> std::unique_ptr<Transport> {
-    Rails rails;
-    std::vector<RailAddress> addresses;
+  return [=](io::Poller& poller, rendezvous::Directory& directory) -> std::unique_ptr<transport::Transport> {
+    transport::Rails rails;
+    std::vector<rendezvous::RailAddress> addresses;
     for (int i = 0; i < numRails; ++i) {
-      RailOptions options;
-      options.address = {*parseIpAddress("127.0.0." + std::to_string(i + 1)), 8, 0};
+      transport::RailOptions options;
+      options.address = {*topology::parseIpAddress("127.0.0." + std::to_string(i + 1)), 8, 0};
       options.index = static_cast<size_t>(i);
       options.numRails = static_cast<size_t>(numRails);
       rails.push_back(decorate(tcp::TcpRail::create(options, poller, directory).value()));
       addresses.push_back(rails.back()->info().address);
     }
     EXPECT_TRUE(directory.publish(addresses).isOk());
-    MultirailOptions options;
+    multirail::MultirailOptions options;
     options.rank = directory.options().rank;
-    return std::make_unique<MultirailTransport>(std::move(rails), directory.names(), options);
+    return std::make_unique<multirail::MultirailTransport>(std::move(rails), directory.names(), options);
   };
 }
 
-std::unique_ptr<Rail> asItIs(std::unique_ptr<Rail> rail) { return rail; }
+std::unique_ptr<transport::Rail> asItIs(std::unique_ptr<transport::Rail> rail) { return rail; }
 
-std::unique_ptr<Rail> faulty(std::unique_ptr<Rail> rail) {
-  return std::make_unique<FaultyRail>(std::move(rail),
-                                      FaultPlan{.seed = 7, .dropped = 0.05, .repeated = 0.1, .delayed = 0.1});
+std::unique_ptr<transport::Rail> faulty(std::unique_ptr<transport::Rail> rail) {
+  return std::make_unique<faulty::FaultyRail>(
+      std::move(rail), faulty::FaultPlan{.seed = 7, .dropped = 0.05, .repeated = 0.1, .delayed = 0.1});
 }
 
-std::unique_ptr<Transport> sharedMemory(Poller& poller, Directory& directory) {
-  const RailAddress nowhere = {*parseIpAddress("127.0.0.1"), 8, 1};
+std::unique_ptr<transport::Transport> sharedMemory(io::Poller& poller, rendezvous::Directory& directory) {
+  const rendezvous::RailAddress nowhere = {*topology::parseIpAddress("127.0.0.1"), 8, 1};
   auto made = shm::ShmTransport::create(poller, directory, std::chrono::seconds(10)).value();
   EXPECT_TRUE(directory.publish({nowhere}).isOk());
   return made;
@@ -52,4 +52,4 @@ INSTANTIATE_TEST_SUITE_P(Transports, TransportConformance,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

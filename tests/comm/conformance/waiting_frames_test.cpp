@@ -6,7 +6,7 @@
 #include "comm/transport/tcp/tcp_rail.h"
 #include "tests/comm/conformance/rail_suite.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::conformance {
 namespace {
 
 using testing::ElementsAre;
@@ -17,16 +17,16 @@ class WaitingFrames : public testing::Test {
   WaitingFrames() : group_(2, makeRail) {}
   void SetUp() override { ASSERT_TRUE(group_.connect(0, 1)); }
 
-  static std::unique_ptr<Rail> makeRail(Poller& poller, Directory& directory) {
-    RailOptions options;
-    options.address = {*parseIpAddress("127.0.0.1"), 8, 0};
+  static std::unique_ptr<transport::Rail> makeRail(io::Poller& poller, rendezvous::Directory& directory) {
+    transport::RailOptions options;
+    options.address = {*topology::parseIpAddress("127.0.0.1"), 8, 0};
     auto rail = tcp::TcpRail::create(options, poller, directory).value();
     EXPECT_TRUE(directory.publish({rail->info().address}).isOk());
     return rail;
   }
   /// Requires: the payload lives until it is acknowledged.
   void send(const std::vector<std::byte>& payload, uint64_t number, bool mayWait) {
-    OutgoingFrame frame = frameOf(payload, number);
+    transport::OutgoingFrame frame = frameOf(payload, number);
     frame.mayWait = mayWait;
     group_[0].send(1, frame);
   }
@@ -94,4 +94,4 @@ TEST_F(WaitingFrames, AFlushWithoutAConnectionDoesNothing) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::conformance

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 std::byte memory[1024];
@@ -16,28 +16,34 @@ void expectWrong(const CollectiveCall& call, const std::string& words, int rank 
 }
 
 TEST(CollectiveCall, CallsThatFitAreAccepted) {
-  EXPECT_TRUE(validate({.collective = Collective::kBarrier}, 0, 2).isOk());
-  EXPECT_TRUE(validate({.collective = Collective::kBroadcast, .output = {bytes(8)}, .root = 1}, 0, 2).isOk());
-  EXPECT_TRUE(validate({.collective = Collective::kReduce, .input = {bytes(8)}, .root = 1}, 0, 2).isOk());
+  EXPECT_TRUE(validate({.collective = schedule::Collective::kBarrier}, 0, 2).isOk());
+  EXPECT_TRUE(validate({.collective = schedule::Collective::kBroadcast, .output = {bytes(8)}, .root = 1}, 0, 2).isOk());
+  EXPECT_TRUE(validate({.collective = schedule::Collective::kReduce, .input = {bytes(8)}, .root = 1}, 0, 2).isOk());
   EXPECT_TRUE(
-      validate({.collective = Collective::kAllGather, .input = {bytes(8)}, .output = {bytes(8), bytes(4, 8)}}, 0, 2)
+      validate({.collective = schedule::Collective::kAllGather, .input = {bytes(8)}, .output = {bytes(8), bytes(4, 8)}},
+               0, 2)
           .isOk());
 }
 
 TEST(CollectiveCall, WhatDoesNotFitIsASentence) {
-  expectWrong({.collective = Collective::kAllReduce, .input = {bytes(8)}}, "needs 1 output buffer, and got 0");
-  expectWrong({.collective = Collective::kAllToAll, .input = {bytes(8)}}, "needs 2 input buffers, one per rank");
-  expectWrong({.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes(6)}, .output = {bytes(6)}},
-              "6 bytes, which is no whole number of f32");
-  expectWrong({.collective = Collective::kAllReduce, .input = {bytes(8)}, .output = {bytes(4)}}, "must be equal");
-  expectWrong({.collective = Collective::kBroadcast, .output = {bytes(4)}, .root = 2}, "root 2 is not one of the 2");
-  expectWrong({.collective = Collective::kAllReduce,
+  expectWrong({.collective = schedule::Collective::kAllReduce, .input = {bytes(8)}},
+              "needs 1 output buffer, and got 0");
+  expectWrong({.collective = schedule::Collective::kAllToAll, .input = {bytes(8)}},
+              "needs 2 input buffers, one per rank");
+  expectWrong(
+      {.collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes(6)}, .output = {bytes(6)}},
+      "6 bytes, which is no whole number of f32");
+  expectWrong({.collective = schedule::Collective::kAllReduce, .input = {bytes(8)}, .output = {bytes(4)}},
+              "must be equal");
+  expectWrong({.collective = schedule::Collective::kBroadcast, .output = {bytes(4)}, .root = 2},
+              "root 2 is not one of the 2");
+  expectWrong({.collective = schedule::Collective::kAllReduce,
                .dtype = DType::kF32,
                .input = {bytes(8)},
                .output = {bytes(8)},
-               .op = ReduceOp::kBitAnd},
+               .op = reduce::ReduceOp::kBitAnd},
               "not defined for tensors of f32");
-  expectWrong({.collective = Collective::kAllGather,
+  expectWrong({.collective = schedule::Collective::kAllGather,
                .input = {bytes(4)},
                .output = {bytes(4), bytes(4, 8)},
                .isContiguous = true},
@@ -46,10 +52,10 @@ TEST(CollectiveCall, WhatDoesNotFitIsASentence) {
 
 TEST(CallSignature, DiffersWhereCallsDiffer) {
   const CollectiveCall call{
-      .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes(8)}, .output = {bytes(8)}};
+      .collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes(8)}, .output = {bytes(8)}};
   CollectiveCall dtype = call, op = call, size = call;
   dtype.dtype = DType::kI32;
-  op.op = ReduceOp::kMax;
+  op.op = reduce::ReduceOp::kMax;
   size.input = size.output = {bytes(12)};
   for (const CollectiveCall& other : {dtype, op, size}) {
     EXPECT_NE(signatureOf(call), signatureOf(other));
@@ -61,10 +67,11 @@ TEST(CallSignature, DiffersWhereCallsDiffer) {
 }
 
 TEST(CallSignature, IsTheSameAtTheRootAndElsewhere) {
-  const CollectiveCall root{.collective = Collective::kBroadcast, .input = {bytes(8)}, .output = {bytes(8)}, .root = 1};
-  const CollectiveCall other{.collective = Collective::kBroadcast, .output = {bytes(8, 8)}, .root = 1};
+  const CollectiveCall root{
+      .collective = schedule::Collective::kBroadcast, .input = {bytes(8)}, .output = {bytes(8)}, .root = 1};
+  const CollectiveCall other{.collective = schedule::Collective::kBroadcast, .output = {bytes(8, 8)}, .root = 1};
   EXPECT_EQ(signatureOf(root), signatureOf(other));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

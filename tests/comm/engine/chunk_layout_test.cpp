@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 TEST(ChunkLayout, SegmentsAndChunksCoverADivisibleBufferOnceInOrder) {
@@ -23,7 +23,7 @@ TEST(ChunkLayout, SegmentsAndChunksCoverADivisibleBufferOnceInOrder) {
     std::vector<float> values(count);
     const auto bytes = std::as_writable_bytes(std::span(values));
     const CollectiveCall call{
-        .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
+        .collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
     const ChunkLayout layout(call, 0, numChunks, segment, shares);
     const std::byte* next = bytes.data();
     std::vector<Chunk> input(numChunks), output(numChunks);
@@ -41,7 +41,7 @@ TEST(ChunkLayout, SegmentsAndChunksCoverADivisibleBufferOnceInOrder) {
 TEST(ChunkLayout, ListedChunksAreCutOnTheirOwn) {
   std::byte memory[100];
   const auto bytes = std::span(memory);
-  const CollectiveCall call{.collective = Collective::kAllGather,
+  const CollectiveCall call{.collective = schedule::Collective::kAllGather,
                             .input = {bytes.subspan(0, 70)},
                             .output = {bytes.subspan(70, 10), bytes.subspan(0, 70), bytes.subspan(80, 0)}};
   const ChunkLayout layout(call, 1, 3, 32, {});
@@ -56,7 +56,7 @@ TEST(ChunkLayout, ListedChunksAreCutOnTheirOwn) {
 }
 
 TEST(ChunkLayout, AnEmptyBufferHasOneEmptySegment) {
-  const CollectiveCall call{.collective = Collective::kAllReduce, .input = {{}}, .output = {{}}};
+  const CollectiveCall call{.collective = schedule::Collective::kAllReduce, .input = {{}}, .output = {{}}};
   const ChunkLayout layout(call, 0, 4, 64, {});
   EXPECT_EQ(layout.numSegments(), 1u);
   std::vector<Chunk> input(4), output(4);
@@ -65,4 +65,4 @@ TEST(ChunkLayout, AnEmptyBufferHasOneEmptySegment) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -16,7 +16,7 @@
 #include "comm/engine/operation.h"
 #include "tests/comm/messaging/fake_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 using std::chrono::milliseconds;
@@ -24,10 +24,10 @@ using std::chrono::seconds;
 
 /// A messenger with unsent data. The data is sent when `mayFlush` is set and a thread drives the messenger that is not
 /// the thread that made it.
-class Unflushed final : public FakeMessenger {
+class Unflushed final : public messaging::FakeMessenger {
  public:
-  Unflushed() : FakeMessenger(1) {}
-  bool progress(Clock::time_point) override {
+  Unflushed() : messaging::FakeMessenger(1) {}
+  bool progress(io::Clock::time_point) override {
     if (std::this_thread::get_id() != user_ && mayFlush) isFlushed_ = true;
     return false;
   }
@@ -64,8 +64,8 @@ TEST(Engine, BytesOfFinishedSendsLeaveThoughTheUserIsBusy) {
   Unflushed messenger;
   Engine engine(messenger);
   // If there is nothing to do, and a caller polls often, the background thread does not drive.
-  const Clock::time_point limit = Clock::now() + seconds(20);
-  while (messenger.hasUnsent() && Clock::now() < limit) {
+  const io::Clock::time_point limit = io::Clock::now() + seconds(20);
+  while (messenger.hasUnsent() && io::Clock::now() < limit) {
     engine.kick();
     std::this_thread::sleep_for(milliseconds(5));
   }
@@ -77,10 +77,10 @@ TEST(Engine, IsDrivenInTheBackgroundAfterALongWait) {
   messenger.mayFlush = false;
   Engine engine(messenger);
   const std::atomic<bool> never = false;
-  EXPECT_FALSE(engine.wait(never, Clock::now() + milliseconds(50)));
+  EXPECT_FALSE(engine.wait(never, io::Clock::now() + milliseconds(50)));
   messenger.mayFlush = true;
-  const Clock::time_point limit = Clock::now() + seconds(20);
-  while (messenger.hasUnsent() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  const io::Clock::time_point limit = io::Clock::now() + seconds(20);
+  while (messenger.hasUnsent() && io::Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_FALSE(messenger.hasUnsent());
 }
 
@@ -88,9 +88,9 @@ TEST(Engine, AnActionThatMayWaitRunsByItsTimeWithoutOtherCalls) {
   Unflushed messenger;
   Engine engine(messenger);
   std::atomic<bool> hasRun = false;
-  engine.enqueueBy(Clock::now() + milliseconds(2), [&] { hasRun = true; });
-  const Clock::time_point limit = Clock::now() + seconds(20);
-  while (!hasRun && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  engine.enqueueBy(io::Clock::now() + milliseconds(2), [&] { hasRun = true; });
+  const io::Clock::time_point limit = io::Clock::now() + seconds(20);
+  while (!hasRun && io::Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_TRUE(hasRun);
 }
 
@@ -100,18 +100,18 @@ TEST(Engine, AnActionThatMayWaitDoesSoUntilAnotherCall) {
   Engine engine(messenger);
   std::vector<int> ran;
   const auto note = [&](int number) { return [&ran, number] { ran.push_back(number); }; };
-  engine.enqueueBy(Clock::now() + hours(1), note(1));
-  engine.enqueueBy(Clock::now() + hours(2), note(2));
+  engine.enqueueBy(io::Clock::now() + hours(1), note(1));
+  engine.enqueueBy(io::Clock::now() + hours(2), note(2));
   engine.runOnDriver([&] { ran.push_back(3); });
-  engine.enqueueBy(Clock::now() + hours(1), note(4));
+  engine.enqueueBy(io::Clock::now() + hours(1), note(4));
   std::atomic<bool> isLast = false;
-  engine.enqueueBy(Clock::now() + hours(1), [&] { isLast = true; });
-  const Clock::time_point limit = Clock::now() + seconds(20);
-  while (!isLast && Clock::now() < limit) engine.kick();
+  engine.enqueueBy(io::Clock::now() + hours(1), [&] { isLast = true; });
+  const io::Clock::time_point limit = io::Clock::now() + seconds(20);
+  while (!isLast && io::Clock::now() < limit) engine.kick();
   engine.runOnDriver([&] { EXPECT_EQ(ran, (std::vector<int>{1, 2, 3, 4})); });
-  engine.enqueueBy(Clock::now() + hours(1), [&] { isLast = false; });
+  engine.enqueueBy(io::Clock::now() + hours(1), [&] { isLast = false; });
   const std::atomic<bool> never = false;
-  while (isLast && Clock::now() < limit) engine.wait(never, Clock::now() + milliseconds(1));
+  while (isLast && io::Clock::now() < limit) engine.wait(never, io::Clock::now() + milliseconds(1));
   EXPECT_FALSE(isLast);
 }
 
@@ -139,8 +139,8 @@ TEST(Operation, ACallbackOfOneThatWasStartedAgainWaitsForItsNextEnd) {
     operations[static_cast<size_t>(i)]->complete(unavailable("the second end"));
   }
   user.join();
-  const Clock::time_point limit = Clock::now() + seconds(20);
-  while (numCalled < kRounds && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  const io::Clock::time_point limit = io::Clock::now() + seconds(20);
+  while (numCalled < kRounds && io::Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_EQ(numCalled, kRounds);
   EXPECT_EQ(numEarly, 0);
 }
@@ -204,4 +204,4 @@ TEST(Engine, CallbacksRunOnTheThreadsThereAreWhereNoneCanBeStarted) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -5,7 +5,7 @@
 
 #include "comm/messaging/loopback_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 struct NoListener final : ExecutionListener {
@@ -18,11 +18,11 @@ class Pool : public testing::Test {
   Pool() : network_(1), engine_(network_.messenger(0)), pool(engine_, listener_, 0, 4) {}
 
   static ScheduleKey key(const char* algorithm, int root = 0, int localGroupSize = 1) {
-    return {findAlgorithm(Collective::kReduce, algorithm), root, localGroupSize};
+    return {findAlgorithm(schedule::Collective::kReduce, algorithm), root, localGroupSize};
   }
 
  private:
-  LoopbackGroup network_;
+  messaging::LoopbackGroup network_;
   Engine engine_;
   NoListener listener_;
 
@@ -48,4 +48,4 @@ TEST_F(Pool, AnotherScheduleHasExecutionsOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -26,18 +26,19 @@ void* operator new(size_t size) {
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
 /// Rank 0 of many ranks. Every transfer ends when it starts.
-class InstantMessenger final : public FakeMessenger {
+class InstantMessenger final : public messaging::FakeMessenger {
  public:
-  using FakeMessenger::FakeMessenger;
-  void send(Transfer& transfer) override { end(transfer); }
-  void receive(Transfer& transfer) override { end(transfer); }
-  bool progress(Clock::time_point until) override {
+  using messaging::FakeMessenger::FakeMessenger;
+  void send(messaging::Transfer& transfer) override { end(transfer); }
+  void receive(messaging::Transfer& transfer) override { end(transfer); }
+  bool progress(io::Clock::time_point until) override {
     std::unique_lock lock(mutex_);
-    wakeUp_.wait_until(lock, std::min(until, Clock::now() + std::chrono::milliseconds(1)), [&] { return isAwake_; });
+    wakeUp_.wait_until(lock, std::min(until, io::Clock::now() + std::chrono::milliseconds(1)),
+                       [&] { return isAwake_; });
     isAwake_ = false;
     return false;
   }
@@ -50,7 +51,7 @@ class InstantMessenger final : public FakeMessenger {
   size_t numTransfers = 0;
 
  private:
-  void end(Transfer& transfer) {
+  void end(messaging::Transfer& transfer) {
     ++numTransfers;
     transfer.finished({});
   }
@@ -68,8 +69,8 @@ struct CountEnds final : ExecutionListener {
 
 TEST(Execution, RunningAgainAllocatesNothing) {
   constexpr int kRanks = 5;
-  for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.collective != Collective::kAllReduce) continue;
+  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
+    if (algorithm.collective != schedule::Collective::kAllReduce) continue;
     SCOPED_TRACE(algorithm.name);
     InstantMessenger messenger(kRanks);
     Engine engine(messenger);
@@ -79,7 +80,7 @@ TEST(Execution, RunningAgainAllocatesNothing) {
     std::vector<float> values(20001);
     const auto bytes = std::as_writable_bytes(std::span(values));
     const CollectiveCall call{
-        .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
+        .collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
     const std::vector<int> members = {0, 1, 2, 3, 4};
     const ExecutionRequest request{.call = &call, .members = members, .segmentElements = 64, .window = 3};
     size_t numInSteadyState = 1;
@@ -96,27 +97,27 @@ TEST(Execution, RunningAgainAllocatesNothing) {
 }
 
 TEST(Execution, EverySegmentUsesNamesOfItsOwn) {
-  struct Recording final : FakeMessenger {
-    using FakeMessenger::FakeMessenger;
-    std::vector<std::pair<int, MessageId>> names;
-    void send(Transfer& transfer) override {
+  struct Recording final : messaging::FakeMessenger {
+    using messaging::FakeMessenger::FakeMessenger;
+    std::vector<std::pair<int, wire::MessageId>> names;
+    void send(messaging::Transfer& transfer) override {
       names.emplace_back(transfer.peer, transfer.id);
       transfer.finished({});
     }
-    bool progress(Clock::time_point) override {
+    bool progress(io::Clock::time_point) override {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
       return false;
     }
   } messenger(3);
   Engine engine(messenger);
   CountEnds ends;
-  const auto* direct = findAlgorithm(Collective::kAllReduce, "direct");
-  const PreparedSchedule prepared(direct->make({Collective::kAllReduce, 0, 3, 0}));
+  const auto* direct = findAlgorithm(schedule::Collective::kAllReduce, "direct");
+  const PreparedSchedule prepared(direct->make({schedule::Collective::kAllReduce, 0, 3, 0}));
   Execution execution(prepared, engine, ends);
   std::vector<float> values(1000);
   const auto bytes = std::as_writable_bytes(std::span(values));
   const CollectiveCall call{
-      .collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
+      .collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}};
   const std::vector<int> members = {0, 2, 1};
   engine.runOnDriver([&] {
     execution.start({.call = &call, .members = members, .communicator = 8, .sequence = 77, .segmentElements = 64});
@@ -132,4 +133,4 @@ TEST(Execution, EverySegmentUsesNamesOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

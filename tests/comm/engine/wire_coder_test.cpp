@@ -12,12 +12,12 @@
 
 #include "tests/comm/messaging/fake_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::engine {
 namespace {
 
-class Network final : public FakeMessenger {
+class Network final : public messaging::FakeMessenger {
  public:
-  explicit Network(double rate) : FakeMessenger(2), rate_(rate) {}
+  explicit Network(double rate) : messaging::FakeMessenger(2), rate_(rate) {}
   bool isRemote(int peer) const override { return peer == 1; }
   double bytesPerSecond() const override { return rate_; }
 
@@ -92,4 +92,4 @@ TEST(WireCoder, ShortMessagesAndOtherTypesAreNotCodable) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::engine

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 using std::chrono::milliseconds;
@@ -31,4 +31,4 @@ TEST(ActiveTimer, CountsNothingTwice) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

@@ -7,7 +7,7 @@
 
 #include "tests/comm/io/limited_descriptors.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 TEST(FdReservation, IsEnoughForAllGroupsOfAProcess) {
@@ -36,4 +36,4 @@ TEST(FdLimit, LeavesRoomForSoManyFlows) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

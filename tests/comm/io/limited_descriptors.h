@@ -9,7 +9,7 @@
 
 #include "comm/io/file_descriptor.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 inline rlimit descriptorLimit() {
   rlimit limit = {};
@@ -36,4 +36,4 @@ class LimitedDescriptors {
   const rlimit before_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

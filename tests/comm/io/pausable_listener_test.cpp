@@ -11,7 +11,7 @@
 
 #include "comm/io/file_descriptor.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 using testing::HasSubstr;
@@ -71,4 +71,4 @@ TEST_F(PausableListenerTest, MayEndWhilePaused) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

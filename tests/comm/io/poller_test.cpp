@@ -10,7 +10,7 @@
 
 #include "tests/comm/io/ready_descriptor.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 using std::chrono::milliseconds;
@@ -142,4 +142,4 @@ TEST(Poller, CoalescesNothingWithoutATimeToWait) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

@@ -8,7 +8,7 @@
 
 #include "comm/io/poller.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 
 /// A descriptor that is always ready.
 class ReadyDescriptor final : public Poller::Handler {
@@ -32,4 +32,4 @@ class ReadyDescriptor final : public Poller::Handler {
   const Poller::Id id_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

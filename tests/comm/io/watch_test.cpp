@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::io {
 namespace {
 
 FileDescriptor alwaysReady() { return FileDescriptor(eventfd(1, EFD_CLOEXEC)); }
@@ -51,4 +51,4 @@ TEST(Watch, LeavesADescriptorThatItDoesNotOwnOpen) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::io

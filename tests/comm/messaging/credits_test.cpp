@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 TEST(Credits, AreAcquiredUntilTheWindowIsFullAndComeBackWithWhatThePeerConsumed) {
@@ -57,4 +57,4 @@ TEST(Credits, UnexpectedMessagesAreHeldWithinABound) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -4,7 +4,7 @@
 
 #include "comm/messaging/messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 
 /// Rank 0 of `size` ranks. Every transfer succeeds as soon as it starts, and no unexpected message ever arrives.
 class FakeMessenger : public Messenger {
@@ -20,9 +20,9 @@ class FakeMessenger : public Messenger {
   }
   void cancel(Transfer& transfer, const Status& reason) override { transfer.finished(reason); }
   void dropCommunicator(uint32_t) override {}
-  bool probe(int, const MessageId&) const override { return false; }
+  bool probe(int, const wire::MessageId&) const override { return false; }
   uint64_t numBytesMoved(const Transfer&) const override { return 0; }
-  bool progress(Clock::time_point) override { return false; }
+  bool progress(io::Clock::time_point) override { return false; }
   bool hasUnsent() const override { return false; }
   double bytesPerSecond() const override { return 0; }
   bool isRemote(int) const override { return false; }
@@ -34,4 +34,4 @@ class FakeMessenger : public Messenger {
   const int size_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 using std::chrono::milliseconds;
@@ -16,7 +16,7 @@ struct Watched {
   /// Returns all findings in `duration` except good ones.
   std::vector<Verdict> check(milliseconds duration, bool isAwaited = true) {
     std::vector<Verdict> found;
-    for (const Clock::time_point end = now + duration; now < end;) {
+    for (const io::Clock::time_point end = now + duration; now < end;) {
       now += interval;
       const Verdict verdict = monitor.check(now, isAwaited, milliseconds(2000));
       if (verdict != Verdict::kFine) found.push_back(verdict);
@@ -26,7 +26,7 @@ struct Watched {
 
   LivenessMonitor monitor;
   milliseconds interval = LivenessMonitor::kInterval;
-  Clock::time_point now{std::chrono::hours(1)};
+  io::Clock::time_point now{std::chrono::hours(1)};
 };
 
 TEST(LivenessMonitor, ASilentPeerIsProbedThenWarnedOfThenLost) {
@@ -69,4 +69,4 @@ TEST(LivenessMonitor, TimeWithoutChecksDoesNotCount) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

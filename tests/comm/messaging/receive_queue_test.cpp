@@ -9,7 +9,7 @@
 #include "tests/comm/network/network_group.h"
 #include "tests/comm/transport/fake_rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 using testing::HasSubstr;
@@ -19,10 +19,10 @@ constexpr size_t kShort = 100, kLong = 300000;
 
 class ReceiveQueueTest : public testing::Test {
  protected:
-  static MessageId nameOf(uint64_t sequence) { return {5, 6, sequence}; }
-  static Parcel parcel(uint64_t sequence, size_t size) { return {1, nameOf(sequence), size}; }
-  static FrameHeader headerOf(FrameKind kind, uint64_t sequence, uint64_t total) {
-    FrameHeader header;
+  static wire::MessageId nameOf(uint64_t sequence) { return {5, 6, sequence}; }
+  static network::Parcel parcel(uint64_t sequence, size_t size) { return {1, nameOf(sequence), size}; }
+  static wire::FrameHeader headerOf(wire::FrameKind kind, uint64_t sequence, uint64_t total) {
+    wire::FrameHeader header;
     header.kind = kind;
     header.id = nameOf(sequence);
     header.total = total;
@@ -31,8 +31,8 @@ class ReceiveQueueTest : public testing::Test {
 
   /// Bytes [begin, begin + length) of a message of `total` bytes arrive. The byte at position i has the value i.
   /// Returns whether the queue accepted the bytes.
-  bool arrive(FrameKind kind, uint64_t sequence, uint64_t total, uint64_t begin, uint32_t length) {
-    FrameHeader header = headerOf(kind, sequence, total);
+  bool arrive(wire::FrameKind kind, uint64_t sequence, uint64_t total, uint64_t begin, uint32_t length) {
+    wire::FrameHeader header = headerOf(kind, sequence, total);
     header.offset = begin;
     header.length = length;
     const std::span<std::byte> target = queue_.place(header);
@@ -41,33 +41,33 @@ class ReceiveQueueTest : public testing::Test {
     completions_.notifyAll();
     return !target.empty();
   }
-  bool arriveWhole(FrameKind kind, uint64_t sequence, size_t total) {
+  bool arriveWhole(wire::FrameKind kind, uint64_t sequence, size_t total) {
     return arrive(kind, sequence, total, 0, static_cast<uint32_t>(total));
   }
-  void start(Parcel& parcel) {
+  void start(network::Parcel& parcel) {
     queue_.start(parcel);
     completions_.notifyAll();
   }
   void receiveRts(uint64_t sequence, uint64_t total) {
-    queue_.receivedRts(headerOf(FrameKind::kRts, sequence, total));
+    queue_.receivedRts(headerOf(wire::FrameKind::kRts, sequence, total));
     completions_.notifyAll();
   }
   /// Returns the control frames that the queue has made since the last call.
-  std::vector<FrameHeader> answers() {
+  std::vector<wire::FrameHeader> answers() {
     sends_.pump();
-    std::vector<FrameHeader> headers;
-    for (const OutgoingFrame& frame : transport_.sent) headers.push_back(frame.header);
+    std::vector<wire::FrameHeader> headers;
+    for (const transport::OutgoingFrame& frame : transport_.sent) headers.push_back(frame.header);
     transport_.sent.clear();
     return headers;
   }
-  static void expectWhole(const Parcel& parcel) {
+  static void expectWhole(const network::Parcel& parcel) {
     EXPECT_EQ(parcel.numFinished, 1);
     EXPECT_TRUE(parcel.status.isOk()) << parcel.status.toString();
     for (size_t i = 0; i < parcel.numReceived; ++i) ASSERT_EQ(parcel.storage[i], static_cast<std::byte>(i)) << i;
   }
 
-  RankNames names_;
-  FakeTransport transport_;
+  rendezvous::RankNames names_;
+  transport::FakeTransport transport_;
   CompletionQueue completions_;
   Communicators dropped_;
   EndpointContext context_{0, 1, names_, transport_, completions_, dropped_};
@@ -77,47 +77,47 @@ class ReceiveQueueTest : public testing::Test {
 };
 
 TEST_F(ReceiveQueueTest, FramesOfAnyOrderGoIntoTheMemoryOfTheReceive) {
-  Parcel receive = parcel(0, kShort);
+  network::Parcel receive = parcel(0, kShort);
   start(receive);
-  EXPECT_TRUE(arrive(FrameKind::kEager, 0, kShort, 60, 40));
+  EXPECT_TRUE(arrive(wire::FrameKind::kEager, 0, kShort, 60, 40));
   EXPECT_EQ(receive.numFinished, 0);
-  EXPECT_TRUE(arrive(FrameKind::kEager, 0, kShort, 0, 60));
+  EXPECT_TRUE(arrive(wire::FrameKind::kEager, 0, kShort, 0, 60));
   expectWhole(receive);
   EXPECT_EQ(receive.numReceived, kShort);
   EXPECT_FALSE(queue_.isKnown(nameOf(0)));
 }
 
 TEST_F(ReceiveQueueTest, AnEmptyMessageArrivesToo) {
-  Parcel receive = parcel(0, 0);
+  network::Parcel receive = parcel(0, 0);
   start(receive);
-  arrive(FrameKind::kEager, 0, 0, 0, 0);
+  arrive(wire::FrameKind::kEager, 0, 0, 0, 0);
   expectWhole(receive);
 }
 
 TEST_F(ReceiveQueueTest, AnUnexpectedMessageIsHeldForItsReceive) {
-  EXPECT_TRUE(arriveWhole(FrameKind::kEager, 0, kShort));
+  EXPECT_TRUE(arriveWhole(wire::FrameKind::kEager, 0, kShort));
   EXPECT_TRUE(queue_.probe(nameOf(0)));
-  Parcel receive = parcel(0, kShort);
+  network::Parcel receive = parcel(0, kShort);
   start(receive);
   expectWhole(receive);
   EXPECT_FALSE(queue_.probe(nameOf(0)));
 }
 
 TEST_F(ReceiveQueueTest, AReceiveMayStartInTheMiddleOfItsMessage) {
-  EXPECT_TRUE(arrive(FrameKind::kEager, 0, kShort, 0, 60));
-  Parcel receive = parcel(0, kShort);
+  EXPECT_TRUE(arrive(wire::FrameKind::kEager, 0, kShort, 0, 60));
+  network::Parcel receive = parcel(0, kShort);
   start(receive);
   EXPECT_EQ(receive.numFinished, 0);
-  EXPECT_TRUE(arrive(FrameKind::kEager, 0, kShort, 60, 40));
+  EXPECT_TRUE(arrive(wire::FrameKind::kEager, 0, kShort, 60, 40));
   expectWhole(receive);
 }
 
 TEST_F(ReceiveQueueTest, AMessageOfAnotherLengthFailsItsReceiveWithBothLengths) {
-  Parcel early = parcel(0, kShort), late = parcel(1, kShort);
+  network::Parcel early = parcel(0, kShort), late = parcel(1, kShort);
   start(early);
-  for (const uint64_t sequence : {0u, 1u}) arriveWhole(FrameKind::kEager, sequence, 77);
+  for (const uint64_t sequence : {0u, 1u}) arriveWhole(wire::FrameKind::kEager, sequence, 77);
   start(late);
-  for (const Parcel* each : {&early, &late}) {
+  for (const network::Parcel* each : {&early, &late}) {
     EXPECT_EQ(each->status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(each->status.message(), HasSubstr("100"));
     EXPECT_THAT(each->status.message(), HasSubstr("77"));
@@ -127,12 +127,12 @@ TEST_F(ReceiveQueueTest, AMessageOfAnotherLengthFailsItsReceiveWithBothLengths) 
 }
 
 TEST_F(ReceiveQueueTest, ALongReceiveIsClearedOnceWithoutAnRts) {
-  Parcel receive = parcel(0, kLong);
+  network::Parcel receive = parcel(0, kLong);
   start(receive);
   receiveRts(0, kLong);
-  const std::vector<FrameHeader> sent = answers();
+  const std::vector<wire::FrameHeader> sent = answers();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].kind, FrameKind::kCts);
+  EXPECT_EQ(sent[0].kind, wire::FrameKind::kCts);
   EXPECT_EQ(sent[0].total, kLong);
   EXPECT_EQ(sent[0].offset, 0u);
 }
@@ -141,19 +141,19 @@ TEST_F(ReceiveQueueTest, AnRtsWaitsForItsReceive) {
   receiveRts(0, kLong);
   EXPECT_THAT(answers(), IsEmpty());
   EXPECT_TRUE(queue_.probe(nameOf(0)));
-  Parcel receive = parcel(0, kLong);
+  network::Parcel receive = parcel(0, kLong);
   start(receive);
   EXPECT_EQ(answers().size(), 1u);
-  EXPECT_TRUE(arriveWhole(FrameKind::kData, 0, kLong));
+  EXPECT_TRUE(arriveWhole(wire::FrameKind::kData, 0, kLong));
   expectWhole(receive);
 }
 
 TEST_F(ReceiveQueueTest, AnRtsOfAnotherLengthIsClearedAndFailsTheReceive) {
-  Parcel early = parcel(0, kLong), late = parcel(1, kLong);
+  network::Parcel early = parcel(0, kLong), late = parcel(1, kLong);
   start(early);
   for (const uint64_t sequence : {0u, 1u}) receiveRts(sequence, kLong + 1);
   start(late);
-  for (const Parcel* each : {&early, &late}) {
+  for (const network::Parcel* each : {&early, &late}) {
     EXPECT_EQ(each->status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(each->status.message(), HasSubstr("300001"));
   }
@@ -162,97 +162,97 @@ TEST_F(ReceiveQueueTest, AnRtsOfAnotherLengthIsClearedAndFailsTheReceive) {
 }
 
 TEST_F(ReceiveQueueTest, AReceiveUpToALimitTakesAShorterMessage) {
-  Parcel receive = parcel(0, 1 << 20);
+  network::Parcel receive = parcel(0, 1 << 20);
   receive.mayBeShorter = true;
   start(receive);
-  const std::vector<FrameHeader> sent = answers();
+  const std::vector<wire::FrameHeader> sent = answers();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].offset, kCtsUpTo);
-  EXPECT_TRUE(arriveWhole(FrameKind::kData, 0, kLong));
+  EXPECT_EQ(sent[0].offset, wire::kCtsUpTo);
+  EXPECT_TRUE(arriveWhole(wire::FrameKind::kData, 0, kLong));
   expectWhole(receive);
   EXPECT_EQ(receive.numReceived, kLong);
 }
 
 TEST_F(ReceiveQueueTest, TheMessageOfACancelledReceiveIsDiscarded) {
-  Parcel receive = parcel(0, kShort);
+  network::Parcel receive = parcel(0, kShort);
   start(receive);
-  arrive(FrameKind::kEager, 0, kShort, 0, 60);
+  arrive(wire::FrameKind::kEager, 0, kShort, 0, 60);
   EXPECT_TRUE(queue_.cancel(receive));
   EXPECT_FALSE(queue_.cancel(receive));
   ASSERT_EQ(transport_.cancelledTargets.size(), 1u);
   EXPECT_EQ(transport_.cancelledTargets[0].data(), receive.storage.data());
   EXPECT_EQ(queue_.numUnexpectedNames(), 1u);
-  EXPECT_FALSE(arrive(FrameKind::kEager, 0, kShort, 60, 40));
+  EXPECT_FALSE(arrive(wire::FrameKind::kEager, 0, kShort, 60, 40));
   EXPECT_EQ(queue_.numUnexpectedNames(), 0u);
   EXPECT_EQ(receive.numFinished, 0);
 }
 
 TEST_F(ReceiveQueueTest, ACancelledReceiveStillClearsItsSender) {
-  Parcel receive = parcel(0, kLong);
+  network::Parcel receive = parcel(0, kLong);
   start(receive);
   queue_.cancel(receive);
   (void)answers();
   receiveRts(0, kLong);
   EXPECT_EQ(answers().size(), 1u);
-  EXPECT_FALSE(arriveWhole(FrameKind::kData, 0, kLong));
+  EXPECT_FALSE(arriveWhole(wire::FrameKind::kData, 0, kLong));
   EXPECT_EQ(queue_.numUnexpectedNames(), 0u);
 }
 
 TEST_F(ReceiveQueueTest, ADroppedCommunicatorHoldsNothingAndClearsItsSenders) {
-  arriveWhole(FrameKind::kEager, 0, kShort);
-  arrive(FrameKind::kEager, 1, kShort, 0, 60);
+  arriveWhole(wire::FrameKind::kEager, 0, kShort);
+  arrive(wire::FrameKind::kEager, 1, kShort, 0, 60);
   receiveRts(2, kLong);
   dropped_.insert(nameOf(0).communicator);
   queue_.dropCommunicator(nameOf(0).communicator);
   for (const uint64_t sequence : {0u, 1u, 2u}) EXPECT_FALSE(queue_.probe(nameOf(sequence))) << sequence;
   receiveRts(3, kLong);
-  const std::vector<FrameHeader> sent = answers();
+  const std::vector<wire::FrameHeader> sent = answers();
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_EQ(sent[0].id, nameOf(2));
   EXPECT_EQ(sent[1].id, nameOf(3));
-  EXPECT_FALSE(arrive(FrameKind::kEager, 1, kShort, 60, 40));
-  EXPECT_FALSE(arriveWhole(FrameKind::kEager, 4, kShort));
+  EXPECT_FALSE(arrive(wire::FrameKind::kEager, 1, kShort, 60, 40));
+  EXPECT_FALSE(arriveWhole(wire::FrameKind::kEager, 4, kShort));
   EXPECT_EQ(queue_.numUnexpectedNames(), 0u);
 }
 
 TEST_F(ReceiveQueueTest, MatchedMessagesReturnTheirCredit) {
-  std::vector<FrameHeader> sent;
+  std::vector<wire::FrameHeader> sent;
   for (uint64_t sequence = 0; sequence < Credits::kWindowBytes / 4 / kMinEagerZeroCopyBytes + 1; ++sequence) {
-    Parcel receive = parcel(sequence, kMinEagerZeroCopyBytes);
+    network::Parcel receive = parcel(sequence, kMinEagerZeroCopyBytes);
     start(receive);
-    arriveWhole(FrameKind::kEager, sequence, kMinEagerZeroCopyBytes);
+    arriveWhole(wire::FrameKind::kEager, sequence, kMinEagerZeroCopyBytes);
     expectWhole(receive);
-    for (const FrameHeader& header : answers()) sent.push_back(header);
+    for (const wire::FrameHeader& header : answers()) sent.push_back(header);
   }
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].kind, FrameKind::kCredit);
+  EXPECT_EQ(sent[0].kind, wire::FrameKind::kCredit);
   EXPECT_GE(sent[0].consumed, Credits::kWindowBytes / 4);
 }
 
 TEST_F(ReceiveQueueTest, MoreUnexpectedBytesThanTheWindowAreAViolation) {
   uint64_t numHeld = 0;
-  while (queue_.violation().empty() && arriveWhole(FrameKind::kEager, numHeld, kMaxEagerZeroCopyBytes)) ++numHeld;
+  while (queue_.violation().empty() && arriveWhole(wire::FrameKind::kEager, numHeld, kMaxEagerZeroCopyBytes)) ++numHeld;
   EXPECT_THAT(queue_.violation(), HasSubstr("16 MiB"));
   EXPECT_LE(numHeld * kMaxEagerZeroCopyBytes, Credits::kMaxUnexpectedBytes);
   EXPECT_GT((numHeld + 2) * kMaxEagerZeroCopyBytes, Credits::kMaxUnexpectedBytes);
 }
 
 TEST_F(ReceiveQueueTest, MoreBytesThanAMessageHasAreAViolation) {
-  Parcel receive = parcel(0, kShort);
+  network::Parcel receive = parcel(0, kShort);
   start(receive);
-  arrive(FrameKind::kEager, 0, kShort, 0, 60);
+  arrive(wire::FrameKind::kEager, 0, kShort, 0, 60);
   EXPECT_EQ(queue_.violation(), "");
-  EXPECT_FALSE(arrive(FrameKind::kEager, 0, kShort, 0, 60));
+  EXPECT_FALSE(arrive(wire::FrameKind::kEager, 0, kShort, 0, 60));
   EXPECT_THAT(queue_.violation(), HasSubstr("100"));
   EXPECT_EQ(receive.numFinished, 0);
 }
 
 TEST_F(ReceiveQueueTest, ALostPeerFailsReceivesWithTheirProgressAndLeavesWholeMessages) {
-  Parcel receive = parcel(0, kShort), held = parcel(1, kShort);
+  network::Parcel receive = parcel(0, kShort), held = parcel(1, kShort);
   start(receive);
-  arrive(FrameKind::kEager, 0, kShort, 0, 60);
-  arriveWhole(FrameKind::kEager, 1, kShort);
-  arrive(FrameKind::kEager, 2, kShort, 0, 60);
+  arrive(wire::FrameKind::kEager, 0, kShort, 0, 60);
+  arriveWhole(wire::FrameKind::kEager, 1, kShort);
+  arrive(wire::FrameKind::kEager, 2, kShort, 0, 60);
   receiveRts(3, kLong);
   queue_.fail(unavailable("it has ended"));
   completions_.notifyAll();
@@ -264,10 +264,10 @@ TEST_F(ReceiveQueueTest, ALostPeerFailsReceivesWithTheirProgressAndLeavesWholeMe
 }
 
 TEST_F(ReceiveQueueTest, DetachedCallersAreNotNotifiedAndNotWritten) {
-  Parcel receive = parcel(0, kShort);
+  network::Parcel receive = parcel(0, kShort);
   start(receive);
   queue_.detachCallers();
-  arriveWhole(FrameKind::kEager, 0, kShort);
+  arriveWhole(wire::FrameKind::kEager, 0, kShort);
   EXPECT_EQ(receive.numFinished, 0);
   EXPECT_THAT(receive.storage, testing::Each(std::byte{0}));
   ASSERT_FALSE(transport_.cancelledTargets.empty());
@@ -275,7 +275,7 @@ TEST_F(ReceiveQueueTest, DetachedCallersAreNotNotifiedAndNotWritten) {
 }
 
 TEST_F(ReceiveQueueTest, OnlyUrgentReceivesAreAwaited) {
-  Parcel background = parcel(0, kShort), urgent = parcel(1, kShort);
+  network::Parcel background = parcel(0, kShort), urgent = parcel(1, kShort);
   background.isBackground = true;
   start(background);
   EXPECT_EQ(queue_.awaited(), nullptr);
@@ -284,4 +284,4 @@ TEST_F(ReceiveQueueTest, OnlyUrgentReceivesAreAwaited) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -14,27 +14,27 @@
 #include "tests/comm/network/network_group.h"
 #include "tests/comm/transport/fake_rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::messaging {
 namespace {
 
 using testing::ElementsAre;
 
 constexpr int kPeer = 1;
-constexpr size_t kRendezvousBytes = kZeroCopyBytes;
+constexpr size_t kRendezvousBytes = wire::kZeroCopyBytes;
 
 /// Acknowledges frames. At each tick it does what the test has set.
-struct ScriptedTransport final : FakeTransport {
+struct ScriptedTransport final : transport::FakeTransport {
   ScriptedTransport() { can.isAcknowledging = true; }
 
   bool isFlushed() const override { return tickActions.empty(); }
-  Clock::time_point tick(Clock::time_point now) override {
+  io::Clock::time_point tick(io::Clock::time_point now) override {
     ++numTicks;
     if (!tickActions.empty()) {
       const auto action = std::move(tickActions.front());
       tickActions.pop_front();
       action();
     }
-    return FakeTransport::tick(now);
+    return transport::FakeTransport::tick(now);
   }
 
   std::deque<std::function<void()>> tickActions;
@@ -49,20 +49,20 @@ class TransportMessengerTest : public testing::Test {
     messenger = std::make_unique<TransportMessenger>(0, 2, names, std::move(owned), poller);
   }
 
-  std::vector<FrameKind> sentKinds() const {
-    std::vector<FrameKind> kinds;
-    for (const OutgoingFrame& frame : transport->sent) kinds.push_back(frame.header.kind);
+  std::vector<wire::FrameKind> sentKinds() const {
+    std::vector<wire::FrameKind> kinds;
+    for (const transport::OutgoingFrame& frame : transport->sent) kinds.push_back(frame.header.kind);
     return kinds;
   }
   std::vector<const std::byte*> cancelledReceives() const {
     std::vector<const std::byte*> starts;
-    for (const ByteView bytes : transport->cancelledTargets) starts.push_back(bytes.data());
+    for (const transport::ByteView bytes : transport->cancelledTargets) starts.push_back(bytes.data());
     return starts;
   }
   /// The header of a frame of an eager message.
-  static FrameHeader part(const MessageId& id, uint64_t total, uint64_t offset, uint32_t length) {
-    FrameHeader header;
-    header.kind = FrameKind::kEager;
+  static wire::FrameHeader part(const wire::MessageId& id, uint64_t total, uint64_t offset, uint32_t length) {
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::kEager;
     header.id = id;
     header.total = total;
     header.offset = offset;
@@ -70,21 +70,23 @@ class TransportMessengerTest : public testing::Test {
     return header;
   }
   /// Returns the address at which the payload is placed.
-  const std::byte* beginToArrive(const FrameHeader& header) { return transport->sink->place(kPeer, header).data(); }
-  void arrive(const FrameHeader& header, std::byte value = {}) {
+  const std::byte* beginToArrive(const wire::FrameHeader& header) {
+    return transport->sink->place(kPeer, header).data();
+  }
+  void arrive(const wire::FrameHeader& header, std::byte value = {}) {
     const std::span<std::byte> target = transport->sink->place(kPeer, header);
     std::fill(target.begin(), target.end(), value);
     transport->sink->arrived(kPeer, header);
   }
   /// Returns the credit that the next frame advertises to the peer.
   uint64_t advertisedCredit() {
-    Parcel parcel(kPeer, {9, 9, ++numAdvertised}, 1);
+    network::Parcel parcel(kPeer, {9, 9, ++numAdvertised}, 1);
     messenger->send(parcel);
     return transport->sent.back().header.consumed;
   }
 
-  RankNames names;
-  Poller poller;
+  rendezvous::RankNames names;
+  io::Poller poller;
   ScriptedTransport* transport = nullptr;
   std::unique_ptr<TransportMessenger> messenger;
   uint64_t numAdvertised = 0;
@@ -92,7 +94,7 @@ class TransportMessengerTest : public testing::Test {
 
 TEST_F(TransportMessengerTest, ATransportThatCopiesGetsAnEagerCopyAsItLiesAndOwesNoAcknowledgement) {
   transport->can.copiesSmall = true;
-  Parcel parcel(kPeer, {1, 2, 3}, 1000);
+  network::Parcel parcel(kPeer, {1, 2, 3}, 1000);
   messenger->send(parcel);
   ASSERT_EQ(transport->sent.size(), 1u);
   EXPECT_EQ(transport->sent[0].payload.data(), parcel.storage.data());
@@ -103,7 +105,7 @@ TEST_F(TransportMessengerTest, ATransportThatCopiesGetsAnEagerCopyAsItLiesAndOwe
 TEST_F(TransportMessengerTest, AnEagerCopyThatWaitsKeepsItsTurn) {
   transport->can.copiesSmall = true;
   transport->room = 0;
-  Parcel first(kPeer, {1, 2, 1}, 10), second(kPeer, {1, 2, 2}, 10);
+  network::Parcel first(kPeer, {1, 2, 1}, 10), second(kPeer, {1, 2, 2}, 10);
   messenger->send(first);
   EXPECT_EQ(first.numFinished, 1);
   std::fill(first.storage.begin(), first.storage.end(), std::byte{0x5a});
@@ -113,11 +115,11 @@ TEST_F(TransportMessengerTest, AnEagerCopyThatWaitsKeepsItsTurn) {
   EXPECT_EQ(transport->sent[0].header.id.sequence, 1u);
   EXPECT_EQ(transport->sent[0].payload[9], std::byte{0});
   EXPECT_EQ(transport->sent[1].header.id.sequence, 2u);
-  for (const OutgoingFrame& frame : transport->sent) transport->sink->acknowledged(kPeer, frame.token);
+  for (const transport::OutgoingFrame& frame : transport->sent) transport->sink->acknowledged(kPeer, frame.token);
 }
 
 TEST_F(TransportMessengerTest, ATransportThatReadsLaterGetsACopyOfAnEagerMessage) {
-  Parcel parcel(kPeer, {1, 2, 3}, 1000);
+  network::Parcel parcel(kPeer, {1, 2, 3}, 1000);
   messenger->send(parcel);
   EXPECT_EQ(parcel.numFinished, 1);
   std::fill(parcel.storage.begin(), parcel.storage.end(), std::byte{0x5a});
@@ -128,10 +130,10 @@ TEST_F(TransportMessengerTest, ATransportThatReadsLaterGetsACopyOfAnEagerMessage
 
 TEST_F(TransportMessengerTest, ControlFramesGoBeforeEagerCopiesAndThoseBeforeRendezvous) {
   transport->room = 0;
-  Parcel rendezvous(kPeer, {1, 2, 1}, kRendezvousBytes), copied(kPeer, {1, 2, 2}, 10),
+  network::Parcel rendezvous(kPeer, {1, 2, 1}, kRendezvousBytes), copied(kPeer, {1, 2, 2}, 10),
       receive(kPeer, {1, 2, 3}, kRendezvousBytes);
-  FrameHeader cts;
-  cts.kind = FrameKind::kCts;
+  wire::FrameHeader cts;
+  cts.kind = wire::FrameKind::kCts;
   cts.id = rendezvous.id;
   cts.total = kRendezvousBytes;
   transport->sink->arrived(kPeer, cts);
@@ -140,7 +142,7 @@ TEST_F(TransportMessengerTest, ControlFramesGoBeforeEagerCopiesAndThoseBeforeRen
   messenger->receive(receive);
   transport->room = 100;
   transport->sink->writable(kPeer);
-  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kCts, FrameKind::kEager, FrameKind::kData));
+  EXPECT_THAT(sentKinds(), ElementsAre(wire::FrameKind::kCts, wire::FrameKind::kEager, wire::FrameKind::kData));
   EXPECT_EQ(rendezvous.numFinished, 0);
   transport->sink->acknowledged(kPeer, transport->sent[2].token);
   messenger->progress({});
@@ -149,12 +151,12 @@ TEST_F(TransportMessengerTest, ControlFramesGoBeforeEagerCopiesAndThoseBeforeRen
 }
 
 TEST_F(TransportMessengerTest, AnEagerZeroCopyMessageIsSentFromTheCallersMemoryAndEndsWhenAcknowledged) {
-  Parcel parcel(kPeer, {1, 2, 1}, kMinEagerZeroCopyBytes);
+  network::Parcel parcel(kPeer, {1, 2, 1}, kMinEagerZeroCopyBytes);
   messenger->send(parcel);
   ASSERT_EQ(transport->sent.size(), 2u) << "frames of at most 64 KiB";
-  EXPECT_EQ(transport->sent[0].header.kind, FrameKind::kEager);
+  EXPECT_EQ(transport->sent[0].header.kind, wire::FrameKind::kEager);
   EXPECT_EQ(transport->sent[0].payload.data(), parcel.storage.data());
-  for (const OutgoingFrame& frame : std::vector(transport->sent)) {
+  for (const transport::OutgoingFrame& frame : std::vector(transport->sent)) {
     EXPECT_EQ(parcel.numFinished, 0);
     transport->sink->acknowledged(kPeer, frame.token);
     messenger->progress({});
@@ -164,13 +166,13 @@ TEST_F(TransportMessengerTest, AnEagerZeroCopyMessageIsSentFromTheCallersMemoryA
 
 TEST_F(TransportMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
   transport->can.segmentBytes = 16 * 1024;
-  Parcel amidst(kPeer, {1, 2, 1}, kMaxEagerZeroCopyBytes), last(kPeer, {1, 2, 2}, kMaxEagerZeroCopyBytes);
-  Parcel alike(kPeer, {1, 2, 3}, kMaxEagerZeroCopyBytes);
-  const auto lengths = [&](Parcel& parcel) {
+  network::Parcel amidst(kPeer, {1, 2, 1}, kMaxEagerZeroCopyBytes), last(kPeer, {1, 2, 2}, kMaxEagerZeroCopyBytes);
+  network::Parcel alike(kPeer, {1, 2, 3}, kMaxEagerZeroCopyBytes);
+  const auto lengths = [&](network::Parcel& parcel) {
     transport->sent.clear();
     messenger->send(parcel);
     std::vector<size_t> found;
-    for (const OutgoingFrame& frame : std::vector(transport->sent)) {
+    for (const transport::OutgoingFrame& frame : std::vector(transport->sent)) {
       found.push_back(frame.payload.size() / 1024);
       transport->sink->acknowledged(kPeer, frame.token);
     }
@@ -185,19 +187,20 @@ TEST_F(TransportMessengerTest, FramesAreLongWhileMuchFollowsAndShortAtTheEnd) {
 }
 
 TEST_F(TransportMessengerTest, AnEagerZeroCopyMessageBeyondTheCreditBecomesARendezvous) {
-  std::vector<std::unique_ptr<Parcel>> parcels;
+  std::vector<std::unique_ptr<network::Parcel>> parcels;
   const auto sendNext = [&] {
-    parcels.push_back(std::make_unique<Parcel>(kPeer, MessageId{1, 2, parcels.size()}, kMaxEagerZeroCopyBytes));
+    parcels.push_back(
+        std::make_unique<network::Parcel>(kPeer, wire::MessageId{1, 2, parcels.size()}, kMaxEagerZeroCopyBytes));
     transport->sent.clear();
     messenger->send(*parcels.back());
   };
   do sendNext();
-  while (sentKinds().front() == FrameKind::kEager && parcels.size() < 100);
-  EXPECT_THAT(sentKinds(), ElementsAre(FrameKind::kRts));
+  while (sentKinds().front() == wire::FrameKind::kEager && parcels.size() < 100);
+  EXPECT_THAT(sentKinds(), ElementsAre(wire::FrameKind::kRts));
   EXPECT_EQ(parcels.size(), Credits::kZeroCopyWindowBytes / kMaxEagerZeroCopyBytes) << "each costs a little more";
   messenger->cancel(*parcels.front(), unavailable("enough"));
   sendNext();
-  EXPECT_EQ(sentKinds().front(), FrameKind::kEager) << "what was cancelled needs no credit";
+  EXPECT_EQ(sentKinds().front(), wire::FrameKind::kEager) << "what was cancelled needs no credit";
   for (const auto& parcel : parcels) {
     if (parcel->numFinished == 0) messenger->cancel(*parcel, unavailable("the test ends"));
   }
@@ -206,7 +209,7 @@ TEST_F(TransportMessengerTest, AnEagerZeroCopyMessageBeyondTheCreditBecomesARend
 TEST_F(TransportMessengerTest, AnUnexpectedMessageIsHeldForItsReceive) {
   const size_t total = kMinEagerZeroCopyBytes;
   arrive(part({1, 2, 1}, total, 0, 60'000), std::byte{1});
-  Parcel parcel(kPeer, {1, 2, 1}, total);
+  network::Parcel parcel(kPeer, {1, 2, 1}, total);
   messenger->receive(parcel);
   EXPECT_THAT(sentKinds(), ElementsAre()) << "eager messages need no CTS";
   arrive(part(parcel.id, total, 60'000, total - 60'000), std::byte{2});
@@ -217,25 +220,26 @@ TEST_F(TransportMessengerTest, AnUnexpectedMessageIsHeldForItsReceive) {
 }
 
 TEST_F(TransportMessengerTest, EverythingFailsWhenThePeerIsLostButWhatHasArrived) {
-  Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10), waiting(kPeer, {1, 2, 3}, kRendezvousBytes);
+  network::Parcel arrived(kPeer, {1, 2, 1}, 10), missing(kPeer, {1, 2, 2}, 10),
+      waiting(kPeer, {1, 2, 3}, kRendezvousBytes);
   arrive(part(arrived.id, 10, 0, 10), std::byte{7});
   messenger->receive(missing);
   messenger->send(waiting);
-  transport->sink->lost(kPeer, LossCause::kClosed, unavailable("it went away"));
+  transport->sink->lost(kPeer, transport::LossCause::kClosed, unavailable("it went away"));
   messenger->progress({});
   EXPECT_EQ(missing.status.message(), "receiving from rank 1 failed after 0 of 10 bytes: it went away");
   EXPECT_EQ(waiting.status.message(), "sending to rank 1 failed after 0 of 65536 bytes: it went away");
   messenger->receive(arrived);
   EXPECT_TRUE(arrived.numFinished == 1 && arrived.status.isOk());
   EXPECT_EQ(arrived.storage[9], std::byte{7});
-  Parcel later(kPeer, {1, 2, 4}, 10);
+  network::Parcel later(kPeer, {1, 2, 4}, 10);
   messenger->send(later);
   EXPECT_EQ(later.status.message(), "it went away");
   EXPECT_FALSE(messenger->hasUnsent());
 }
 
 TEST_F(TransportMessengerTest, ReceivesOfWhatIsStillArrivingAreCancelledBeforeTheirMemoryGoes) {
-  Parcel cancelled(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 11);
+  network::Parcel cancelled(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 11);
   const std::byte* const first = beginToArrive(part(cancelled.id, 10, 0, 10));
   const std::byte* const second = beginToArrive(part(other.id, 10, 0, 10));
   const std::byte* const third = beginToArrive(part({1, 2, 3}, 10, 0, 10));
@@ -245,14 +249,14 @@ TEST_F(TransportMessengerTest, ReceivesOfWhatIsStillArrivingAreCancelledBeforeTh
   messenger->receive(other);
   EXPECT_EQ(other.status.code(), StatusCode::kInvalidArgument);
   EXPECT_THAT(cancelledReceives(), ElementsAre(first, second));
-  transport->sink->lost(kPeer, LossCause::kSilent, unavailable("it went away"));
+  transport->sink->lost(kPeer, transport::LossCause::kSilent, unavailable("it went away"));
   EXPECT_THAT(cancelledReceives(), ElementsAre(first, second, third));
 }
 
 TEST_F(TransportMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverlapOthers) {
-  Parcel awaited(kPeer, {1, 2, 1}, 10), later(kPeer, {1, 2, 2}, 10);
+  network::Parcel awaited(kPeer, {1, 2, 1}, 10), later(kPeer, {1, 2, 2}, 10);
   messenger->receive(awaited);
-  for (const Parcel* parcel : {&awaited, &later}) {
+  for (const network::Parcel* parcel : {&awaited, &later}) {
     const std::byte* const target = beginToArrive(part(parcel->id, 10, 0, 5));
     for (int i = 0; i < 2; ++i) arrive(part(parcel->id, 10, 5, 5));
     EXPECT_THAT(cancelledReceives(), ElementsAre(target));
@@ -264,7 +268,7 @@ TEST_F(TransportMessengerTest, NothingIsWrittenToAWholeMessageByFramesThatOverla
 }
 
 TEST_F(TransportMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost) {
-  Parcel awaited(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 10);
+  network::Parcel awaited(kPeer, {1, 2, 1}, 10), other(kPeer, {1, 2, 2}, 10);
   messenger->receive(awaited);
   messenger->receive(other);
   arrive(part(awaited.id, 10, 0, 6));
@@ -279,7 +283,7 @@ TEST_F(TransportMessengerTest, APeerThatSendsMoreOfAMessageThanThereIsOfItIsLost
 }
 
 TEST_F(TransportMessengerTest, APeerThatSendsFarMoreThanItsCreditIsLost) {
-  Parcel awaited(kPeer, {1, 2, 0}, 10);
+  network::Parcel awaited(kPeer, {1, 2, 0}, 10);
   messenger->receive(awaited);
   uint64_t numHeld = 0;
   while (awaited.numFinished == 0 && numHeld < 1000) {
@@ -292,12 +296,12 @@ TEST_F(TransportMessengerTest, APeerThatSendsFarMoreThanItsCreditIsLost) {
 }
 
 TEST_F(TransportMessengerTest, APeerThatNamesMoreMessagesThanAnyJobHasIsLost) {
-  Parcel awaited(kPeer, {1, 2, 0}, 10);
+  network::Parcel awaited(kPeer, {1, 2, 0}, 10);
   messenger->receive(awaited);
   uint32_t numNamed = 0;
   for (; awaited.numFinished == 0 && numNamed < 3u << 20; ++numNamed) {
-    FrameHeader header = part({1, 3, numNamed}, kZeroCopyBytes, 0, 0);
-    header.kind = numNamed % 2 == 0 ? FrameKind::kRts : FrameKind::kCts;
+    wire::FrameHeader header = part({1, 3, numNamed}, wire::kZeroCopyBytes, 0, 0);
+    header.kind = numNamed % 2 == 0 ? wire::FrameKind::kRts : wire::FrameKind::kCts;
     arrive(header);
     if (numNamed % 1024 == 0) messenger->progress({});
   }
@@ -318,7 +322,7 @@ TEST_F(TransportMessengerTest, APeerMayFillItsWindowAndCancelMidwayAsOftenAsItLi
     peer.releasePartial(kMaxEagerZeroCopyBytes);
   }
   sendAll(60'001);
-  Parcel last(kPeer, {1, 2, numSent}, 60'001);
+  network::Parcel last(kPeer, {1, 2, numSent}, 60'001);
   messenger->receive(last);
   messenger->progress({});
   EXPECT_TRUE(last.numFinished == 1 && last.status.isOk()) << last.status.toString();
@@ -330,7 +334,7 @@ TEST_F(TransportMessengerTest, WhatHasFoundItsReceiveOrIsDroppedDoesNotCountAsUn
   for (uint64_t i = 1; i <= 2 * Credits::kMaxUnexpectedBytes / kBytes; ++i) {
     arrive(part({1, 2, i}, kBytes, 0, kBytes));
     beginToArrive(part({static_cast<uint32_t>(1 + i), 2, i}, kBytes, 0, 10));
-    Parcel parcel(kPeer, {1, 2, i}, kBytes);
+    network::Parcel parcel(kPeer, {1, 2, i}, kBytes);
     messenger->receive(parcel);
     messenger->dropCommunicator(static_cast<uint32_t>(1 + i));
     ASSERT_TRUE(parcel.numFinished == 1 && parcel.status.isOk()) << parcel.status.toString();
@@ -341,7 +345,7 @@ TEST_F(TransportMessengerTest, CreditComesBackOnceForAMessageThatIsCancelledMidw
   Credits credits;
   credits.consume(10);
   const uint64_t cost = credits.advertise();
-  Parcel waited(kPeer, {1, 2, 1}, 10), held(kPeer, {1, 2, 2}, 10), wrong(kPeer, {1, 2, 3}, 11);
+  network::Parcel waited(kPeer, {1, 2, 1}, 10), held(kPeer, {1, 2, 2}, 10), wrong(kPeer, {1, 2, 3}, 11);
   messenger->receive(waited);
   arrive(part(waited.id, 10, 0, 4));
   messenger->cancel(waited, unavailable("enough"));
@@ -362,7 +366,7 @@ TEST_F(TransportMessengerTest, CreditComesBackForWhatIsDropped) {
   Credits credits;
   credits.consume(10);
   const uint64_t cost = credits.advertise();
-  const MessageId whole{5, 2, 1}, half{5, 2, 2}, later{5, 2, 3}, other{6, 2, 1};
+  const wire::MessageId whole{5, 2, 1}, half{5, 2, 2}, later{5, 2, 3}, other{6, 2, 1};
   arrive(part(whole, 10, 0, 10));
   const std::byte* const target = beginToArrive(part(half, 10, 0, 4));
   arrive(part(half, 10, 0, 4));
@@ -381,7 +385,7 @@ TEST_F(TransportMessengerTest, CreditComesBackForWhatIsDropped) {
 }
 
 TEST_F(TransportMessengerTest, AMessageThatComesWhileTheMessengerEndsDoesNoHarm) {
-  Parcel receive(kPeer, {1, 2, 3}, 10);
+  network::Parcel receive(kPeer, {1, 2, 3}, 10);
   messenger->receive(receive);
   transport->tickActions.push_back([&] { arrive(part(receive.id, 10, 0, 10), std::byte{1}); });
   messenger.reset();
@@ -390,12 +394,12 @@ TEST_F(TransportMessengerTest, AMessageThatComesWhileTheMessengerEndsDoesNoHarm)
 }
 
 TEST_F(TransportMessengerTest, ABackgroundReceiveDoesNotConnectUntilThePeerSpeaks) {
-  Parcel background(kPeer, {1, 0, 1}, 100);
+  network::Parcel background(kPeer, {1, 0, 1}, 100);
   background.isBackground = true;
   messenger->receive(background);
   messenger->progress({});
   EXPECT_THAT(transport->wanted, ElementsAre());
-  const FrameHeader header = part(background.id, 100, 0, 100);
+  const wire::FrameHeader header = part(background.id, 100, 0, 100);
   transport->sink->place(kPeer, header);
   transport->sink->arrived(kPeer, header);
   EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
@@ -404,7 +408,7 @@ TEST_F(TransportMessengerTest, ABackgroundReceiveDoesNotConnectUntilThePeerSpeak
 }
 
 TEST_F(TransportMessengerTest, AnotherReceiveConnectsOnce) {
-  Parcel first(kPeer, {1, 0, 1}, 100), second(kPeer, {1, 0, 2}, 100);
+  network::Parcel first(kPeer, {1, 0, 1}, 100), second(kPeer, {1, 0, 2}, 100);
   messenger->receive(first);
   messenger->receive(second);
   EXPECT_THAT(transport->wanted, ElementsAre(kPeer));
@@ -420,13 +424,13 @@ class WakeUpTest : public TransportMessengerTest {
     transport->room = 0;
   }
   ~WakeUpTest() override {
-    for (Parcel& parcel : parcels_) messenger->cancel(parcel, {});
+    for (network::Parcel& parcel : parcels_) messenger->cancel(parcel, {});
   }
 
   /// Sends a message, for which the transport has no room. It is a background message, so the messenger sends no probe
   /// beside it.
   void send(size_t numBytes) {
-    Parcel& parcel = parcels_.emplace_back(kPeer, MessageId{1, 2, parcels_.size()}, numBytes);
+    network::Parcel& parcel = parcels_.emplace_back(kPeer, wire::MessageId{1, 2, parcels_.size()}, numBytes);
     parcel.isBackground = true;
     messenger->send(parcel);
     if (parcel.numFinished > 0) parcels_.pop_back();
@@ -440,10 +444,10 @@ class WakeUpTest : public TransportMessengerTest {
     int numLeftAlone = 0;
     for (int i = 0; i < kTrials; ++i) {
       for (const int before = transport->numTicks; transport->numTicks == before;) messenger->progress({});
-      const Clock::time_point wokenAt = lookedAt_.back();
+      const io::Clock::time_point wokenAt = lookedAt_.back();
       lookedAt_.clear();
       endsWait_ = true;
-      messenger->progress(Clock::now() + std::chrono::hours(1));
+      messenger->progress(io::Clock::now() + std::chrono::hours(1));
       if (lookedAt_.front() - wokenAt >= std::chrono::milliseconds(1)) ++numLeftAlone;
     }
     return numLeftAlone > kTrials / 2;
@@ -452,13 +456,13 @@ class WakeUpTest : public TransportMessengerTest {
  private:
   static constexpr int kTrials = 11;
 
-  std::deque<Parcel> parcels_;
-  std::vector<Clock::time_point> lookedAt_;
+  std::deque<network::Parcel> parcels_;
+  std::vector<io::Clock::time_point> lookedAt_;
   bool endsWait_ = false;  ///< the next call of the handler calls wake()
-  Watch watch_{poller, FileDescriptor(eventfd(1, EFD_CLOEXEC)), EPOLLIN, [this] {
-                 lookedAt_.push_back(Clock::now());
-                 if (std::exchange(endsWait_, false)) poller.wake();
-               }};
+  io::Watch watch_{poller, io::FileDescriptor(eventfd(1, EFD_CLOEXEC)), EPOLLIN, [this] {
+                     lookedAt_.push_back(io::Clock::now());
+                     if (std::exchange(endsWait_, false)) poller.wake();
+                   }};
 };
 
 TEST_F(WakeUpTest, IsAtOnceWhileNothingIsToBeSent) { EXPECT_FALSE(coalesces()); }
@@ -489,4 +493,4 @@ TEST_F(WakeUpTest, IsAtOnceWhereTheWayMayBeFreeAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::messaging

@@ -10,7 +10,7 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 using ::testing::AllOf;
@@ -315,8 +315,8 @@ TEST(NamedGroup, AResponseMayHaveMoreNamesThanTheCacheEvicts) {
 
 TEST(NamedGroup, FusionBuffersAreFourAtMost) {
   constexpr int kCount = 60, kFloats = 4000;
-  for (const FusionOrder order :
-       {FusionOrder::kTime, FusionOrder::kSize, FusionOrder::kPriority, FusionOrder::kModel}) {
+  for (const coordinator::FusionOrder order : {coordinator::FusionOrder::kTime, coordinator::FusionOrder::kSize,
+                                               coordinator::FusionOrder::kPriority, coordinator::FusionOrder::kModel}) {
     NamedOptions options;
     options.plan = {.fusionBytes = 64 << 10, .order = order, .version = 3};
     NamedRanks ranks(2, options);
@@ -355,8 +355,9 @@ TEST(NamedGroup, PlansThatChangeWhileOperationsAreUnderWayChangeNoResult) {
             start(group, requestFor("x" + std::to_string(i), {30}),
                   {std::vector<float>(30, 0.1f * static_cast<float>(i + rank) + 1e-3f * static_cast<float>(step))}));
         if (i == 6) {
-          group.setPlan(
-              {.fusionBytes = size_t{200} * (step % 5), .order = static_cast<FusionOrder>(step % 4), .version = step});
+          group.setPlan({.fusionBytes = size_t{200} * (step % 5),
+                         .order = static_cast<coordinator::FusionOrder>(step % 4),
+                         .version = step});
         }
       }
       for (int i = 0; i < 12; ++i) {
@@ -406,8 +407,8 @@ TEST(NamedGroup, ABurstWhoseEndDoesNotComeAgainEndsByItself) {
       for (const NamedHandle& each : operations) ASSERT_TRUE(each->wait().isOk());
     }
     startFirst(2);
-    const auto until = Clock::now() + std::chrono::seconds(30);
-    while (!(operations[0]->isDone() && operations[1]->isDone()) && Clock::now() < until) {
+    const auto until = io::Clock::now() + std::chrono::seconds(30);
+    while (!(operations[0]->isDone() && operations[1]->isDone()) && io::Clock::now() < until) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     EXPECT_TRUE(operations[0]->isDone());
@@ -421,8 +422,8 @@ TEST(NamedGroup, OperationsWithoutAWaitEndByThemselves) {
   for (int rank = 0; rank < 2; ++rank) {
     started.push_back(start(*ranks.groups[static_cast<size_t>(rank)], requestFor("a"), {{1, 2, 3, 4}}));
   }
-  const auto until = Clock::now() + std::chrono::seconds(30);
-  while (!((*started[0]->handle)->isDone() && (*started[1]->handle)->isDone()) && Clock::now() < until) {
+  const auto until = io::Clock::now() + std::chrono::seconds(30);
+  while (!((*started[0]->handle)->isDone() && (*started[1]->handle)->isDone()) && io::Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_TRUE((*started[0]->handle)->isDone());
@@ -430,4 +431,4 @@ TEST(NamedGroup, OperationsWithoutAWaitEndByThemselves) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -8,7 +8,7 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 /// One operation as all ranks see it. Values are small whole numbers, so sums of them are exact.
@@ -153,4 +153,4 @@ TEST(NamedGroup, RandomProgramsEqualAPlainLoop) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -11,7 +11,7 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 Bytes exampleMessage() {
@@ -121,4 +121,4 @@ TEST(RequestCodec, NoBytesMakeItReadOrAllocateBeyondThem) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

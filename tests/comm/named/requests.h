@@ -11,7 +11,7 @@
 #include "comm/messaging/loopback_messenger.h"
 #include "comm/named/named_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 
 inline Request requestFor(std::string name, Dimensions shape = {4}, NamedKind kind = NamedKind::kAllReduce) {
   Request request;
@@ -31,7 +31,7 @@ class NamedRanks {
     options.group.timeout = std::chrono::seconds(60);
     options.messageId = 2;
     for (int rank = 0; rank < size; ++rank) {
-      engines.push_back(std::make_unique<Engine>(network.messenger(rank)));
+      engines.push_back(std::make_unique<engine::Engine>(network.messenger(rank)));
       groups.push_back(NamedGroup::create(*engines.back(), options).value());
     }
   }
@@ -45,8 +45,8 @@ class NamedRanks {
     for (auto& thread : threads) thread.join();
   }
 
-  LoopbackGroup network;
-  std::vector<std::unique_ptr<Engine>> engines;
+  messaging::LoopbackGroup network;
+  std::vector<std::unique_ptr<engine::Engine>> engines;
   std::vector<std::unique_ptr<NamedGroup>> groups;
 };
 
@@ -69,8 +69,9 @@ inline std::unique_ptr<Started> start(NamedGroup& group, Request request, std::v
     for (auto& each : started->inputs) started->outputs.emplace_back(each.size());
     for (auto& each : started->outputs) call.outputs.push_back(std::as_writable_bytes(std::span(each)));
   } else {
-    call.allocate = [raw = started.get(), shapes = request.shapes](const Dimensions& rows) -> StatusOr<BufferList> {
-      BufferList bytes;
+    call.allocate = [raw = started.get(),
+                     shapes = request.shapes](const Dimensions& rows) -> StatusOr<engine::BufferList> {
+      engine::BufferList bytes;
       for (size_t i = 0; i < rows.size(); ++i) {
         raw->outputs.emplace_back(static_cast<size_t>(rows[i] * elementsPerRow(shapes[i])));
       }
@@ -83,4 +84,4 @@ inline std::unique_ptr<Started> start(NamedGroup& group, Request request, std::v
   return started;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -10,7 +10,7 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 using testing::ElementsAre;
@@ -46,8 +46,8 @@ class StartQueueTest : public testing::Test {
   }
   static void passBurst() { std::this_thread::sleep_for(2 * StartQueue::kBurst); }
 
-  LoopbackGroup network_{1, {}};
-  Engine engine_{network_.messenger(0)};
+  messaging::LoopbackGroup network_{1, {}};
+  engine::Engine engine_{network_.messenger(0)};
   StartQueue queue_;
   std::vector<NamedHandle> taken_;
   std::vector<NamedHandle> known_;  ///< keeps names alive
@@ -111,7 +111,7 @@ TEST_F(StartQueueTest, ANameWithoutOperationsIsNotKept) {
 
 TEST_F(StartQueueTest, AKnownBurstWakesTheDriverAfterItsLastName) {
   learn({"a", "b", "c"});
-  const Clock::time_point before = Clock::now();
+  const io::Clock::time_point before = io::Clock::now();
   const StartQueue::Added first = add("a");
   EXPECT_TRUE(first.isFirst && !first.isKickDue);
   EXPECT_GE(first.takeBy, before + StartQueue::kBurst);
@@ -155,4 +155,4 @@ TEST_F(StartQueueTest, ANameThatComesMuchLaterIsNoFollower) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

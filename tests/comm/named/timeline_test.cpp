@@ -10,7 +10,7 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::named {
 namespace {
 
 using ::testing::EndsWith;
@@ -81,4 +81,4 @@ TEST(Timeline, AFileThatCannotBeWrittenSaysSo) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::named

@@ -156,11 +156,11 @@ TEST_P(AgspeedNet, UnauthenticatedPeersAtTheListenerDelayNoConnection) {
       [](Side& side) {
         Handle handle;
         side.hear(handle);
-        const StatusOr<Ticket> ticket = Ticket::decode(handle, {});
+        const StatusOr<channel::Ticket> ticket = channel::Ticket::decode(handle, {});
         require(ticket.hasValue(), "the ticket");
         std::vector<tcp::Socket> others;
         for (int i = 0; i < 40; ++i) {
-          IpAddress any;
+          topology::IpAddress any;
           StatusOr<tcp::Socket> socket = tcp::Socket::connect(any, "", ticket.value().addresses[0]);
           require(socket.hasValue(), "connect");
           others.push_back(std::move(socket).value());

@@ -48,8 +48,8 @@ TEST_P(BadInput, ATicketOfAnotherModeIsRefused) {
     Handle handle = {};
     void *listener = nullptr, *comm = nullptr;
     requireOk(table.listen(0, handle, listener), "listen");
-    Ticket ticket = Ticket::decode(handle, {}).value();
-    ticket.protection = Protection::kIntegrity;
+    channel::Ticket ticket = channel::Ticket::decode(handle, {}).value();
+    ticket.protection = security::Protection::kIntegrity;
     ticket.encode({}, handle);
     require(table.connect(0, handle, comm) != Result::kOk && comm == nullptr, "another mode was taken");
     requireLogged({"integrity", "AGSPEED_COMM_MODE"});

@@ -30,12 +30,12 @@ class DevicesTest : public testing::Test {
     std::filesystem::create_directories(folder_ + "/" + name + "/device");
     if (!node.empty()) std::ofstream(folder_ + "/" + name + "/device/numa_node") << node << "\n";
     if (!speed.empty()) std::ofstream(folder_ + "/" + name + "/speed") << speed << "\n";
-    Interface& added = interfaces_.emplace_back();
+    topology::Interface& added = interfaces_.emplace_back();
     added.name = name;
   }
 
   std::string folder_;
-  std::vector<Interface> interfaces_;
+  std::vector<topology::Interface> interfaces_;
 };
 
 TEST_F(DevicesTest, OneIsAllInterfaces) {
@@ -43,16 +43,16 @@ TEST_F(DevicesTest, OneIsAllInterfaces) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].name, "agspeed");
   EXPECT_EQ(found[0].speed, 25000 + 25000 + 10000 + 10000);
-  EXPECT_EQ(found[0].home, Home());
+  EXPECT_EQ(found[0].home, channel::Home());
 }
 
 TEST_F(DevicesTest, NodesHaveTheirInterfacesAtHome) {
   const std::vector<Device> found = devices("numa");
   ASSERT_EQ(found.size(), 2u);
   EXPECT_EQ(found[0].name, "numa0");
-  EXPECT_EQ(found[0].home, (Home{"eth1", "veth"}));
+  EXPECT_EQ(found[0].home, (channel::Home{"eth1", "veth"}));
   EXPECT_EQ(found[1].name, "numa1");
-  EXPECT_EQ(found[1].home, (Home{"eth0", "eth2"}));
+  EXPECT_EQ(found[1].home, (channel::Home{"eth0", "eth2"}));
   EXPECT_EQ(found[1].speed, 25000 + 10000);
   EXPECT_NE(found[0].guid, found[1].guid);
 }
@@ -61,7 +61,7 @@ TEST_F(DevicesTest, NicsAreByThemselves) {
   const std::vector<Device> found = devices("nic");
   ASSERT_EQ(found.size(), 4u);
   EXPECT_EQ(found[2].name, "eth2");
-  EXPECT_EQ(found[2].home, Home{"eth2"});
+  EXPECT_EQ(found[2].home, channel::Home{"eth2"});
 }
 
 TEST_F(DevicesTest, UnsetIsNodesWhereThereAreSeveral) {
@@ -69,7 +69,7 @@ TEST_F(DevicesTest, UnsetIsNodesWhereThereAreSeveral) {
   const std::vector<Device> single = devices("", 1);
   ASSERT_EQ(single.size(), 1u);
   EXPECT_EQ(single[0].name, "agspeed");
-  EXPECT_EQ(devices("nic", 1)[0].home, Home()) << "there are no others";
+  EXPECT_EQ(devices("nic", 1)[0].home, channel::Home()) << "there are no others";
 }
 
 }  // namespace

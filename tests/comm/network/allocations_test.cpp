@@ -9,7 +9,7 @@
 #include "tests/comm/network/counted_allocations.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 struct Traffic {
@@ -36,9 +36,9 @@ class Allocations : public testing::TestWithParam<Traffic> {
         group[1].receive(received);
         group[0].send(sent);
       }
-      const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+      const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(20);
       while (std::any_of(parcels.begin(), parcels.end(), [](const auto& each) { return each->numFinished == 0; })) {
-        if (Clock::now() > limit) return false;
+        if (io::Clock::now() > limit) return false;
         group[0].progress({});
         group[1].progress({});
       }
@@ -54,16 +54,17 @@ TEST_P(Allocations, MessagesMakeNone) {
   NetworkGroup group(2, traffic.numRails, [&](NetworkOptions& options) { options.mode = traffic.mode; });
   std::vector<std::unique_ptr<Parcel>> parcels;
   for (int i = 0; i < kAtOnce; ++i) {
-    parcels.push_back(std::make_unique<Parcel>(1, MessageId{}, traffic.numBytes));
-    parcels.push_back(std::make_unique<Parcel>(0, MessageId{}, traffic.numBytes));
+    parcels.push_back(std::make_unique<Parcel>(1, wire::MessageId{}, traffic.numBytes));
+    parcels.push_back(std::make_unique<Parcel>(0, wire::MessageId{}, traffic.numBytes));
   }
   for (int i = 0; i < 4; ++i) ASSERT_TRUE(pass(group, parcels));
   const size_t before = numAllocations();
-  const Clock::time_point since = Clock::now();
+  const io::Clock::time_point since = io::Clock::now();
   ASSERT_TRUE(pass(group, parcels));
   const size_t made = numAllocations() - before;
   // Allow a few allocations. More messages may be in flight at a time than before, and timers format texts.
-  const auto elapsedMs = static_cast<size_t>(std::chrono::duration<double, std::milli>(Clock::now() - since).count());
+  const auto elapsedMs =
+      static_cast<size_t>(std::chrono::duration<double, std::milli>(io::Clock::now() - since).count());
   EXPECT_LE(made, kAtOnce * kRounds / 20 + elapsedMs)
       << "for " << kAtOnce * kRounds << " messages in " << elapsedMs << " ms";
 }
@@ -78,4 +79,4 @@ INSTANTIATE_TEST_SUITE_P(All, Allocations,
                          });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

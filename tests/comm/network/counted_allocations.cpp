@@ -9,9 +9,9 @@ namespace {
 std::atomic<size_t> numMade = 0;
 }  // namespace
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 size_t numAllocations() { return numMade; }
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network
 
 void* operator new(size_t size) {
   ++numMade;

@@ -4,9 +4,9 @@
 
 #include <cstddef>
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
 /// The number of allocations since the process began.
 size_t numAllocations();
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

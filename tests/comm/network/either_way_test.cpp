@@ -7,7 +7,7 @@
 
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
@@ -54,7 +54,7 @@ TEST_P(EitherWay, WhatWasSentArrivesThoughTheSenderEnds) {
 }
 
 TEST_P(EitherWay, ARankThatIsStartedLaterIsWaitedFor) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   const auto start = [&](int rank) {
     NetworkOptions options = loopbackOptions(rank, 2, 1);
     choose(options);
@@ -63,12 +63,12 @@ TEST_P(EitherWay, ARankThatIsStartedLaterIsWaitedFor) {
   const auto first = start(0);
   Parcel send(1, {0, 0, 0}, 1000);
   first->send(send);
-  for (int i = 0; i < 3; ++i) first->progress(Clock::now() + milliseconds(5));
+  for (int i = 0; i < 3; ++i) first->progress(io::Clock::now() + milliseconds(5));
   const auto second = start(1);
   Parcel receive(0, {0, 0, 0}, 1000);
   second->receive(receive);
-  const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
-  while (receive.numFinished == 0 && Clock::now() < limit) {
+  const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(20);
+  while (receive.numFinished == 0 && io::Clock::now() < limit) {
     first->progress({});
     second->progress({});
   }
@@ -79,7 +79,7 @@ TEST_P(EitherWay, ARankThatIsStartedLaterIsWaitedFor) {
 TEST_P(EitherWay, ARankOfAnotherKeyIsRefusedWithItsReason) {
   NetworkGroup group(2, 1, [](NetworkOptions& options) {
     choose(options);
-    options.key = JobKey(20, std::byte(options.rank));
+    options.key = security::JobKey(20, std::byte(options.rank));
   });
   Parcel receive(1, {0, 0, 0}, 4);
   group[0].receive(receive);
@@ -92,4 +92,4 @@ INSTANTIATE_TEST_SUITE_P(Messages, EitherWay, testing::Bool(),
                          [](const auto& info) { return info.param ? "ThroughSharedMemory" : "OverTheNetwork"; });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

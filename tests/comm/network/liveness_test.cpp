@@ -6,7 +6,7 @@
 #include "comm/transport/faulty/rail_decorator.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
@@ -14,8 +14,8 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// A transfer with a name.
-struct NamedParcel final : Transfer {
-  NamedParcel(int from, MessageId name, size_t size) : storage(size) {
+struct NamedParcel final : messaging::Transfer {
+  NamedParcel(int from, wire::MessageId name, size_t size) : storage(size) {
     peer = from;
     id = name;
     bytes = storage;
@@ -32,11 +32,12 @@ struct NamedParcel final : Transfer {
 };
 
 /// Counts the calls that reach a rail.
-class CountingRail final : public RailDecorator {
+class CountingRail final : public faulty::RailDecorator {
  public:
-  CountingRail(std::unique_ptr<Rail> inner, int& numTicks) : RailDecorator(std::move(inner)), numTicks_(numTicks) {}
+  CountingRail(std::unique_ptr<transport::Rail> inner, int& numTicks)
+      : faulty::RailDecorator(std::move(inner)), numTicks_(numTicks) {}
 
-  Clock::time_point tick(Clock::time_point now) override {
+  io::Clock::time_point tick(io::Clock::time_point now) override {
     ++numTicks_;
     return inner().tick(now);
   }
@@ -53,8 +54,8 @@ class Liveness : public testing::Test {
   }
   /// Drives only rank 0.
   bool driveFirst(const std::function<bool()>& isDone, milliseconds limit) {
-    const Clock::time_point end = Clock::now() + limit;
-    while (!isDone() && Clock::now() < end) (*group_)[0].progress(Clock::now() + milliseconds(20));
+    const io::Clock::time_point end = io::Clock::now() + limit;
+    while (!isDone() && io::Clock::now() < end) (*group_)[0].progress(io::Clock::now() + milliseconds(20));
     return isDone();
   }
 
@@ -142,17 +143,17 @@ TEST_F(Liveness, ABackgroundTransferSendsNoProbe) {
 TEST_F(Liveness, NoTimersRunWhileNothingHappens) {
   group_ = std::make_unique<NetworkGroup>(2, 1, [&](NetworkOptions& options) {
     if (options.rank > 0) return;
-    options.decorate = [&](std::unique_ptr<Rail> rail) {
+    options.decorate = [&](std::unique_ptr<transport::Rail> rail) {
       return std::make_unique<CountingRail>(std::move(rail), numTicks_);
     };
   });
   ASSERT_EQ(group_->exchange(10, 1000, 1), "");
   group_->drive([] { return false; }, milliseconds(300));
   numTicks_ = 0;
-  const Clock::time_point end = Clock::now() + milliseconds(1500);
-  while (Clock::now() < end) (*group_)[0].progress(end);
+  const io::Clock::time_point end = io::Clock::now() + milliseconds(1500);
+  while (io::Clock::now() < end) (*group_)[0].progress(end);
   EXPECT_LE(numTicks_, 10);
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -9,7 +9,7 @@
 #include "comm/transport/shm/local_socket.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
@@ -21,7 +21,7 @@ uint64_t freshSeed() { return std::random_device()(); }
 
 uint64_t numNetworkFrames(NetworkGroup& group, int rank) {
   uint64_t sum = 0;
-  for (const MultirailCounters::Rail& rail : group[rank].counters().rails) sum += rail.numFrames;
+  for (const multirail::MultirailCounters::Rail& rail : group[rank].counters().rails) sum += rail.numFrames;
   return sum;
 }
 
@@ -61,8 +61,8 @@ TEST(SharingMemory, ARankThatIsStoppedBeforeTheHandshakeIsGivenUp) {
   });
   Parcel receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  const Clock::time_point end = Clock::now() + std::chrono::seconds(20);
-  while (receive.numFinished == 0 && Clock::now() < end) group[0].progress(Clock::now() + milliseconds(20));
+  const io::Clock::time_point end = io::Clock::now() + std::chrono::seconds(20);
+  while (receive.numFinished == 0 && io::Clock::now() < end) group[0].progress(io::Clock::now() + milliseconds(20));
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(), HasSubstr("rank 1"));
   EXPECT_THAT(receive.status.message(), HasSubstr("handshake"));
@@ -75,8 +75,9 @@ TEST(SharingMemory, ARankStoppedDuringTheHandshakeGoesOn) {
   });
   Parcel send(0, {5, 5, 5}, 100), receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  const Clock::time_point connected = Clock::now() + milliseconds(200);  // then it is connected and has no answer
-  while (Clock::now() < connected) group[0].progress(connected);
+  const io::Clock::time_point connected =
+      io::Clock::now() + milliseconds(200);  // then it is connected and has no answer
+  while (io::Clock::now() < connected) group[0].progress(connected);
   std::this_thread::sleep_for(milliseconds(1500));
   group[1].send(send);
   ASSERT_TRUE(group.drive([&] { return receive.numFinished > 0; }));
@@ -92,19 +93,19 @@ TEST(SharingMemory, ARankThatIsStoppedLaterIsGivenUpThoughMessagesAreSentToIt) {
   ASSERT_EQ(group.exchange(10, 1000, freshSeed()), "");
   Parcel receive(1, {5, 5, 5}, 100);
   group[0].receive(receive);
-  const Clock::time_point end = Clock::now() + std::chrono::seconds(20);
+  const io::Clock::time_point end = io::Clock::now() + std::chrono::seconds(20);
   std::vector<std::unique_ptr<Parcel>> sends;
-  while (receive.numFinished == 0 && Clock::now() < end) {
-    sends.push_back(std::make_unique<Parcel>(1, MessageId{6, 6, sends.size()}, 10));
+  while (receive.numFinished == 0 && io::Clock::now() < end) {
+    sends.push_back(std::make_unique<Parcel>(1, wire::MessageId{6, 6, sends.size()}, 10));
     group[0].send(*sends.back());
-    group[0].progress(Clock::now() + milliseconds(50));
+    group[0].progress(io::Clock::now() + milliseconds(50));
   }
   EXPECT_EQ(receive.status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(receive.status.message(), HasSubstr("shared memory"));
 }
 
 TEST(LocalSocket, ANameWithoutAListenerIsOfAnotherHost) {
-  KeyPair::PublicKey key{};
+  security::KeyPair::PublicKey key{};
   const std::string name = shm::localName(key);
   EXPECT_EQ(shm::connectTo(name).status().code(), StatusCode::kUnsupported);
   const auto listener = shm::listenAt(name);
@@ -118,4 +119,4 @@ TEST(LocalSocket, ANameWithoutAListenerIsOfAnotherHost) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

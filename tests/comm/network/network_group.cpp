@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <random>
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
 NetworkOptions loopbackOptions(int rank, int size, int numRails) {
   NetworkOptions options;
@@ -12,12 +12,12 @@ NetworkOptions loopbackOptions(int rank, int size, int numRails) {
   options.size = size;
   options.sharesMemory = false;
   for (int rail = 1; rail <= numRails; ++rail) {
-    options.rails.push_back({"lo", *parseIpAddress("127.0.0." + std::to_string(rail)), 8, true});
+    options.rails.push_back({"lo", *topology::parseIpAddress("127.0.0." + std::to_string(rail)), 8, true});
   }
   return options;
 }
 
-Parcel::Parcel(int to, MessageId name, size_t size) : storage(size) {
+Parcel::Parcel(int to, wire::MessageId name, size_t size) : storage(size) {
   peer = to;
   id = name;
   bytes = storage;
@@ -28,8 +28,8 @@ void Parcel::finished(const Status& result) {
   status = result;
 }
 
-NetworkGroup::NetworkGroup(int size, int numRails, const Change& change, std::unique_ptr<Store> store)
-    : store_(store != nullptr ? std::move(store) : std::make_unique<MemoryStore>()) {
+NetworkGroup::NetworkGroup(int size, int numRails, const Change& change, std::unique_ptr<rendezvous::Store> store)
+    : store_(store != nullptr ? std::move(store) : std::make_unique<rendezvous::MemoryStore>()) {
   for (int rank = 0; rank < size; ++rank) {
     NetworkOptions options = loopbackOptions(rank, size, numRails);
     if (change) change(options);
@@ -38,9 +38,9 @@ NetworkGroup::NetworkGroup(int size, int numRails, const Change& change, std::un
 }
 
 bool NetworkGroup::drive(const std::function<bool()>& isDone, std::chrono::milliseconds limit) {
-  const Clock::time_point end = Clock::now() + limit;
+  const io::Clock::time_point end = io::Clock::now() + limit;
   while (!isDone()) {
-    if (Clock::now() > end) return false;
+    if (io::Clock::now() > end) return false;
     for (const auto& messenger : messengers_) {
       if (messenger != nullptr) messenger->progress({});
     }
@@ -57,8 +57,8 @@ std::string NetworkGroup::exchange(int numMessages, size_t maxBytes, uint64_t se
     const auto step = 1 + static_cast<int>(random() % static_cast<uint64_t>(size() - 1));
     const int destination = (source + step) % size();
     const size_t numBytes = random() % 3 == 0 ? random() % (maxBytes + 1) : random() % std::min<size_t>(maxBytes, 3000);
-    sends.push_back(std::make_unique<Parcel>(destination, MessageId{1, 2, sequence_}, numBytes));
-    receives.push_back(std::make_unique<Parcel>(source, MessageId{1, 2, sequence_++}, numBytes));
+    sends.push_back(std::make_unique<Parcel>(destination, wire::MessageId{1, 2, sequence_}, numBytes));
+    receives.push_back(std::make_unique<Parcel>(source, wire::MessageId{1, 2, sequence_++}, numBytes));
     for (std::byte& byte : sends.back()->storage) byte = std::byte(random());
   }
   for (size_t i = 0; i < sends.size(); ++i) {
@@ -87,4 +87,4 @@ std::string NetworkGroup::exchange(int numMessages, size_t maxBytes, uint64_t se
   return wrong;
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -10,14 +10,14 @@
 #include "comm/network/network_messenger.h"
 #include "comm/rendezvous/store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
 /// Returns the options of one rank of a group on `numRails` loopback addresses.
 NetworkOptions loopbackOptions(int rank, int size, int numRails);
 
 /// A transfer that owns its bytes and remembers how it ended.
-struct Parcel final : Transfer {
-  Parcel(int to, MessageId name, size_t size);
+struct Parcel final : messaging::Transfer {
+  Parcel(int to, wire::MessageId name, size_t size);
   void finished(const Status& result) override;
 
   std::vector<std::byte> storage;
@@ -31,11 +31,11 @@ class NetworkGroup {
   using Change = std::function<void(NetworkOptions&)>;
 
   /// `change` may alter each rank's options.
-  NetworkGroup(int size, int numRails, const Change& change = {}, std::unique_ptr<Store> store = nullptr);
+  NetworkGroup(int size, int numRails, const Change& change = {}, std::unique_ptr<rendezvous::Store> store = nullptr);
 
   int size() const { return static_cast<int>(messengers_.size()); }
   NetworkMessenger& operator[](int rank) { return *messengers_[static_cast<size_t>(rank)]; }
-  Store& store() { return *store_; }
+  rendezvous::Store& store() { return *store_; }
   /// Ends a rank as if its process had ended.
   void destroy(int rank) { messengers_[static_cast<size_t>(rank)].reset(); }
 
@@ -46,9 +46,9 @@ class NetworkGroup {
   std::string exchange(int numMessages, size_t maxBytes, uint64_t seed);
 
  private:
-  std::unique_ptr<Store> store_;
+  std::unique_ptr<rendezvous::Store> store_;
   std::vector<std::unique_ptr<NetworkMessenger>> messengers_;
   uint64_t sequence_ = 0;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -10,13 +10,13 @@
 #include "comm/transport/tcp/socket.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-const JobKey kKey(20, std::byte{7});
+const security::JobKey kKey(20, std::byte{7});
 
 uint64_t freshSeed() { return std::random_device()(); }
 
@@ -50,7 +50,7 @@ TEST(NetworkMessenger, AllRailsCarryALargeMessage) {
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
   // Require little of each rail, because the rails' shares differ widely on a busy machine.
-  for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 16);
+  for (const multirail::MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 16);
 }
 
 TEST(NetworkMessenger, ALargeMessageWaitsForItsReceiverWithoutBlockingOthers) {
@@ -75,15 +75,15 @@ TEST(NetworkMessenger, SmallMessagesBeyondTheCreditWaitForTheirReceivers) {
   std::vector<std::unique_ptr<Parcel>> sends;
   std::vector<std::unique_ptr<Parcel>> receives;
   for (uint32_t i = 0; i < kMessages; ++i) {
-    sends.push_back(std::make_unique<Parcel>(1, MessageId{0, i, 0}, kBytes));
+    sends.push_back(std::make_unique<Parcel>(1, wire::MessageId{0, i, 0}, kBytes));
     sends.back()->storage[i] = std::byte{1};
     group[0].send(*sends.back());
   }
   group.drive([] { return false; }, milliseconds(50));
   const auto numFinished = std::count_if(sends.begin(), sends.end(), [](auto& send) { return send->numFinished > 0; });
-  EXPECT_LE(numFinished * kBytes, Credits::kWindowBytes);
+  EXPECT_LE(numFinished * kBytes, messaging::Credits::kWindowBytes);
   for (uint32_t i = kMessages; i-- > 0;) {
-    receives.push_back(std::make_unique<Parcel>(0, MessageId{0, i, 0}, kBytes));
+    receives.push_back(std::make_unique<Parcel>(0, wire::MessageId{0, i, 0}, kBytes));
     group[1].receive(*receives.back());
   }
   ASSERT_TRUE(group.drive([&] {
@@ -114,7 +114,7 @@ TEST(NetworkMessenger, RanksWithFewerRailsUseThoseInPairs) {
 TEST(NetworkMessenger, APeerThatWasGivenUpIsNotSoughtAnyMore) {
   NetworkGroup group(2, 1);
   ASSERT_EQ(group.exchange(10, 1000, freshSeed()), "");
-  RailAddress address = group[1].rails().front();
+  rendezvous::RailAddress address = group[1].rails().front();
   Parcel receive(1, {5, 5, 5}, 1000);
   group[0].receive(receive);
   group.destroy(1);
@@ -125,7 +125,7 @@ TEST(NetworkMessenger, APeerThatWasGivenUpIsNotSoughtAnyMore) {
 }
 
 TEST(NetworkMessenger, BadOptionsAreNamed) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   NetworkOptions options = loopbackOptions(0, 2, 1);
   options.mode = "none";
   EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'none' is no mode"));
@@ -154,7 +154,7 @@ TEST(NetworkMessenger, AnInterfaceMayCarrySeveralFlows) {
   group[1].receive(receive);
   group[0].send(send);
   ASSERT_TRUE(group.drive([&] { return send.numFinished > 0 && receive.numFinished > 0; }));
-  for (const MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 18);
+  for (const multirail::MultirailCounters::Rail& rail : group[0].counters().rails) EXPECT_GT(rail.numBytes, 1u << 18);
 }
 
 TEST(NetworkMessenger, SaysHowItIsConnected) {
@@ -179,7 +179,7 @@ TEST_P(EndingRanks, AreHeardToTheEnd) {
   }
   std::vector<std::unique_ptr<Parcel>> sends, receives;
   for (uint32_t i = 0; i < kMessages; ++i) {
-    sends.push_back(std::make_unique<Parcel>(0, MessageId{7, i, 0}, kBytes));
+    sends.push_back(std::make_unique<Parcel>(0, wire::MessageId{7, i, 0}, kBytes));
     sends.back()->storage[i] = std::byte{9};
     group[1].send(*sends.back());
     if (i == 0) {
@@ -187,11 +187,11 @@ TEST_P(EndingRanks, AreHeardToTheEnd) {
     }
   }
   // From here on rank 0 does nothing until rank 1 has ended.
-  for (int i = 0; i < 10'000 && group[1].hasUnsent(); ++i) group[1].progress(Clock::now() + milliseconds(1));
+  for (int i = 0; i < 10'000 && group[1].hasUnsent(); ++i) group[1].progress(io::Clock::now() + milliseconds(1));
   ASSERT_FALSE(group[1].hasUnsent());
   group.destroy(1);
   for (uint32_t i = 0; i < kMessages; ++i) {
-    receives.push_back(std::make_unique<Parcel>(1, MessageId{7, i, 0}, kBytes));
+    receives.push_back(std::make_unique<Parcel>(1, wire::MessageId{7, i, 0}, kBytes));
     group[0].receive(*receives.back());
   }
   const auto isDone = [](const auto& parcel) { return parcel->numFinished > 0; };
@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, EndingRanks,
 
 struct FaultCase {
   const char* name;
-  FaultPlan plan;
+  faulty::FaultPlan plan;
 };
 
 class FrameFaults : public testing::TestWithParam<FaultCase> {};
@@ -225,9 +225,9 @@ TEST_P(FrameFaults, LoseNoMessage) {
   SCOPED_TRACE("seed " + std::to_string(seed));
   uint64_t numRails = 0;
   NetworkGroup group(3, 2, [&](NetworkOptions& options) {
-    options.decorate = [&, plan = GetParam().plan](std::unique_ptr<Rail> rail) mutable {
+    options.decorate = [&, plan = GetParam().plan](std::unique_ptr<transport::Rail> rail) mutable {
       plan.seed = seed + numRails++;
-      return std::make_unique<FaultyRail>(std::move(rail), plan);
+      return std::make_unique<faulty::FaultyRail>(std::move(rail), plan);
     };
   });
   EXPECT_EQ(group.exchange(100, 1 << 18, seed), "");
@@ -241,4 +241,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, FrameFaults,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -7,7 +7,7 @@
 #include "comm/transport/faulty/rail_decorator.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using testing::ElementsAre;
@@ -17,9 +17,9 @@ class OpenRailsTest : public testing::Test {
  protected:
   StatusOr<OpenRails> open(const NetworkOptions& options) { return openRails(options, poller_, directory_); }
 
-  MemoryStore store_;
-  Poller poller_;
-  Directory directory_{store_, {}};
+  rendezvous::MemoryStore store_;
+  io::Poller poller_;
+  rendezvous::Directory directory_{store_, {}};
 };
 
 TEST_F(OpenRailsTest, OneForEachInterfaceAndFlowThoseOfAFlowSideBySide) {
@@ -39,23 +39,23 @@ TEST_F(OpenRailsTest, TheyListenAndThoseOnLoopbackAreBoundToNoInterface) {
 }
 
 TEST_F(OpenRailsTest, EachIsDecorated) {
-  struct Named final : RailDecorator {
-    using RailDecorator::RailDecorator;
+  struct Named final : faulty::RailDecorator {
+    using faulty::RailDecorator::RailDecorator;
     std::string describeRoute(int) const override { return "decorated"; }
   };
   NetworkOptions options = loopbackOptions(0, 2, 2);
-  options.decorate = [](std::unique_ptr<Rail> rail) { return std::make_unique<Named>(std::move(rail)); };
+  options.decorate = [](std::unique_ptr<transport::Rail> rail) { return std::make_unique<Named>(std::move(rail)); };
   const OpenRails opened = open(options).value();
   for (const auto& rail : opened.rails) EXPECT_EQ(rail->describeRoute(1), "decorated");
 }
 
 TEST_F(OpenRailsTest, AnAddressOfAnotherHostIsNamed) {
   NetworkOptions options = loopbackOptions(0, 2, 1);
-  options.rails[0].address = *parseIpAddress("192.0.2.1");
+  options.rails[0].address = *topology::parseIpAddress("192.0.2.1");
   const Status status = open(options).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("cannot listen on 192.0.2.1"));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

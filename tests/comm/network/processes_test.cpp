@@ -13,7 +13,7 @@
 
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::seconds;
@@ -49,7 +49,7 @@ class Processes : public testing::Test {
  private:
   int runRank(int rank, int size, const std::function<int(NetworkMessenger&)>& body) const {
     alarm(120);
-    FileStore store(folder_);
+    rendezvous::FileStore store(folder_);
     NetworkOptions options = loopbackOptions(rank, size, 1);
     options.sharesMemory = true;
     auto messenger = NetworkMessenger::create(store, options);
@@ -77,17 +77,17 @@ int exchangeInRounds(NetworkMessenger& messenger, uint64_t seed, uint64_t numRou
       const auto sizeOf = [&](int from, int to) {
         return kSizes[std::mt19937_64(seed + round * 64 + static_cast<uint64_t>(from * 8 + to))() % std::size(kSizes)];
       };
-      sends.push_back(std::make_unique<Parcel>(peer, MessageId{1, 1, round}, sizeOf(own, peer)));
-      receives.push_back(std::make_unique<Parcel>(peer, MessageId{1, 1, round}, sizeOf(peer, own)));
+      sends.push_back(std::make_unique<Parcel>(peer, wire::MessageId{1, 1, round}, sizeOf(own, peer)));
+      receives.push_back(std::make_unique<Parcel>(peer, wire::MessageId{1, 1, round}, sizeOf(peer, own)));
       fill(*sends.back(), own, peer);
       if ((seed + round) % 2 == 0) messenger.receive(*receives.back());
       messenger.send(*sends.back());
       if ((seed + round) % 2 == 1) messenger.receive(*receives.back());
     }
-    const Clock::time_point limit = Clock::now() + seconds(60);
+    const io::Clock::time_point limit = io::Clock::now() + seconds(60);
     const auto isDone = [](const auto& parcel) { return parcel->numFinished > 0; };
     while (!std::all_of(sends.begin(), sends.end(), isDone) || !std::all_of(receives.begin(), receives.end(), isDone)) {
-      if (Clock::now() > limit) return 1;
+      if (io::Clock::now() > limit) return 1;
       messenger.progress(limit);
     }
     for (const auto& receive : receives) {
@@ -117,8 +117,8 @@ TEST_F(Processes, AKilledRankIsNamedByTheOthers) {
     Parcel receive(kVictim, {9, 9, 9}, 1000000), send(kVictim, {9, 9, 8}, 1000000);
     messenger.receive(receive);
     messenger.send(send);
-    const Clock::time_point limit = Clock::now() + seconds(60);
-    while ((receive.numFinished == 0 || send.numFinished == 0) && Clock::now() < limit) messenger.progress(limit);
+    const io::Clock::time_point limit = io::Clock::now() + seconds(60);
+    while ((receive.numFinished == 0 || send.numFinished == 0) && io::Clock::now() < limit) messenger.progress(limit);
     const bool isNamed = receive.status.message().find("rank 1") != std::string::npos;
     const bool isTyped =
         receive.status.code() == StatusCode::kUnavailable && send.status.code() == StatusCode::kUnavailable;
@@ -140,13 +140,13 @@ TEST_F(Processes, ARankThatEndsWhileItsChildLivesOnIsNoticed) {
       raise(SIGKILL);
     }
     Parcel receive(1, {9, 9, 9}, 10);
-    const Clock::time_point limit = Clock::now() + seconds(10);
+    const io::Clock::time_point limit = io::Clock::now() + seconds(10);
     messenger.receive(receive);
-    while (receive.numFinished == 0 && Clock::now() < limit) messenger.progress(limit);
+    while (receive.numFinished == 0 && io::Clock::now() < limit) messenger.progress(limit);
     return receive.status.code() == StatusCode::kUnavailable ? kFine : 2;
   });
   EXPECT_THAT(results, testing::ElementsAre(kFine, -SIGKILL));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -14,10 +14,10 @@
 
 #include "runtime/base/check.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
-sockaddr_in toSocketAddress(const RailAddress& rail) {
+sockaddr_in toSocketAddress(const rendezvous::RailAddress& rail) {
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_port = htons(rail.port);
@@ -27,7 +27,7 @@ sockaddr_in toSocketAddress(const RailAddress& rail) {
 
 }  // namespace
 
-Relay::Relay(const RailAddress& target, const RelayFaults& faults, RelayCounts& counts)
+Relay::Relay(const rendezvous::RailAddress& target, const RelayFaults& faults, RelayCounts& counts)
     : target_(target), address_(target), faults_(faults), counts_(counts), random_(faults.seed) {
   listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   address_.port = 0;
@@ -122,7 +122,7 @@ bool Relay::forward(int from, int to) {
 }
 
 Status RelayStore::set(const std::string& key, const std::string& value) {
-  AG_ASSIGN_OR_RETURN(PeerRecord record, decodePeerRecord(value, key_));
+  AG_ASSIGN_OR_RETURN(rendezvous::PeerRecord record, rendezvous::decodePeerRecord(value, key_));
   for (size_t rail = 0; rail < record.rails.size(); ++rail) {
     RelayFaults faults = faults_;
     faults.seed += 100 * record.rank + rail;
@@ -133,4 +133,4 @@ Status RelayStore::set(const std::string& key, const std::string& value) {
   return store_.set(key, encodePeerRecord(record, key_));
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

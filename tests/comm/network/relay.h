@@ -17,7 +17,7 @@
 #include "comm/rendezvous/peer_record.h"
 #include "comm/rendezvous/store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 
 /// The mean number of bytes between two faults of a kind; 0: never.
 struct RelayFaults {
@@ -37,10 +37,10 @@ struct RelayCounts {
 /// Forwards connections to `target` in a thread of its own.
 class Relay {
  public:
-  Relay(const RailAddress& target, const RelayFaults& faults, RelayCounts& counts);
+  Relay(const rendezvous::RailAddress& target, const RelayFaults& faults, RelayCounts& counts);
   ~Relay();
 
-  const RailAddress& address() const { return address_; }
+  const rendezvous::RailAddress& address() const { return address_; }
   /// While closed, connections end at once and new ones are refused.
   void setOpen(bool isOpen) { isOpen_ = isOpen; }
   /// While slow, at most 16 KiB are moved every 5 ms.
@@ -57,8 +57,8 @@ class Relay {
   bool forward(int from, int to);
   bool happens(double bytesPerFault, size_t numBytes);
 
-  const RailAddress target_;
-  RailAddress address_;
+  const rendezvous::RailAddress target_;
+  rendezvous::RailAddress address_;
   const RelayFaults faults_;
   RelayCounts& counts_;
   std::mt19937_64 random_;
@@ -70,10 +70,10 @@ class Relay {
   std::thread thread_;
 };
 
-class RelayStore final : public Store {
+class RelayStore final : public rendezvous::Store {
  public:
   /// `key` is the job's key, with which ranks protect their records.
-  explicit RelayStore(RelayFaults faults, JobKey key = {}) : faults_(faults), key_(std::move(key)) {}
+  explicit RelayStore(RelayFaults faults, security::JobKey key = {}) : faults_(faults), key_(std::move(key)) {}
 
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override { return store_.tryGet(key); }
@@ -87,11 +87,11 @@ class RelayStore final : public Store {
   Relay& relay(int rank, int rail) { return *relays_.at({rank, rail}); }
 
  private:
-  MemoryStore store_;
+  rendezvous::MemoryStore store_;
   RelayFaults faults_;
-  JobKey key_;
+  security::JobKey key_;
   RelayCounts counts_;
   std::map<std::pair<int, int>, std::unique_ptr<Relay>> relays_;
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -12,7 +12,7 @@
 
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// Returns the socket of this process that listens at the address.
-int listenerAt(const RailAddress& address) {
+int listenerAt(const rendezvous::RailAddress& address) {
   for (int descriptor = 0; descriptor < 4096; ++descriptor) {
     sockaddr_in at = {};
     int listens = 0;
@@ -69,4 +69,4 @@ TEST(SmallPackets, AreNotUsedWhenOneConnectionWasCutAtItsFirstLargeFrame) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

@@ -8,7 +8,7 @@
 #include "tests/comm/network/network_group.h"
 #include "tests/comm/network/relay.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 uint64_t totalLosses(NetworkGroup& group) {
   uint64_t sum = 0;
   for (int rank = 0; rank < group.size(); ++rank) {
-    for (const MultirailCounters::Rail& rail : group[rank].counters().rails) sum += rail.numLosses;
+    for (const multirail::MultirailCounters::Rail& rail : group[rank].counters().rails) sum += rail.numLosses;
   }
   return sum;
 }
@@ -35,7 +35,7 @@ TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
   RelayFaults faults = GetParam().faults;
   faults.seed = seed;
   const std::string mode = GetParam().mode;
-  const JobKey key(mode == "encrypted" ? 32 : 0, std::byte{7});
+  const security::JobKey key(mode == "encrypted" ? 32 : 0, std::byte{7});
   auto owned = std::make_unique<RelayStore>(faults, key);
   const RelayStore& store = *owned;
   const auto configure = [&](NetworkOptions& options) {
@@ -93,21 +93,21 @@ TEST(Rails, AMessageSurvivesTheLossOfARailAndTheRailComesBack) {
 }
 
 TEST(Rails, AreLeftAtOnceWhenThePeersLinkIsLost) {
-  std::vector<Rail*> rails;  // rank 0's, then rank 1's
+  std::vector<transport::Rail*> rails;  // rank 0's, then rank 1's
   NetworkGroup group(2, 2, [&](NetworkOptions& options) {
-    options.decorate = [&](std::unique_ptr<Rail> rail) {
+    options.decorate = [&](std::unique_ptr<transport::Rail> rail) {
       rails.push_back(rail.get());
       return rail;
     };
   });
   ASSERT_EQ(group.exchange(10, 1 << 16, 1), "");
   const auto numLosses = [&](size_t rail) { return group[0].counters().rails[rail].numLosses; };
-  for (Rail* rail : rails) rail->peerLinkChanged(1, 1, true);
+  for (transport::Rail* rail : rails) rail->peerLinkChanged(1, 1, true);
   EXPECT_EQ(numLosses(0) + numLosses(1), 0u) << "good news of what works change nothing";
-  for (Rail* rail : rails) rail->peerLinkChanged(1, 1, false);
+  for (transport::Rail* rail : rails) rail->peerLinkChanged(1, 1, false);
   EXPECT_EQ(numLosses(0), 0u);
   EXPECT_EQ(numLosses(1), 1u);
-  for (Rail* rail : rails) rail->peerLinkChanged(1, 1, true);
+  for (transport::Rail* rail : rails) rail->peerLinkChanged(1, 1, true);
   const uint64_t numBefore = group[0].counters().rails[1].numFrames;
   int round = 1;
   EXPECT_TRUE(group.drive([&] {
@@ -147,4 +147,4 @@ TEST(Rails, APeerThatNoRailLeadsToIsGivenUpAfterItsTimeout) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

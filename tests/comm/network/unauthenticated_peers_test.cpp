@@ -15,7 +15,7 @@
 #include "comm/wire/handshake.h"
 #include "tests/comm/network/network_group.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::network {
 namespace {
 
 using std::chrono::milliseconds;
@@ -23,7 +23,8 @@ using std::chrono::milliseconds;
 /// A connection without any proof of the key.
 class UnauthenticatedPeer {
  public:
-  explicit UnauthenticatedPeer(const RailAddress& rail) : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit UnauthenticatedPeer(const rendezvous::RailAddress& rail)
+      : descriptor_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address = {};
     address.sin_family = AF_INET;
     address.sin_port = htons(rail.port);
@@ -33,7 +34,7 @@ class UnauthenticatedPeer {
   ~UnauthenticatedPeer() { close(descriptor_); }
   UnauthenticatedPeer(const UnauthenticatedPeer&) = delete;
 
-  void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void say(transport::ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   /// True if the other end has closed the connection. A read shows this, because the other end never sends first.
   bool isClosed() const {
     char byte = 0;
@@ -58,7 +59,7 @@ class UnauthenticatedPeers : public testing::Test {
  protected:
   UnauthenticatedPeers() { EXPECT_EQ(group_.exchange(10, 1000, 1), ""); }
 
-  const RailAddress& target() { return group_[0].rails().front(); }
+  const rendezvous::RailAddress& target() { return group_[0].rails().front(); }
   bool isRefused(const UnauthenticatedPeer& peer) {
     return group_.drive([&] { return peer.isClosed(); }, milliseconds(5000));
   }
@@ -71,7 +72,7 @@ TEST_F(UnauthenticatedPeers, ThatSpeakAnotherProtocolAreRefusedAtOnce) {
   for (const std::string_view text :
        {"GET / HTTP/1.1\r\n\r\n"sv, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"sv, "SSH-2.0-probe\r\n"sv}) {
     const UnauthenticatedPeer peer(target());
-    peer.say(bytesOf(text));
+    peer.say(security::bytesOf(text));
     EXPECT_TRUE(isRefused(peer)) << text;
   }
   EXPECT_EQ(group_.exchange(10, 100000, 2), "");
@@ -83,10 +84,10 @@ TEST_F(UnauthenticatedPeers, ThatSendNothingAreRefusedAfterAWhile) {
 }
 
 TEST_F(UnauthenticatedPeers, ThatClaimToBePeersWithoutTheSecretAreRefused) {
-  const Digest guess = {};
+  const security::Digest guess = {};
   for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
     const UnauthenticatedPeer peer(target());
-    peer.say(Initiator({Protection::kAuthenticated, 0, from, 0}, guess).request());
+    peer.say(wire::Initiator({security::Protection::kAuthenticated, 0, from, 0}, guess).request());
     EXPECT_TRUE(isRefused(peer)) << "claims to be rank " << from;
   }
   EXPECT_EQ(group_.exchange(10, 100000, 3), "");
@@ -118,7 +119,7 @@ TEST(Crowd, OfUnauthenticatedPeersFindsNoMorePlacesOnManyRailsThanOnOne) {
   NetworkGroup group(2, 16);
   const size_t before = countDescriptors();
   std::vector<std::unique_ptr<UnauthenticatedPeer>> peers;
-  for (const RailAddress& rail : group[0].rails()) {
+  for (const rendezvous::RailAddress& rail : group[0].rails()) {
     for (size_t i = 0; i < kPeersPerRail; ++i) peers.push_back(std::make_unique<UnauthenticatedPeer>(rail));
   }
   for (int turn = 0; turn < 20; ++turn) group[0].progress({});
@@ -133,8 +134,8 @@ TEST(Crowd, OfRanksThatAllComeAtOnceIsServed) {
     for (int rank = 1; rank < group.size(); ++rank) group[rank].progress({});
   };
   for (int rank = 1; rank < group.size(); ++rank) {
-    sends.push_back(std::make_unique<Parcel>(0, MessageId{1, 2, 3}, 100));
-    receives.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    sends.push_back(std::make_unique<Parcel>(0, wire::MessageId{1, 2, 3}, 100));
+    receives.push_back(std::make_unique<Parcel>(rank, wire::MessageId{1, 2, 3}, 100));
     group[rank].send(*sends.back());
     group[0].receive(*receives.back());
   }
@@ -152,23 +153,23 @@ class CrowdOfPeersThatDoNotAnswer : public testing::Test {
   static constexpr int kSize = 25, kAtATime = 8;
 
   /// Publishes an address as if the rank listened there.
-  void publish(int rank, const RailAddress& address) {
-    DirectoryOptions peer;
+  void publish(int rank, const rendezvous::RailAddress& address) {
+    rendezvous::DirectoryOptions peer;
     peer.rank = rank;
     peer.size = kSize;
-    ASSERT_TRUE(Directory(store_, peer).publish({address}).isOk());
-    receives_.push_back(std::make_unique<Parcel>(rank, MessageId{1, 2, 3}, 100));
+    ASSERT_TRUE(rendezvous::Directory(store_, peer).publish({address}).isOk());
+    receives_.push_back(std::make_unique<Parcel>(rank, wire::MessageId{1, 2, 3}, 100));
     messenger_->receive(*receives_.back());
   }
   void drive(milliseconds time) {
-    const Clock::time_point end = Clock::now() + time;
-    while (Clock::now() < end) messenger_->progress(Clock::now() + milliseconds(5));
+    const io::Clock::time_point end = io::Clock::now() + time;
+    while (io::Clock::now() < end) messenger_->progress(io::Clock::now() + milliseconds(5));
   }
 
-  MemoryStore store_;
+  rendezvous::MemoryStore store_;
   std::vector<std::unique_ptr<Parcel>> receives_;
   std::unique_ptr<NetworkMessenger> messenger_ = NetworkMessenger::create(store_, loopbackOptions(0, kSize, 1)).value();
-  RailAddress address_ = {*parseIpAddress("127.0.0.1"), 8, 0};
+  rendezvous::RailAddress address_ = {*topology::parseIpAddress("127.0.0.1"), 8, 0};
   tcp::Socket listener_ = tcp::Socket::listen(address_).value();
 };
 
@@ -182,7 +183,7 @@ TEST_F(CrowdOfPeersThatDoNotAnswer, IsConnectedToAFewAtATime) {
 
 TEST_F(CrowdOfPeersThatDoNotAnswer, DelaysNoOtherConnection) {
   constexpr int kRounds = 4;  // the first peers are retried before the last ones get their first attempt
-  RailAddress addressOfLast = {address_.address, 8, 0};
+  rendezvous::RailAddress addressOfLast = {address_.address, 8, 0};
   const tcp::Socket listenerOfLast = tcp::Socket::listen(addressOfLast).value();
   for (int rank = 1; rank < kSize; ++rank) publish(rank, rank <= 2 * kAtATime ? address_ : addressOfLast);
   for (int round = 0; round < kRounds; ++round) {
@@ -193,4 +194,4 @@ TEST_F(CrowdOfPeersThatDoNotAnswer, DelaysNoOtherConnection) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::network

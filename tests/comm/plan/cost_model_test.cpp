@@ -8,30 +8,31 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 namespace {
 
 TEST(CostModel, MoreOfAnythingTakesLonger) {
   const NetworkMeasurement network;
-  const ScheduleCounts counts{.numRounds = 2, .numMessages = 6, .sent = 1.5, .received = 1.5, .reduced = 1};
+  const schedule::ScheduleCounts counts{.numRounds = 2, .numMessages = 6, .sent = 1.5, .received = 1.5, .reduced = 1};
   const double base = predictSeconds(counts, 1e6, 4, network);
-  ScheduleCounts rounds = counts, messages = counts, bytes = counts;
+  schedule::ScheduleCounts rounds = counts, messages = counts, bytes = counts;
   rounds.numRounds = 3;
   messages.numMessages = 12;
   bytes.sent = 2;
-  for (const ScheduleCounts& more : {rounds, messages, bytes}) EXPECT_GT(predictSeconds(more, 1e6, 4, network), base);
+  for (const schedule::ScheduleCounts& more : {rounds, messages, bytes})
+    EXPECT_GT(predictSeconds(more, 1e6, 4, network), base);
   EXPECT_GT(predictSeconds(counts, 2e6, 4, network), base);
 }
 
 /// Returns the algorithm that a group on that network uses for an all-reduce of `bytes`.
-const Algorithm& fittedFor(const NetworkMeasurement& network, int numRanks, size_t bytes) {
+const schedule::Algorithm& fittedFor(const NetworkMeasurement& network, int numRanks, size_t bytes) {
   Plan plan;
   plan.rules = fitToNetwork(countAllReduces(numRanks), network, numRanks);
-  return *plan.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+  return *plan.choose(schedule::Collective::kAllReduce, bytes, numRanks, false).algorithm;
 }
 
-const Algorithm& usualFor(int numRanks, size_t bytes) {
-  return *Plan{}.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+const schedule::Algorithm& usualFor(int numRanks, size_t bytes) {
+  return *Plan{}.choose(schedule::Collective::kAllReduce, bytes, numRanks, false).algorithm;
 }
 
 TEST(CostModel, WhereMessagesTakeLongFewRoundsWin) {
@@ -69,7 +70,8 @@ TEST(CostModel, NoChoiceIsPredictedToTakeLongerThanThePlansOwn) {
       // Up to one segment, for which predictions are simplest.
       for (size_t bytes = 256; bytes <= plan.segmentBytes; bytes *= 2) {
         const auto seconds = [&](const Plan& by) {
-          const Algorithm* chosen = by.choose(Collective::kAllReduce, bytes, numRanks, false).algorithm;
+          const schedule::Algorithm* chosen =
+              by.choose(schedule::Collective::kAllReduce, bytes, numRanks, false).algorithm;
           const auto at = std::find_if(counted.begin(), counted.end(),
                                        [&](const CountedAlgorithm& each) { return each.algorithm == chosen; });
           return predictSeconds(at->counts, static_cast<double>(bytes), 1, network);
@@ -87,4 +89,4 @@ TEST(CostModel, LargeGroupsAreNotCounted) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

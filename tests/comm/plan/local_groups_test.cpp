@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 namespace {
 
 int localGroupSize(const std::vector<uint32_t>& hosts) { return localGroupSizeOf(hosts); }
@@ -27,12 +27,12 @@ TEST(LocalGroups, AreMissingWhereRanksAreNumberedAcrossHostsOrAllOnOneOrUnknown)
 }
 
 TEST(LocalGroups, OfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
-  EXPECT_FALSE(gainsFromLocalGroups(Collective::kAllReduce, false, 1));
-  EXPECT_TRUE(gainsFromLocalGroups(Collective::kReduceScatter, false, 2));
-  EXPECT_FALSE(gainsFromLocalGroups(Collective::kReduceScatter, true, 2));
-  EXPECT_TRUE(gainsFromLocalGroups(Collective::kReduceScatter, true, 4));
-  EXPECT_TRUE(gainsFromLocalGroups(Collective::kAllReduce, true, 2));
+  EXPECT_FALSE(gainsFromLocalGroups(schedule::Collective::kAllReduce, false, 1));
+  EXPECT_TRUE(gainsFromLocalGroups(schedule::Collective::kReduceScatter, false, 2));
+  EXPECT_FALSE(gainsFromLocalGroups(schedule::Collective::kReduceScatter, true, 2));
+  EXPECT_TRUE(gainsFromLocalGroups(schedule::Collective::kReduceScatter, true, 4));
+  EXPECT_TRUE(gainsFromLocalGroups(schedule::Collective::kAllReduce, true, 2));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

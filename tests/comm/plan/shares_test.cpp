@@ -7,7 +7,7 @@
 #include <numeric>
 #include <random>
 
-namespace agspeed::comm {
+namespace agspeed::comm::plan {
 namespace {
 
 /// The seconds of a direct all-reduce of one byte with these chunks.
@@ -77,4 +77,4 @@ TEST(Shares, SlowerHostsNeverGetMore) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::plan

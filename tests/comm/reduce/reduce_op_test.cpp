@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace agspeed::comm {
+namespace agspeed::comm::reduce {
 namespace {
 
 std::string treeOf(int numLeaves) {
@@ -50,4 +50,4 @@ TEST(ReduceOp, WhatIsNotDefinedSaysSo) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::reduce

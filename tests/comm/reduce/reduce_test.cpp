@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::reduce {
 namespace {
 
 /// Elements in their storage type, with the arithmetic of their accumulator.
@@ -211,4 +211,4 @@ TEST(Multiply, ScalesInTheAccumulatorAndSaturatesIntegers) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::reduce

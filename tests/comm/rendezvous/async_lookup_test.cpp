@@ -12,7 +12,7 @@
 
 #include "comm/rendezvous/directory.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -144,4 +144,4 @@ TEST(AsyncLookup, EveryKeyIsFoundOrNot) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

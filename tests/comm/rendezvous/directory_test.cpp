@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 using testing::HasSubstr;
@@ -16,7 +16,7 @@ DirectoryOptions optionsOf(int rank) {
   DirectoryOptions options;
   options.rank = rank;
   options.size = 3;
-  options.key = JobKey(20, std::byte{7});
+  options.key = security::JobKey(20, std::byte{7});
   return options;
 }
 
@@ -46,7 +46,7 @@ TEST(Directory, PairsShareASecretThatOthersDoNot) {
   Directory second(store, optionsOf(1));
   Directory third(store, optionsOf(2));
   for (Directory* directory : {&first, &second, &third}) ASSERT_TRUE(directory->publish({}).isOk());
-  const Digest secret = (*findSoon(first, 1))->secret;
+  const security::Digest secret = (*findSoon(first, 1))->secret;
   EXPECT_EQ((*findSoon(second, 0))->secret, secret);
   EXPECT_NE((*findSoon(third, 0))->secret, secret);
 }
@@ -77,7 +77,7 @@ TEST(Directory, AnAbsentPeerIsLookedForAgainAfterAWhile) {
   const Directory::TimePoint start{};
   for (int i = 0; i < 100; ++i) EXPECT_EQ(*first.find(1, start), nullptr);
   EXPECT_LE(store.numReads, 1);
-  ASSERT_TRUE(second.publish({{*parseIpAddress("10.0.0.1"), 24, 4711}}).isOk());
+  ASSERT_TRUE(second.publish({{*topology::parseIpAddress("10.0.0.1"), 24, 4711}}).isOk());
   const StatusOr<const Peer*> peer = findSoon(first, 1, start + std::chrono::milliseconds(10));
   ASSERT_TRUE(peer.hasValue() && *peer != nullptr);
   EXPECT_EQ((*peer)->record.rails.front().port, 4711);
@@ -119,7 +119,7 @@ TEST(Directory, APeerThatHasNotJoinedIsMissedOnce) {
 TEST(Directory, PeersThatAreIntroducedNeedNoStore) {
   Directory first(optionsOf(0)), second(optionsOf(1));
   ASSERT_TRUE(first.publish({}).isOk());
-  ASSERT_TRUE(second.publish({{*parseIpAddress("10.0.0.1"), 24, 4711}}).isOk());
+  ASSERT_TRUE(second.publish({{*topology::parseIpAddress("10.0.0.1"), 24, 4711}}).isOk());
   EXPECT_EQ(*first.find(1, {}), nullptr);
   EXPECT_GT(first.askAgainAt(1), Directory::TimePoint());
   first.introduce(1, "process 42 on node1", second.record());
@@ -163,12 +163,12 @@ TEST(Directory, WhatDoesNotFitIsNamed) {
   other.size = 4;
   EXPECT_THAT(refusal(other), HasSubstr("a world of 4 ranks"));
   other = optionsOf(1);
-  other.protection = Protection::kIntegrity;
+  other.protection = security::Protection::kIntegrity;
   EXPECT_THAT(refusal(other), HasSubstr("by integrity"));
   other = optionsOf(1);
-  other.key = JobKey(20, std::byte{8});
+  other.key = security::JobKey(20, std::byte{8});
   EXPECT_THAT(refusal(other), HasSubstr("another job key"));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

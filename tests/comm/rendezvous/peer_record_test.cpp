@@ -8,18 +8,20 @@
 
 #include "tests/fuzz/random_bytes.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 using testing::HasSubstr;
 
-const JobKey kKey(20, std::byte{7});
+const security::JobKey kKey(20, std::byte{7});
 
-RailAddress rail(const char* address, uint8_t prefixBits = 24) { return {*parseIpAddress(address), prefixBits, 4711}; }
+RailAddress rail(const char* address, uint8_t prefixBits = 24) {
+  return {*topology::parseIpAddress(address), prefixBits, 4711};
+}
 
 PeerRecord record() {
   PeerRecord record;
-  record.protection = Protection::kEncrypted;
+  record.protection = security::Protection::kEncrypted;
   record.epoch = 3;
   record.rank = 5;
   record.worldSize = 8;
@@ -29,7 +31,7 @@ PeerRecord record() {
 }
 
 TEST(PeerRecord, ComesBackAsItWas) {
-  for (const JobKey& key : {JobKey(), kKey}) {
+  for (const security::JobKey& key : {security::JobKey(), kKey}) {
     const StatusOr<PeerRecord> decoded = decodePeerRecord(encodePeerRecord(record(), key), key);
     ASSERT_TRUE(decoded.hasValue()) << decoded.status().toString();
     EXPECT_EQ(*decoded, record());
@@ -37,7 +39,7 @@ TEST(PeerRecord, ComesBackAsItWas) {
 }
 
 TEST(PeerRecord, OfAnotherKeyIsRefused) {
-  EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), JobKey(20, std::byte{8})), kKey).status().message(),
+  EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), security::JobKey(20, std::byte{8})), kKey).status().message(),
               HasSubstr("another job key"));
   EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), {}), kKey).status().message(), HasSubstr("without one"));
   EXPECT_THAT(decodePeerRecord(encodePeerRecord(record(), kKey), {}).status().message(),
@@ -105,4 +107,4 @@ TEST(PairRails, LeavesOutFlowsThatAPeerHasNotGotInTheirNetwork) {
 TEST(PairRails, FindsNothingOfAnotherKind) { EXPECT_EQ(pairRails({rail("10.0.0.1")}, {rail("fd00::2")}), (Pairs{-1})); }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

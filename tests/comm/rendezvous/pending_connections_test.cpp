@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 using std::chrono::milliseconds;
@@ -69,4 +69,4 @@ TEST_F(PendingConnectionsTest, AVisitMayTakeTheVisitedConnection) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

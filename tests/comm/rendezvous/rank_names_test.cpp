@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 TEST(RankNames, ARankHasItsNumberUnlessANameIsSet) {
@@ -23,4 +23,4 @@ TEST(RankNames, TheLogNamesThemUnlessThatIsSwitchedOff) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -15,7 +15,7 @@
 #include "comm/rendezvous/store_server.h"
 #include "comm/rendezvous/stream_store.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 /// A client and its server.
@@ -30,7 +30,7 @@ class ServedStore final : public Store {
   }
 
  private:
-  const JobKey key_ = JobKey(16, std::byte{7});
+  const security::JobKey key_ = security::JobKey(16, std::byte{7});
   const std::unique_ptr<StoreServer> server_ =
       StoreServer::start(StoreAddress::parse("127.0.0.1:0").value(), key_).value();
   const std::unique_ptr<StreamStore> client_ =
@@ -129,4 +129,4 @@ TEST(FileStore, DoesNotWaitForAPipeInTheFilesPlace) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

@@ -12,13 +12,13 @@
 #include "comm/rendezvous/store_server.h"
 #include "tests/fuzz/random_bytes.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::rendezvous {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
 
-JobKey keyOf(char letter) { return JobKey(32, static_cast<std::byte>(letter)); }
+security::JobKey keyOf(char letter) { return security::JobKey(32, static_cast<std::byte>(letter)); }
 
 StoreAddress addressOf(uint16_t port) { return StoreAddress::parse("127.0.0.1:" + std::to_string(port)).value(); }
 
@@ -33,9 +33,9 @@ std::unique_ptr<StreamStore> connect(const StoreServer& server) {
 }
 
 /// A connection of a peer that does not know the protocol.
-FileDescriptor unauthenticatedPeer(const StoreServer& server) {
+io::FileDescriptor unauthenticatedPeer(const StoreServer& server) {
   const StoreAddress address = addressOf(server.port());
-  FileDescriptor socket = address.socket();
+  io::FileDescriptor socket = address.socket();
   EXPECT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.system), address.systemBytes), 0);
   return socket;
 }
@@ -67,7 +67,7 @@ TEST(StreamStore, UnauthenticatedPeersDisturbNoRank) {
   const auto server = serve();
   const auto client = connect(*server);
   std::mt19937 random(1);
-  std::vector<FileDescriptor> others;
+  std::vector<io::FileDescriptor> others;
   for (int i = 0; i < 40; ++i) {
     others.push_back(unauthenticatedPeer(*server));
     std::vector<uint8_t> bytes(random() % 300);
@@ -80,7 +80,7 @@ TEST(StreamStore, UnauthenticatedPeersDisturbNoRank) {
 
 TEST(StreamStore, UnauthenticatedPeersThatSendNothingKeepNoRankOut) {
   const auto server = serve();
-  std::vector<FileDescriptor> others;
+  std::vector<io::FileDescriptor> others;
   for (int i = 0; i < 300; ++i) others.push_back(unauthenticatedPeer(*server));
   EXPECT_TRUE(connect(*server)->set("key", "served beside them").isOk());
 }
@@ -119,7 +119,7 @@ TEST(StreamStore, TakesNoMoreThanTheStoreHolds) {
 }
 
 TEST(StoreChannel, WhatIsChangedRepeatedOrSentBackDoesNotOpen) {
-  const SealKey key = {};
+  const security::SealKey key = {};
   StoreChannel client(key, StoreChannel::End::kClient), server(key, StoreChannel::End::kServer);
   const StoreBytes request = client.seal(encode(StoreRequest{.key = "key", .value = "value"}));
   StoreBytes arrived = request, back = request;
@@ -162,4 +162,4 @@ TEST(StoreAddress, IsAHostAndAPort) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::rendezvous

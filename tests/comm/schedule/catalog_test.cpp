@@ -10,7 +10,7 @@
 
 #include "comm/schedule/verifier.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 namespace {
 
 TEST(Catalog, EveryAlgorithmIsProvedForOneToSeventeenRanksAndEveryRoot) {
@@ -73,4 +73,4 @@ TEST(Catalog, TheReadmeStatesTheCountedCosts) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

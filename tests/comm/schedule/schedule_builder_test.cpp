@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 namespace {
 
 using B = ScheduleBuilder;
@@ -42,4 +42,4 @@ TEST(ScheduleBuilder, InputAndOutputCountAsTheSameMemory) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

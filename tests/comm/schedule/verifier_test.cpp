@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace agspeed::comm {
+namespace agspeed::comm::schedule {
 namespace {
 
 using B = ScheduleBuilder;
@@ -100,4 +100,4 @@ TEST(Verifier, FindsABarrierThatLetsARankThroughTooEarly) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::schedule

@@ -6,7 +6,7 @@
 
 #include "comm/security/crc32c.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 using ByteView = std::span<const std::byte>;
@@ -52,4 +52,4 @@ TEST(Crc32cMethods, AllAgreeOnPayloads) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -8,7 +8,7 @@
 
 #include "comm/security/keys.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 TEST(Crc32c, MatchesPublishedValues) {  // RFC 3720, B.4
@@ -33,4 +33,4 @@ TEST(Crc32c, AllWaysOfComputingItAgree) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

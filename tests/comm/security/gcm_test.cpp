@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -89,4 +89,4 @@ INSTANTIATE_TEST_SUITE_P(Libraries, GcmOf,
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -15,7 +15,7 @@
 #include "comm/security/job_key.h"
 #include "runtime/base/format.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 std::vector<std::byte> fromHex(std::string_view hex) {
@@ -142,4 +142,4 @@ TEST(JobKey, ThatIsShortIsRefusedWithoutBeingShown) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::security {
 namespace {
 
 constexpr SealKey kKey = {std::byte{1}, std::byte{2}, std::byte{3}};
@@ -103,4 +103,4 @@ TEST(SealingSecrets, ModesHaveNames) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::security

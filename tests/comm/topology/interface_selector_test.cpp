@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 namespace {
 
 using testing::ElementsAre;
@@ -97,4 +97,4 @@ TEST(IpAddress, NetworksAreComparedBitByBit) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

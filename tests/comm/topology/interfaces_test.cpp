@@ -10,7 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 namespace {
 
 using testing::Each;
@@ -48,4 +48,4 @@ TEST(Interfaces, OfCloudsThatLimitConnectionsTakeSeveral) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::topology {
 namespace {
 
 TEST(LinkMonitor, ReportsNothingWhileNothingChanges) {
@@ -14,4 +14,4 @@ TEST(LinkMonitor, ReportsNothingWhileNothingChanges) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::topology

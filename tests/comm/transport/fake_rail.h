@@ -8,7 +8,7 @@
 
 #include "comm/transport/rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 
 /// The common part of FakeTransport and FakeRail.
 template <typename Interface>
@@ -30,7 +30,7 @@ struct FakeFrames : Interface {
   void cancelSend(int, uint64_t, ByteView payload) override { cancelledPayloads.push_back(payload); }
   void cancelReceive(int, ByteView target) override { cancelledTargets.push_back(target); }
   bool isFlushed() const override { return true; }
-  Clock::time_point tick(Clock::time_point now) override { return now + std::chrono::seconds(1); }
+  io::Clock::time_point tick(io::Clock::time_point now) override { return now + std::chrono::seconds(1); }
   std::string describeRoute(int) const override { return "its connection"; }
   double coalesceSeconds(int) const override { return coalesceFor; }
 
@@ -72,4 +72,4 @@ struct FakeRail final : FakeFrames<Rail> {
   std::vector<std::pair<uint64_t, bool>> peerLinks;  ///< link states that peers have reported
 };
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::transport {
 namespace {
 
 using std::chrono::milliseconds;
@@ -20,7 +20,7 @@ struct FakeWire {
   bool isClosed = false;           ///< the peer has closed the connection
   bool takesReply = true;
   Status acceptStatus;  ///< the result of accepting the connection
-  std::optional<ReplyBytes> reply;
+  std::optional<wire::ReplyBytes> reply;
   int acceptedFrom = -1;
   bool isGone = false;  ///< the server's end was destroyed
 };
@@ -37,11 +37,11 @@ class FakeConnection final : public HandshakeServer::Connection {
     wire_.incoming.erase(wire_.incoming.begin(), wire_.incoming.begin() + static_cast<ptrdiff_t>(size));
     return size;
   }
-  bool reply(const ReplyBytes& reply) override {
+  bool reply(const wire::ReplyBytes& reply) override {
     wire_.reply = reply;
     return wire_.takesReply;
   }
-  Status accept(int peer, const Responder&) override {
+  Status accept(int peer, const wire::Responder&) override {
     wire_.acceptedFrom = peer;
     return wire_.acceptStatus;
   }
@@ -55,23 +55,23 @@ class HandshakeServerTest : public testing::Test {
  protected:
   HandshakeServerTest() { EXPECT_TRUE(self_.publish({}).isOk()); }
 
-  static DirectoryOptions optionsOf(int rank) {
-    DirectoryOptions options;
+  static rendezvous::DirectoryOptions optionsOf(int rank) {
+    rendezvous::DirectoryOptions options;
     options.rank = rank;
     options.size = 2;
     return options;
   }
-  static Claim claimOf(uint32_t from) { return {Protection::kAuthenticated, 0, from, 0}; }
+  static wire::Claim claimOf(uint32_t from) { return {security::Protection::kAuthenticated, 0, from, 0}; }
 
   /// Publishes the record of rank 1, and returns the request of rank 1.
-  Initiator join() {
+  wire::Initiator join() {
     EXPECT_TRUE(other_.publish({}).isOk());
     return initiate();
   }
-  Initiator initiate() {
-    const Peer* peer = nullptr;
-    while (peer == nullptr) peer = *other_.find(0, Clock::now());
-    return Initiator(claimOf(1), peer->secret);
+  wire::Initiator initiate() {
+    const rendezvous::Peer* peer = nullptr;
+    while (peer == nullptr) peer = *other_.find(0, io::Clock::now());
+    return wire::Initiator(claimOf(1), peer->secret);
   }
   HandshakeServer::Connection& connect(FakeWire& wire) {
     auto connection = std::make_unique<FakeConnection>(wire);
@@ -90,33 +90,33 @@ class HandshakeServerTest : public testing::Test {
   }
   /// Waits until the server has answered a request or refused it. The store may take a moment to look up the peer.
   void settle(const FakeWire& wire) {
-    const Clock::time_point limit = Clock::now() + std::chrono::seconds(60);
-    while (!wire.reply && !wire.isGone && Clock::now() < limit) server_.expire(start_);
+    const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(60);
+    while (!wire.reply && !wire.isGone && io::Clock::now() < limit) server_.expire(start_);
   }
   /// Lets time pass and calls the server every 40 ms.
-  void spend(Clock::duration duration) {
-    for (const Clock::time_point end = now_ + duration; now_ < end;) server_.expire(now_ += milliseconds(40));
+  void spend(io::Clock::duration duration) {
+    for (const io::Clock::time_point end = now_ + duration; now_ < end;) server_.expire(now_ += milliseconds(40));
   }
 
   std::deque<FakeWire> wires_;
-  MemoryStore store_;
-  Directory self_{store_, optionsOf(0)};
-  Directory other_{store_, optionsOf(1)};
-  PendingLimits limits_ = HandshakeServer::networkLimits(1, 2);
+  rendezvous::MemoryStore store_;
+  rendezvous::Directory self_{store_, optionsOf(0)};
+  rendezvous::Directory other_{store_, optionsOf(1)};
+  rendezvous::PendingLimits limits_ = HandshakeServer::networkLimits(1, 2);
   HandshakeServer server_{limits_, self_, "a connection"};
-  const Clock::time_point start_ = Clock::now();
-  Clock::time_point now_ = start_;
+  const io::Clock::time_point start_ = io::Clock::now();
+  io::Clock::time_point now_ = start_;
 };
 
 TEST_F(HandshakeServerTest, APeerIsAcceptedHoweverItsBytesCome) {
-  const Initiator initiator = join();
-  for (const size_t chunk : {size_t{1}, size_t{7}, kRequestBytes}) {
+  const wire::Initiator initiator = join();
+  for (const size_t chunk : {size_t{1}, size_t{7}, wire::kRequestBytes}) {
     FakeWire& wire = wires_.emplace_back();
     HandshakeServer::Connection& connection = connect(wire);
     say(wire, connection, initiator.request(), chunk);
     settle(wire);
     ASSERT_TRUE(wire.reply) << "chunks of " << chunk;
-    const std::optional<ConfirmBytes> confirm = initiator.confirm(*wire.reply);
+    const std::optional<wire::ConfirmBytes> confirm = initiator.confirm(*wire.reply);
     ASSERT_TRUE(confirm);
     EXPECT_EQ(wire.acceptedFrom, -1) << "it has proven nothing yet";
     say(wire, connection, *confirm, chunk);
@@ -130,7 +130,7 @@ TEST_F(HandshakeServerTest, APeerIsAcceptedHoweverItsBytesCome) {
 TEST_F(HandshakeServerTest, AnotherProtocolIsRefusedAtItsFirstBytes) {
   FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
-  say(wire, connection, bytesOf("GET / HTTP/1.1\r\n"), 1);
+  say(wire, connection, security::bytesOf("GET / HTTP/1.1\r\n"), 1);
   EXPECT_TRUE(wire.isGone);
   EXPECT_TRUE(wire.incoming.empty());
   EXPECT_EQ(server_.numRefused(), 1u);
@@ -141,39 +141,39 @@ TEST_F(HandshakeServerTest, APeerWithoutTheSecretIsRefused) {
   for (const uint32_t from : {0u, 1u, 2u, UINT32_MAX}) {
     FakeWire& wire = wires_.emplace_back();
     HandshakeServer::Connection& connection = connect(wire);
-    say(wire, connection, Initiator(claimOf(from), Digest{}).request(), kRequestBytes);
+    say(wire, connection, wire::Initiator(claimOf(from), security::Digest{}).request(), wire::kRequestBytes);
     settle(wire);
     EXPECT_TRUE(wire.isGone && !wire.reply) << "claims to be rank " << from;
   }
 }
 
 TEST_F(HandshakeServerTest, AWrongConfirmationIsRefused) {
-  const Initiator initiator = join();
+  const wire::Initiator initiator = join();
   FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
-  say(wire, connection, initiator.request(), kRequestBytes);
+  say(wire, connection, initiator.request(), wire::kRequestBytes);
   settle(wire);
   ASSERT_TRUE(wire.reply);
-  say(wire, connection, ConfirmBytes{}, kConfirmBytes);
+  say(wire, connection, wire::ConfirmBytes{}, wire::kConfirmBytes);
   EXPECT_TRUE(wire.isGone);
   EXPECT_EQ(wire.acceptedFrom, -1);
 }
 
 TEST_F(HandshakeServerTest, NothingFollowsARequestBeforeItIsAnswered) {
-  const Initiator initiator = initiate();  // rank 1 has not published its record in the store
+  const wire::Initiator initiator = initiate();  // rank 1 has not published its record in the store
   FakeWire& wire = wires_.emplace_back();
   HandshakeServer::Connection& connection = connect(wire);
-  say(wire, connection, initiator.request(), kRequestBytes);
+  say(wire, connection, initiator.request(), wire::kRequestBytes);
   server_.read(connection);
   EXPECT_FALSE(wire.isGone) << "nothing has come";
-  say(wire, connection, ConfirmBytes{}, 1);
+  say(wire, connection, wire::ConfirmBytes{}, 1);
   EXPECT_TRUE(wire.isGone);
 }
 
 TEST_F(HandshakeServerTest, APeerThatIsNotKnownYetIsAnsweredOnceItIs) {
-  const Initiator initiator = initiate();
+  const wire::Initiator initiator = initiate();
   FakeWire& wire = wires_.emplace_back();
-  say(wire, connect(wire), initiator.request(), kRequestBytes);
+  say(wire, connect(wire), initiator.request(), wire::kRequestBytes);
   EXPECT_FALSE(wire.reply);
   EXPECT_LE(server_.expire(start_), start_ + milliseconds(250)) << "it wants to try again soon";
   EXPECT_TRUE(other_.publish({}).isOk());
@@ -183,7 +183,7 @@ TEST_F(HandshakeServerTest, APeerThatIsNotKnownYetIsAnsweredOnceItIs) {
 }
 
 TEST_F(HandshakeServerTest, AClosedConnectionAndOneThatTakesNoReplyAreRefused) {
-  const Initiator initiator = join();
+  const wire::Initiator initiator = join();
   FakeWire& closed = wires_.emplace_back();
   FakeWire& full = wires_.emplace_back();
   HandshakeServer::Connection& first = connect(closed);
@@ -191,21 +191,21 @@ TEST_F(HandshakeServerTest, AClosedConnectionAndOneThatTakesNoReplyAreRefused) {
   server_.read(first);
   EXPECT_TRUE(closed.isGone);
   full.takesReply = false;
-  say(full, connect(full), initiator.request(), kRequestBytes);
+  say(full, connect(full), initiator.request(), wire::kRequestBytes);
   settle(full);
   EXPECT_TRUE(full.isGone);
   EXPECT_EQ(server_.numRefused(), 2u);
 }
 
 TEST_F(HandshakeServerTest, WhatCannotBeHandedOnCountsAsRefused) {
-  const Initiator initiator = join();
+  const wire::Initiator initiator = join();
   FakeWire& wire = wires_.emplace_back();
   wire.acceptStatus = unavailable("its memory is not sealed");
   HandshakeServer::Connection& connection = connect(wire);
-  say(wire, connection, initiator.request(), kRequestBytes);
+  say(wire, connection, initiator.request(), wire::kRequestBytes);
   settle(wire);
   ASSERT_TRUE(wire.reply);
-  say(wire, connection, *initiator.confirm(*wire.reply), kConfirmBytes);
+  say(wire, connection, *initiator.confirm(*wire.reply), wire::kConfirmBytes);
   EXPECT_TRUE(wire.isGone);
   EXPECT_EQ(server_.numRefused(), 1u);
   EXPECT_EQ(server_.numPending(), 0u);
@@ -223,7 +223,7 @@ TEST_F(HandshakeServerTest, AFloodFindsNoMoreThanItsPlaces) {
 }
 
 TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) {
-  const Initiator initiator = join();
+  const wire::Initiator initiator = join();
   FakeWire& silent = wires_.emplace_back();
   FakeWire& slow = wires_.emplace_back();
   connect(silent);
@@ -235,7 +235,7 @@ TEST_F(HandshakeServerTest, TheSlowAreRefusedAtTheirDeadlineByteByByteOrSilent) 
   EXPECT_FALSE(silent.isGone || slow.isGone) << "half of their time has passed";
   spend(limits_.deadline);
   EXPECT_TRUE(silent.isGone && slow.isGone);
-  EXPECT_EQ(server_.expire(now_), Clock::time_point::max()) << "no handshake is pending";
+  EXPECT_EQ(server_.expire(now_), io::Clock::time_point::max()) << "no handshake is pending";
 }
 
 TEST_F(HandshakeServerTest, TimeInWhichThisProcessDidNotLookDoesNotCount) {
@@ -258,4 +258,4 @@ TEST(HandshakeLimits, GiveEachRankAPlaceAndOthersAFew) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::transport

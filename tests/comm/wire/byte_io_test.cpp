@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 namespace {
 
 TEST(ByteIo, ValuesComeBackInTheirOrder) {
@@ -36,4 +36,4 @@ TEST(ByteIo, AReaderThatHadToRunPastItsEndGivesZerosAndRemembers) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -11,7 +11,7 @@
 #include "comm/wire/frame_format.h"
 #include "comm/wire/handshake.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -39,7 +39,7 @@ struct FrameExample {
 };
 
 FrameExample frameExample() {
-  const ByteView text = bytesOf("hello");
+  const security::ByteView text = security::bytesOf("hello");
   FrameHeader header;
   header.kind = FrameKind::kEager;
   header.length = 5;
@@ -54,8 +54,8 @@ FrameExample frameExample() {
 
 TEST(FrameFormatExamples, AFrameIsEncodedAsDescribed) {
   const auto [header, payload] = frameExample();
-  constexpr size_t kTagBytes = tagBytes(Protection::kIntegrity);
-  Sealer sealer(Protection::kIntegrity, SealKey{});
+  constexpr size_t kTagBytes = tagBytes(security::Protection::kIntegrity);
+  security::Sealer sealer(security::Protection::kIntegrity, security::SealKey{});
   Bytes frame(kHeaderBytes + kTagBytes + payload.size() + kTagBytes);
   const auto head = std::span(frame).first<kHeaderBytes>();
   encodeHeader(header, head);
@@ -68,7 +68,7 @@ TEST(FrameFormatExamples, AFrameIsEncodedAsDescribed) {
 TEST(FrameFormatExamples, AFrameIsDecodedAsDescribed) {
   const Bytes frame = exampleOf("## Worked example: a frame");
   ASSERT_EQ(frame.size(), kHeaderBytes + 4 + 5 + 4);
-  Opener opener(Protection::kIntegrity, SealKey{});
+  security::Opener opener(security::Protection::kIntegrity, security::SealKey{});
   const auto head = std::span(frame).first<kHeaderBytes>();
   EXPECT_TRUE(opener.verify(head, std::span(frame).subspan(kHeaderBytes, 4)));
   EXPECT_TRUE(opener.verify(std::span(frame).subspan(kHeaderBytes + 4, 5), std::span(frame).last(4)));
@@ -88,15 +88,15 @@ TEST(FrameFormatExamples, ARequestIsDecodedAndAnsweredAsDescribed) {
   const Bytes example = exampleOf("## Worked example: a request");
   ASSERT_EQ(example.size(), kRequestBytes);
   const auto request = std::span(example).first<kRequestBytes>();
-  const Claim claim = {.protection = Protection::kAuthenticated, .epoch = 2, .from = 1, .to = 0};
+  const Claim claim = {.protection = security::Protection::kAuthenticated, .epoch = 2, .from = 1, .to = 0};
   EXPECT_EQ(readClaim(request), claim);
-  Digest secret;
+  security::Digest secret;
   for (size_t i = 0; i < secret.size(); ++i) secret[i] = std::byte(i);
   EXPECT_TRUE(Responder::answer(request, secret)) << "the proof is that of the secret";
   const RequestBytes own = Initiator(claim, secret).request();
-  constexpr size_t kClaimBytes = kRequestBytes - kNonceBytes - kDigestBytes;
+  constexpr size_t kClaimBytes = kRequestBytes - kNonceBytes - security::kDigestBytes;
   EXPECT_TRUE(std::equal(own.begin(), own.begin() + kClaimBytes, request.begin())) << "all before the nonce";
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

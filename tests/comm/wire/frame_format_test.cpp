@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 namespace {
 
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
@@ -72,4 +72,4 @@ TEST(FrameFormat, WhateverIsDecodedStaysWithinItsMessage) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::wire {
 namespace {
 
-const Claim kClaim = {Protection::kAuthenticated, 1, 2, 3};
-constexpr Digest kSecret = {std::byte{1}, std::byte{2}};
-constexpr Digest kOtherSecret = {std::byte{1}, std::byte{3}};
+const Claim kClaim = {security::Protection::kAuthenticated, 1, 2, 3};
+constexpr security::Digest kSecret = {std::byte{1}, std::byte{2}};
+constexpr security::Digest kOtherSecret = {std::byte{1}, std::byte{3}};
 
 TEST(Handshake, BothEndsGetTheSameKey) {
   const Initiator initiator(kClaim, kSecret);
@@ -78,4 +78,4 @@ TEST(Handshake, RandomBytesMakeNoClaim) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::wire

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -24,8 +24,8 @@ constexpr int kSize = 3;
 constexpr seconds kLong{60};
 
 /// Returns the results of agreeOnEpoch() of the ranks, each in a thread of its own.
-std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& ranks, milliseconds timeout = kLong,
-                                      int size = kSize) {
+std::vector<StatusOr<uint32_t>> agree(rendezvous::Store& store, const std::vector<int>& ranks,
+                                      milliseconds timeout = kLong, int size = kSize) {
   std::vector<StatusOr<uint32_t>> agreed(ranks.size(), 0u);
   std::vector<std::thread> threads;
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -36,7 +36,7 @@ std::vector<StatusOr<uint32_t>> agree(Store& store, const std::vector<int>& rank
 }
 
 /// Returns the epoch on which all ranks agree.
-uint32_t epochOfAll(Store& store, int size = kSize) {
+uint32_t epochOfAll(rendezvous::Store& store, int size = kSize) {
   std::vector<int> ranks;
   for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
   std::set<uint32_t> epochs;
@@ -49,7 +49,7 @@ uint32_t epochOfAll(Store& store, int size = kSize) {
 }
 
 TEST(AgreeOnEpoch, FollowsOnEachOther) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   EXPECT_EQ(epochOfAll(store), 1u);
   EXPECT_EQ(epochOfAll(store), 2u);
   EXPECT_EQ(epochOfAll(store, 1), 1u) << "each size counts for itself";
@@ -60,7 +60,7 @@ TEST(AgreeOnEpoch, FollowsOnEachOther) {
 class AgreeAfterAnAttemptOf : public testing::TestWithParam<std::vector<int>> {};
 
 TEST_P(AgreeAfterAnAttemptOf, SomeRanks) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   for (int attempt = 0; attempt < 2; ++attempt) {
     for (const StatusOr<uint32_t>& each : agree(store, GetParam(), milliseconds(20))) {
       EXPECT_EQ(each.status().code(), StatusCode::kResourceExhausted);
@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(AgreeOnEpoch, AgreeAfterAnAttemptOf,
                                          std::vector{0, 2}));
 
 TEST(AgreeOnEpoch, ARankWithoutTheAnswerMeetsTheOthersAgain) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   // Rank 0 declares an epoch complete. Another rank ends before it has read this declaration.
   std::thread leader([&] { EXPECT_TRUE(agreeOnEpoch(store, 0, 2, steady_clock::now() + kLong).hasValue()); });
   ASSERT_TRUE(store.set("agspeed/2/1/joined/1", "yes").isOk());
@@ -84,16 +84,16 @@ TEST(AgreeOnEpoch, ARankWithoutTheAnswerMeetsTheOthersAgain) {
 }
 
 TEST(AgreeOnEpoch, NamesTheRankThatIsMissing) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   const auto agreed = agree(store, {0, 1}, milliseconds(200));
   EXPECT_THAT(agreed[0].status().message(), AllOf(HasSubstr("timed out"), HasSubstr("rank 2 has not joined")));
   EXPECT_THAT(agreed[1].status().message(), AllOf(HasSubstr("timed out"), HasSubstr("another rank has not joined")));
-  MemoryStore empty;
+  rendezvous::MemoryStore empty;
   EXPECT_THAT(agree(empty, {1}, milliseconds(10))[0].status().message(), HasSubstr("rank 0 has not joined"));
 }
 
 TEST(AgreeOnEpoch, RefusesAnOfferThatIsNoNumber) {
-  MemoryStore store;
+  rendezvous::MemoryStore store;
   ASSERT_TRUE(store.set("agspeed/3/offer", "1/../2").isOk());
   const auto agreed = agree(store, {1});
   EXPECT_EQ(agreed[0].status().code(), StatusCode::kDataLoss);
@@ -101,4 +101,4 @@ TEST(AgreeOnEpoch, RefusesAnOfferThatIsNoNumber) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -12,7 +12,7 @@
 
 #include "comm/messaging/loopback_messenger.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using Json = nlohmann::json;
@@ -30,10 +30,11 @@ class FlightRecord : public testing::Test {
   FlightRecord() : network_(1), engine_(network_.messenger(0)) {}
 
   /// Adds an operation that moves `numBytes` and has not ended. Returns its handle.
-  OperationHandle add(FlightRing& ring, size_t numBytes = 8) {
-    auto operation = std::make_shared<Operation>(engine_);
-    ring.add({.name = "broadcast", .sequence = ++sequence_, .dtype = DType::kF32, .rank = 1, .started = Clock::now()},
-             {}, {std::span(bytes_).first(numBytes)}, operation);
+  engine::OperationHandle add(FlightRing& ring, size_t numBytes = 8) {
+    auto operation = std::make_shared<engine::Operation>(engine_);
+    ring.add(
+        {.name = "broadcast", .sequence = ++sequence_, .dtype = DType::kF32, .rank = 1, .started = io::Clock::now()},
+        {}, {std::span(bytes_).first(numBytes)}, operation);
     return operation;
   }
   Json groupsOf(FlightRecorder& recorder) { return Json::parse(recorder.toJson("a test asked"))["groups"]; }
@@ -41,8 +42,8 @@ class FlightRecord : public testing::Test {
   const std::shared_ptr<FlightRecorder> recorder = std::make_shared<FlightRecorder>(0, 4);
 
  private:
-  LoopbackGroup network_;
-  Engine engine_;
+  messaging::LoopbackGroup network_;
+  engine::Engine engine_;
   std::vector<std::byte> bytes_ = std::vector<std::byte>(64);
   uint64_t sequence_ = 0;
 };
@@ -103,4 +104,4 @@ TEST_F(FlightRecord, SumsOutliveTheirGroups) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

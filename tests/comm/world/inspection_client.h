@@ -15,17 +15,17 @@
 #include "comm/io/file_descriptor.h"
 #include "comm/transport/shm/local_socket.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 
 /// Connects to the point of a rank in a world of `size` ranks of this process, once there is one.
-inline FileDescriptor connectToPoint(int rank, int size) {
+inline io::FileDescriptor connectToPoint(int rank, int size) {
   const std::string end = "-" + std::to_string(rank) + "-" + std::to_string(size) + "-";
   while (true) {
     std::ifstream table("/proc/net/unix");
     for (std::string line; std::getline(table, line);) {
       const size_t at = line.find("@agspeed-inspect-");
       if (at == std::string::npos || line.find(end, at) == std::string::npos) continue;
-      StatusOr<FileDescriptor> connection = shm::connectTo(line.substr(at + 1));
+      StatusOr<io::FileDescriptor> connection = shm::connectTo(line.substr(at + 1));
       if (!connection.hasValue()) continue;  // the point has just closed
       const auto process = shm::processAt(*connection);
       if (process.has_value() && process->pid == getpid()) return std::move(*connection);
@@ -35,7 +35,7 @@ inline FileDescriptor connectToPoint(int rank, int size) {
 }
 
 /// Reads a document to its end.
-inline std::string readDocument(const FileDescriptor& connection) {
+inline std::string readDocument(const io::FileDescriptor& connection) {
   std::string document;
   std::vector<char> packet(65536);
   while (true) {
@@ -49,4 +49,4 @@ inline std::string readDocument(const FileDescriptor& connection) {
   }
 }
 
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

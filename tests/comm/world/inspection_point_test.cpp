@@ -8,7 +8,7 @@
 
 #include "tests/comm/world/inspection_client.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 /// More than the buffers of a socket hold.
@@ -29,7 +29,7 @@ TEST(InspectionPoint, SendsALongDocumentInPackets) {
 
 TEST(InspectionPoint, ACallerThatDoesNotReadDelaysOthersForAWhileOnly) {
   const auto point = InspectionPoint::open({5, 97, ""}, [] { return kLongDocument; });
-  const FileDescriptor silent = connectToPoint(5, 97);
+  const io::FileDescriptor silent = connectToPoint(5, 97);
   EXPECT_EQ(readDocument(connectToPoint(5, 97)), kLongDocument);
   EXPECT_LT(readDocument(silent).size(), kLongDocument.size());
 }
@@ -42,11 +42,11 @@ TEST(InspectionPoint, ACallerThatLeavesChangesNothing) {
 
 TEST(InspectionPoint, CallersThatWaitAreClosedAtItsEnd) {
   auto point = InspectionPoint::open({7, 97, ""}, [] { return kLongDocument; });
-  const FileDescriptor first = connectToPoint(7, 97), second = connectToPoint(7, 97);
+  const io::FileDescriptor first = connectToPoint(7, 97), second = connectToPoint(7, 97);
   point.reset();
   EXPECT_LT(readDocument(first).size(), kLongDocument.size());
   (void)readDocument(second);
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

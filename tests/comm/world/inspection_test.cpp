@@ -13,7 +13,7 @@
 #include "comm/api.h"
 #include "tests/comm/world/inspection_client.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using Json = nlohmann::json;
@@ -28,14 +28,14 @@ Json inspect(int rank) { return Json::parse(readDocument(connectToPoint(rank, 2)
 class Inspection : public testing::Test {
  protected:
   Inspection() {
-    const auto store = std::make_shared<MemoryStore>();
+    const auto store = std::make_shared<rendezvous::MemoryStore>();
     auto second = std::async(std::launch::async, [&] { return World::create(store, 1, 2).value(); });
     worlds_[0] = World::create(store, 0, 2).value();
     worlds_[1] = second.get();
   }
 
-  std::unique_ptr<Communicator> communicator(int rank) {
-    return Communicator::create(worlds_[static_cast<size_t>(rank)]->engine(), {.name = "world"}).value();
+  std::unique_ptr<collective::Communicator> communicator(int rank) {
+    return collective::Communicator::create(worlds_[static_cast<size_t>(rank)]->engine(), {.name = "world"}).value();
   }
   /// Inspects a rank until `isSo` accepts its first group, and returns that group.
   template <typename Predicate>
@@ -45,10 +45,10 @@ class Inspection : public testing::Test {
       if (document["groups"].size() > 0 && isSo(document["groups"][0])) return document["groups"][0];
     }
   }
-  static OperationHandle startSum(Communicator& group, std::vector<float>& values) {
+  static engine::OperationHandle startSum(collective::Communicator& group, std::vector<float>& values) {
     const auto bytes = std::as_writable_bytes(std::span(values));
     return group.start(
-        {.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}});
+        {.collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}});
   }
 
   std::array<std::shared_ptr<World>, 2> worlds_;
@@ -71,7 +71,7 @@ TEST_F(Inspection, NamesTheRankAndTheJob) {
 TEST_F(Inspection, ACollectiveThatOneRankHasNotStarted) {
   const auto first = communicator(0), second = communicator(1);
   std::vector<float> ones(1 << 20, 1), twos(1 << 20, 2);
-  const OperationHandle sum = startSum(*first, ones);
+  const engine::OperationHandle sum = startSum(*first, ones);
   const Json group = groupWhen(0, hasOperation);
   const Json operation = group["operations"][0];
   EXPECT_EQ(group["name"], "world");
@@ -92,12 +92,12 @@ TEST_F(Inspection, ACollectiveThatOneRankHasNotStarted) {
 TEST_F(Inspection, OperationsBehindAnotherOneSayWhatTheyWaitFor) {
   const auto first = communicator(0), second = communicator(1);
   std::vector<float> values(4, 1), others(4, 1);
-  const OperationHandle sum = startSum(*first, values);
-  const OperationHandle barrier = first->start({.collective = Collective::kBarrier});
+  const engine::OperationHandle sum = startSum(*first, values);
+  const engine::OperationHandle barrier = first->start({.collective = schedule::Collective::kBarrier});
   const Json group = groupWhen(0, [](const Json& found) { return found["operations"].size() == 2; });
   EXPECT_EQ(group["operations"][1]["blocked_by"], "operation 1 of the group is not done");
-  const OperationHandle otherSum = startSum(*second, others);
-  EXPECT_TRUE(second->start({.collective = Collective::kBarrier})->wait().isOk());
+  const engine::OperationHandle otherSum = startSum(*second, others);
+  EXPECT_TRUE(second->start({.collective = schedule::Collective::kBarrier})->wait().isOk());
   EXPECT_TRUE(barrier->wait().isOk());
 }
 
@@ -106,9 +106,9 @@ TEST_F(Inspection, AnInputThatIsNotReady) {
   std::atomic<bool> isReady = false;
   std::vector<float> values(4, 1), others(4, 1);
   const auto bytes = std::as_writable_bytes(std::span(values));
-  const OperationHandle sum =
-      first->start({.collective = Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}},
-                   {.readiness = [&]() -> StatusOr<bool> { return isReady.load(); }});
+  const engine::OperationHandle sum = first->start(
+      {.collective = schedule::Collective::kAllReduce, .dtype = DType::kF32, .input = {bytes}, .output = {bytes}},
+      {.readiness = [&]() -> StatusOr<bool> { return isReady.load(); }});
   EXPECT_EQ(groupWhen(0, hasOperation)["operations"][0]["blocked_by"], "its input is not ready");
   isReady = true;
   EXPECT_TRUE(startSum(*second, others)->wait().isOk());
@@ -118,7 +118,7 @@ TEST_F(Inspection, AnInputThatIsNotReady) {
 TEST_F(Inspection, AReceiveWithoutASend) {
   const auto first = communicator(0), second = communicator(1);
   std::array<std::byte, 8> bytes = {};
-  const OperationHandle receive = first->receive(1, 3, bytes);
+  const engine::OperationHandle receive = first->receive(1, 3, bytes);
   const Json operation = groupWhen(0, hasOperation)["operations"][0];
   EXPECT_EQ(operation["call"], "receive from rank 1 (8 bytes, tag 3)");
   EXPECT_FALSE(operation.contains("sequence"));
@@ -138,7 +138,7 @@ TEST_F(Inspection, ANameThatTheCoordinatorsRankHasNotStarted) {
     return createNamedGroup(*worlds_[rank], {.group = {.name = "names", .members = {0, 1}}}).value();
   };
   auto other = std::async(std::launch::async, make, 1);
-  const std::array<std::unique_ptr<NamedGroup>, 2> groups = {make(0), other.get()};
+  const std::array<std::unique_ptr<named::NamedGroup>, 2> groups = {make(0), other.get()};
   const auto namedOf = [&](int rank) {
     const Json document = inspect(rank);
     for (const Json& group : document["groups"]) {
@@ -147,12 +147,12 @@ TEST_F(Inspection, ANameThatTheCoordinatorsRankHasNotStarted) {
     return Json::object();
   };
   const auto start = [&](size_t rank) {
-    NamedCall call;
-    call.request.kind = NamedKind::kBarrier;
+    named::NamedCall call;
+    call.request.kind = named::NamedKind::kBarrier;
     call.request.name = "evaluation";
     return groups[rank]->start(std::move(call)).value();
   };
-  const NamedHandle early = start(1);
+  const named::NamedHandle early = start(1);
   Json coordinator;
   do {
     coordinator = namedOf(0);
@@ -187,7 +187,7 @@ TEST_F(Inspection, AnEngineThatDoesNotAnswerIsBusy) {
 }
 
 TEST(InspectionOfAWorldInTheMaking, SaysThatItWaits) {
-  const auto store = std::make_shared<MemoryStore>();
+  const auto store = std::make_shared<rendezvous::MemoryStore>();
   auto first = std::async(std::launch::async, [&] { return World::create(store, 0, 2).value(); });
   const Json document = inspect(0);
   EXPECT_EQ(document["state"], "joining");
@@ -198,10 +198,10 @@ TEST(InspectionOfAWorldInTheMaking, SaysThatItWaits) {
 
 TEST(InspectionOfAWorldInTheMaking, HasTheFramesThatAFrontendReads) {
   setStackReader([] { return std::vector<std::string>{"train.py:12 in step"}; });
-  const auto world = World::create(std::make_shared<MemoryStore>(), 0, 1).value();
+  const auto world = World::create(std::make_shared<rendezvous::MemoryStore>(), 0, 1).value();
   EXPECT_EQ(Json::parse(readDocument(connectToPoint(0, 1)))["stack"], Json({"train.py:12 in step"}));
   setStackReader(nullptr);
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

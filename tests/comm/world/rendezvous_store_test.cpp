@@ -7,12 +7,12 @@
 #include <cstdlib>
 #include <filesystem>
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using testing::HasSubstr;
 
-StatusOr<std::shared_ptr<Store>> openStore(const std::string& where, int rank) {
+StatusOr<std::shared_ptr<rendezvous::Store>> openStore(const std::string& where, int rank) {
   return openRendezvousStore(where, rank, 2, std::chrono::steady_clock::now());
 }
 
@@ -40,4 +40,4 @@ TEST(RendezvousStore, OtherTextsAreRefused) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -15,7 +15,7 @@
 #include "comm/api.h"
 #include "tests/comm/io/limited_descriptors.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::world {
 namespace {
 
 using std::chrono::milliseconds;
@@ -31,7 +31,7 @@ constexpr milliseconds kLong{60000};
 using Body = std::function<void(const std::shared_ptr<World>&)>;
 
 /// Makes the world of every rank in the store, each in a thread of its own, and runs `body` with it.
-void inWorlds(const std::shared_ptr<Store>& store, const Body& body, int size = kSize) {
+void inWorlds(const std::shared_ptr<rendezvous::Store>& store, const Body& body, int size = kSize) {
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
@@ -45,39 +45,39 @@ void inWorlds(const std::shared_ptr<Store>& store, const Body& body, int size = 
 
 /// Expects the right sum of the numbers 1, 2, ... of the ranks.
 void expectSum(World& world) {
-  const auto group = Communicator::create(world.engine(), {}).value();
+  const auto group = collective::Communicator::create(world.engine(), {}).value();
   std::vector<int64_t> values(1000, world.rank() + 1);
   const auto bytes = std::as_writable_bytes(std::span(values));
-  const auto sum =
-      group->start({.collective = Collective::kAllReduce, .dtype = DType::kI64, .input = {bytes}, .output = {bytes}});
+  const auto sum = group->start(
+      {.collective = schedule::Collective::kAllReduce, .dtype = DType::kI64, .input = {bytes}, .output = {bytes}});
   const Status status = sum->wait();
   EXPECT_TRUE(status.isOk()) << status.toString();
   EXPECT_EQ(values, std::vector<int64_t>(1000, world.size() * (world.size() + 1) / 2));
-  EXPECT_TRUE(group->start({.collective = Collective::kBarrier})->wait().isOk());
+  EXPECT_TRUE(group->start({.collective = schedule::Collective::kBarrier})->wait().isOk());
 }
 
 TEST(World, RanksMeetInAStoreOfTheirProcess) {
-  inWorlds(std::make_shared<MemoryStore>(), [](const auto& world) { expectSum(*world); });
+  inWorlds(std::make_shared<rendezvous::MemoryStore>(), [](const auto& world) { expectSum(*world); });
 }
 
 TEST(World, WorldsMayFollowEachOtherInAFolder) {
   const std::string folder = testing::TempDir() + "agspeed_world_" + std::to_string(getpid());
   std::filesystem::create_directories(folder);
   for (int i = 0; i < 2; ++i) {
-    inWorlds(std::make_shared<FileStore>(folder), [](const auto& world) { expectSum(*world); });
+    inWorlds(std::make_shared<rendezvous::FileStore>(folder), [](const auto& world) { expectSum(*world); });
   }
   std::filesystem::remove_all(folder);
 }
 
 TEST(World, WorldsOfFewerAndOfMoreRanksMayFollowInAStore) {
-  const auto store = std::make_shared<MemoryStore>();
+  const auto store = std::make_shared<rendezvous::MemoryStore>();
   for (const int size : {3, 2, 3, 4, 2, 3}) {
     inWorlds(store, [](const auto& world) { expectSum(*world); }, size);
   }
 }
 
 TEST(World, RanksMeetInAStoreInWhichSomeOfThemWereAlone) {
-  const auto store = std::make_shared<MemoryStore>();
+  const auto store = std::make_shared<rendezvous::MemoryStore>();
   for (const int rank : {0, 1}) {
     const auto alone = World::create(store, rank, kSize, milliseconds(10));
     EXPECT_EQ(alone.status().code(), StatusCode::kResourceExhausted);
@@ -87,7 +87,7 @@ TEST(World, RanksMeetInAStoreInWhichSomeOfThemWereAlone) {
 
 TEST(World, MembersAgreeOnANumberPerGroup) {
   std::vector<std::vector<uint32_t>> ids(2, std::vector<uint32_t>(kSize));
-  inWorlds(std::make_shared<MemoryStore>(), [&](const auto& world) {
+  inWorlds(std::make_shared<rendezvous::MemoryStore>(), [&](const auto& world) {
     for (size_t group = 0; group < ids.size(); ++group) {
       const auto id = world->agreeOnId(world->store(), "group/" + std::to_string(group),
                                        {.name = "part", .rank = world->rank(), .timeout = kLong});
@@ -102,7 +102,7 @@ TEST(World, MembersAgreeOnANumberPerGroup) {
 /// A world of one rank, for tests that need no other ranks.
 class AloneInAWorld : public testing::Test {
  protected:
-  const std::shared_ptr<Store> store_ = std::make_shared<MemoryStore>();
+  const std::shared_ptr<rendezvous::Store> store_ = std::make_shared<rendezvous::MemoryStore>();
   const std::shared_ptr<World> world_ = World::create(store_, 0, 1).value();
 };
 
@@ -122,7 +122,7 @@ TEST_F(AloneInAWorld, ANumberThatIsNoneIsRefused) {
 }
 
 TEST_F(AloneInAWorld, KeysOfAnotherStoreAreItsOwn) {
-  const auto other = std::make_shared<MemoryStore>();
+  const auto other = std::make_shared<rendezvous::MemoryStore>();
   ASSERT_TRUE(world_->within(other).set("key", "value").isOk());
   EXPECT_EQ(*other->tryGet("agspeed/1/1/key"), "value");
 }
@@ -136,10 +136,10 @@ TEST_F(AloneInAWorld, CountersNameTheRankAndItsRails) {
 TEST_F(AloneInAWorld, EndsWithTheLastThatUsesItAlsoInACallback) {
   std::shared_ptr<World> world = World::create(store_, 0, 1).value();
   std::weak_ptr<World> seen = world;
-  Engine& engine = world->engine();
+  engine::Engine& engine = world->engine();
   engine.callLater([last = std::move(world)]() mutable { last.reset(); });
-  const auto limit = Clock::now() + kLong;
-  while (!seen.expired() && Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
+  const auto limit = io::Clock::now() + kLong;
+  while (!seen.expired() && io::Clock::now() < limit) std::this_thread::sleep_for(milliseconds(1));
   EXPECT_TRUE(seen.expired());
 }
 
@@ -167,13 +167,13 @@ TEST_F(AloneInAWorld, TheDefaultGroupsWorldIsFoundWhileItLives) {
 
 TEST(World, SaysSoWhereThereIsNoDescriptor) {
   // Make a first world, so that all libraries and files that are loaded only once are already loaded.
-  ASSERT_TRUE(World::create(std::make_shared<MemoryStore>(), 0, 1).hasValue());
+  ASSERT_TRUE(World::create(std::make_shared<rendezvous::MemoryStore>(), 0, 1).hasValue());
   int numRefused = 0;
   for (rlim_t numFree = 0;; ++numFree) {
     StatusOr<std::shared_ptr<World>> made = unavailable("not made");
     {
-      const LimitedDescriptors limited(nextDescriptor() + numFree);
-      made = World::create(std::make_shared<MemoryStore>(), 0, 1);
+      const io::LimitedDescriptors limited(io::nextDescriptor() + numFree);
+      made = World::create(std::make_shared<rendezvous::MemoryStore>(), 0, 1);
     }
     if (made.hasValue()) break;
     ++numRefused;
@@ -185,4 +185,4 @@ TEST(World, SaysSoWhereThereIsNoDescriptor) {
 TEST(World, DescribesWhatARankWouldOpen) { EXPECT_THAT(*World::describeAlone(), HasSubstr("1 rail: 127.0.0.1")); }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::world

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
 using Ids = std::vector<uint32_t>;
@@ -47,4 +47,4 @@ TEST(Batches, TheIdsOfATakenBatchStayInItUntilTheyAreReleased) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -6,16 +6,17 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
+using named::requestFor;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::vector<std::string> namesOf(const Response& response) {
+std::vector<std::string> namesOf(const named::Response& response) {
   std::vector<std::string> names;
-  for (const Response::Item& item : response.items) names.push_back(item.agreement->request.name);
+  for (const named::Response::Item& item : response.items) names.push_back(item.agreement->request.name);
   return names;
 }
 
@@ -43,8 +44,8 @@ TEST(Coordinator, OrderIsThatInWhichOperationsBecomeReady) {
 TEST(Coordinator, AlikeOperationsAreFusedUpToTheLimit) {
   Coordinator coordinator(1, 10, {.fusionBytes = 48});
   for (const char* name : {"a", "b", "c"}) coordinator.add(0, requestFor(name), {});
-  Request other = requestFor("max");
-  other.reduction = NamedReduction::kMax;
+  named::Request other = requestFor("max");
+  other.reduction = named::NamedReduction::kMax;
   coordinator.add(0, other, {});
   coordinator.add(0, requestFor("d"), {});
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b", "c"));
@@ -55,7 +56,8 @@ TEST(Coordinator, AlikeOperationsAreFusedUpToTheLimit) {
 TEST(Coordinator, ByPriorityTheHighestRunsFirst) {
   Coordinator coordinator(1, 10, {.fusionBytes = 0, .order = FusionOrder::kPriority});
   for (const int priority : {1, 3, 2, 3}) {
-    Request request = requestFor("p" + std::to_string(priority) + "." + std::to_string(coordinator.ready().numBytes()));
+    named::Request request =
+        requestFor("p" + std::to_string(priority) + "." + std::to_string(coordinator.ready().numBytes()));
     request.priority = priority;
     coordinator.add(0, request, {});
   }
@@ -77,7 +79,7 @@ TEST(Coordinator, InTheOrderOfTheModelNamesRunAsTheyDidFirst) {
 TEST(Coordinator, APlanThatChangesHoldsForWhatIsReadyToo) {
   Coordinator coordinator(1, 10);
   for (const int priority : {1, 2}) {
-    Request request = requestFor("p" + std::to_string(priority));
+    named::Request request = requestFor("p" + std::to_string(priority));
     request.priority = priority;
     coordinator.add(0, request, {});
   }
@@ -90,7 +92,7 @@ TEST(Coordinator, APlanThatChangesHoldsForWhatIsReadyToo) {
 }
 
 TEST(Coordinator, BySizeABufferIsHeldUntilItIsFullOrNothingElseIsAwaitedOrSomeTimeHasPassed) {
-  const Clock::time_point start = Clock::now();
+  const io::Clock::time_point start = io::Clock::now();
   Coordinator coordinator(2, 10, {.fusionBytes = 32, .order = FusionOrder::kSize});
   EXPECT_FALSE(coordinator.isResponseDue({}, start));
   const auto add = [&](const char* name, int rank) { coordinator.add(rank, requestFor(name), start); };
@@ -142,12 +144,12 @@ TEST(Coordinator, AnErrorIsNotFused) {
 TEST(Coordinator, ACachedNameTravelsAsANumber) {
   Coordinator coordinator(2, 10);
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
-  const Response first = coordinator.next();
+  const named::Response first = coordinator.next();
   ASSERT_TRUE(first.items[0].isFull);
   const uint32_t id = first.items[0].id;
   ASSERT_GT(id, 0u);
   for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(coordinator.addCached(rank, id, {}).isOk());
-  const Response again = coordinator.next();
+  const named::Response again = coordinator.next();
   EXPECT_FALSE(again.items[0].isFull);
   EXPECT_EQ(again.items[0].id, id);
 }
@@ -157,7 +159,7 @@ TEST(Coordinator, AChangedRequestIsSentInFullUnderItsNumber) {
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a"), {});
   const uint32_t id = coordinator.next().items[0].id;
   for (int rank = 0; rank < 2; ++rank) coordinator.add(rank, requestFor("a", {7}), {});
-  const Response changed = coordinator.next();
+  const named::Response changed = coordinator.next();
   EXPECT_TRUE(changed.items[0].isFull);
   EXPECT_EQ(changed.items[0].id, id);
 }
@@ -175,7 +177,7 @@ TEST(Coordinator, BeyondItsCapacityNamesHaveNoNumber) {
   Coordinator coordinator(1, 1);
   coordinator.add(0, requestFor("a"), {});
   coordinator.add(0, requestFor("b"), {});
-  const Response both = coordinator.next();
+  const named::Response both = coordinator.next();
   EXPECT_EQ(both.items[0].id, 1u);
   EXPECT_EQ(both.items[1].id, 0u);
 }
@@ -187,7 +189,7 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
     return coordinator.next();
   };
   ASSERT_EQ(run("old").items[0].id, 1u);
-  Response response;
+  named::Response response;
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("new");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
   EXPECT_EQ(response.items[0].id, 0u);
@@ -198,7 +200,7 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("old"));
   EXPECT_EQ(run("new").items[0].id, 0u);
   ASSERT_TRUE(coordinator.dropId(1, 1).isOk());
-  const Response given = run("new");
+  const named::Response given = run("new");
   EXPECT_EQ(given.items[0].id, 1u);
   EXPECT_TRUE(given.items[0].isFull);
   EXPECT_EQ(coordinator.dropId(0, 1).code(), StatusCode::kDataLoss);
@@ -207,14 +209,14 @@ TEST(Coordinator, ANumberThatIsLongUnusedGoesToAnotherNameOnceAllHaveForgottenIt
 TEST(Coordinator, WhatWasSubmittedByANumberKeepsItsNameWhenAnotherGetsTheNumber) {
   Coordinator coordinator(1, 1, {.fusionBytes = 0, .order = FusionOrder::kPriority});
   const auto run = [&](const std::string& name) {
-    Request request = requestFor(name);
+    named::Request request = requestFor(name);
     request.priority = name == "urgent" ? 1 : 0;
     coordinator.add(0, request, {});
     return coordinator.next();
   };
   ASSERT_EQ(run("idle").items[0].id, 1u);
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());  // waits until all urgent requests have run
-  Response response;
+  named::Response response;
   for (int i = 0; i < 20 && response.evicted.empty(); ++i) response = run("urgent");
   ASSERT_THAT(response.evicted, ElementsAre(1u));
   ASSERT_TRUE(coordinator.dropId(0, 1).isOk());
@@ -225,7 +227,7 @@ TEST(Coordinator, WhatWasSubmittedByANumberKeepsItsNameWhenAnotherGetsTheNumber)
 TEST(Coordinator, WhatCannotBeFusedIsNotRunByANumberThatIsEvictedMeanwhile) {
   Coordinator coordinator(1, 1);
   const auto add = [&](const std::string& name) { coordinator.add(0, requestFor(name), {}); };
-  Request large = requestFor("large");
+  named::Request large = requestFor("large");
   large.shapes = {{1 << 20}};  // runs alone
   coordinator.add(0, large, {});
   ASSERT_EQ(coordinator.next().items[0].id, 1u);
@@ -236,10 +238,10 @@ TEST(Coordinator, WhatCannotBeFusedIsNotRunByANumberThatIsEvictedMeanwhile) {
   add("c");
   ASSERT_TRUE(coordinator.addCached(0, 1, {}).isOk());
   add("d");
-  const Response fused = coordinator.next();
+  const named::Response fused = coordinator.next();
   ASSERT_THAT(namesOf(fused), ElementsAre("c", "d"));
   ASSERT_THAT(fused.evicted, ElementsAre(1u));
-  const Response next = coordinator.next();
+  const named::Response next = coordinator.next();
   EXPECT_THAT(namesOf(next), ElementsAre("large"));
   EXPECT_TRUE(next.items[0].isFull) << "ranks have forgotten its number";
 }
@@ -254,7 +256,7 @@ Coordinator coordinatorWith(int size, const std::vector<std::string>& names, Fus
   Coordinator coordinator(size, names.size(), plan);
   int priority = 0;
   for (const std::string& name : names) {
-    Request request = requestFor(name);
+    named::Request request = requestFor(name);
     request.priority = ++priority;
     for (int rank = 0; rank < size; ++rank) coordinator.add(rank, request, {});
   }
@@ -262,9 +264,9 @@ Coordinator coordinatorWith(int size, const std::vector<std::string>& names, Fus
   return coordinator;
 }
 
-std::vector<uint32_t> numbersOf(const Response& response) {
+std::vector<uint32_t> numbersOf(const named::Response& response) {
   std::vector<uint32_t> numbers;
-  for (const Response::Item& item : response.items) {
+  for (const named::Response::Item& item : response.items) {
     EXPECT_FALSE(item.isFull);
     numbers.push_back(item.id);
   }
@@ -335,7 +337,7 @@ TEST(Coordinator, AListIsCompleteOnceAllOthersHaveJoined) {
   Coordinator coordinator = coordinatorWith(3, {"a", "b"});
   ASSERT_TRUE(coordinator.addCached(0, Ids{1, 2}, {}).isOk());
   ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2}, {}).isOk());
-  coordinator.add(2, requestFor("", {}, NamedKind::kJoin), {});
+  coordinator.add(2, requestFor("", {}, named::NamedKind::kJoin), {});
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a", "b"));
   ASSERT_TRUE(coordinator.addCached(1, Ids{2, 1}, {}).isOk());
   EXPECT_EQ(coordinator.ready().numBytes(), 0u);
@@ -381,25 +383,25 @@ TEST(Coordinator, JoinedRanksCountAsHavingSubmitted) {
   Coordinator coordinator(2, 10);
   coordinator.add(0, requestFor("a"), {});
   EXPECT_EQ(coordinator.ready().numBytes(), 0u);
-  coordinator.add(1, requestFor("", {}, NamedKind::kJoin), {});
+  coordinator.add(1, requestFor("", {}, named::NamedKind::kJoin), {});
   EXPECT_THAT(namesOf(coordinator.next()), ElementsAre("a"));
-  coordinator.add(0, requestFor("", {}, NamedKind::kJoin), {});
-  const Response joined = coordinator.next();
-  EXPECT_EQ(joined.kind, NamedKind::kJoin);
+  coordinator.add(0, requestFor("", {}, named::NamedKind::kJoin), {});
+  const named::Response joined = coordinator.next();
+  EXPECT_EQ(joined.kind, named::NamedKind::kJoin);
   EXPECT_EQ(joined.lastJoined, 0);
 }
 
 TEST(Coordinator, WhatCannotRunWithJoinSaysSo) {
   Coordinator coordinator(2, 10);
-  coordinator.add(1, requestFor("", {}, NamedKind::kJoin), {});
-  coordinator.add(0, requestFor("a", {4}, NamedKind::kAllGather), {});
+  coordinator.add(1, requestFor("", {}, named::NamedKind::kJoin), {});
+  coordinator.add(0, requestFor("a", {4}, named::NamedKind::kAllGather), {});
   EXPECT_THAT(coordinator.next().error,
               StartsWith("ALLGATHER 'a' is not supported with Join at this time: rank 1 has joined"));
 }
 
 TEST(Coordinator, StalledOperationsNameTheMissingRanks) {
   Coordinator coordinator(3, 10);
-  const Clock::time_point start{};
+  const io::Clock::time_point start{};
   coordinator.add(1, requestFor("old"), start);
   coordinator.add(1, requestFor("young"), start + std::chrono::seconds(5));
   const auto stalled = coordinator.stalled(start + std::chrono::seconds(1));
@@ -410,7 +412,7 @@ TEST(Coordinator, StalledOperationsNameTheMissingRanks) {
 
 TEST(Coordinator, StalledListsNameEachOperation) {
   Coordinator coordinator = coordinatorWith(3, {"b", "a"});
-  const Clock::time_point start{};
+  const io::Clock::time_point start{};
   ASSERT_TRUE(coordinator.addCached(1, Ids{1, 2}, start).isOk());
   ASSERT_TRUE(coordinator.addCached(2, Ids{1, 2}, start + std::chrono::seconds(5)).isOk());
   const auto stalled = coordinator.stalled(start + std::chrono::seconds(1));
@@ -422,31 +424,31 @@ TEST(Coordinator, StalledListsNameEachOperation) {
 
 struct MismatchCase {
   const char* begins;
-  std::function<void(Request&)> change;  ///< the difference in rank 1's request
+  std::function<void(named::Request&)> change;  ///< the difference in rank 1's request
 };
 
 TEST(Coordinator, MismatchesNameRanksAndBothValues) {
   const std::vector<MismatchCase> cases = {
       {"Mismatched operations: rank 0 has allgather, but rank 1 has allreduce, for 'a'.",
-       [](Request& request) { request.kind = NamedKind::kAllReduce; }},
+       [](named::Request& request) { request.kind = named::NamedKind::kAllReduce; }},
       {"Mismatched data types: rank 0 has f32, but rank 1 has i32",
-       [](Request& request) { request.dtype = DType::kI32; }},
+       [](named::Request& request) { request.dtype = DType::kI32; }},
       {"Mismatched allgather CPU/GPU device selection: rank 0 has CPU, but rank 1 has GPU",
-       [](Request& request) { request.isOnDevice = true; }},
+       [](named::Request& request) { request.isOnDevice = true; }},
       {"Mismatched reduction operation: rank 0 has Sum, but rank 1 has Min",
-       [](Request& request) { request.reduction = NamedReduction::kMin; }},
+       [](named::Request& request) { request.reduction = named::NamedReduction::kMin; }},
       {"Mismatched prescale and/or postscale factors: rank 0 has (1, 1), but rank 1 has (0.5, 1)",
-       [](Request& request) { request.prescale = 0.5; }},
+       [](named::Request& request) { request.prescale = 0.5; }},
       {"Mismatched broadcast root ranks: rank 0 has root 0, but rank 1 has root 1",
-       [](Request& request) { request.root = 1; }},
+       [](named::Request& request) { request.root = 1; }},
       {"Mismatched ALLGATHER tensor shapes: rank 0 has [4, 2], but rank 1 has [4, 3]",
-       [](Request& request) { request.shapes = {{4, 3}}; }},
+       [](named::Request& request) { request.shapes = {{4, 3}}; }},
       {"Mismatched ALLGATHER tensor shapes: rank 0 has 1 tensors, but rank 1 has 2 tensors",
-       [](Request& request) { request.shapes.push_back({1}); }},
+       [](named::Request& request) { request.shapes.push_back({1}); }},
   };
   for (const MismatchCase& each : cases) {
     Coordinator coordinator(2, 10);
-    Request request = requestFor("a", {4, 2}, NamedKind::kAllGather);
+    named::Request request = requestFor("a", {4, 2}, named::NamedKind::kAllGather);
     coordinator.add(0, request, {});
     each.change(request);
     coordinator.add(1, request, {});
@@ -456,7 +458,7 @@ TEST(Coordinator, MismatchesNameRanksAndBothValues) {
 
 TEST(Coordinator, SplitsThatDoNotFitAreNamed) {
   Coordinator coordinator(2, 10);
-  Request request = requestFor("a", {4}, NamedKind::kAllToAll);
+  named::Request request = requestFor("a", {4}, named::NamedKind::kAllToAll);
   request.splits = {2, 2};
   coordinator.add(0, request, {});
   request.splits = {1, 2};
@@ -465,4 +467,4 @@ TEST(Coordinator, SplitsThatDoNotFitAreNamed) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

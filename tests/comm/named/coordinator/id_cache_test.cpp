@@ -9,16 +9,17 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
+using named::requestFor;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 bool isNever(uint32_t) { return false; }
 
-Requests ofAll(const Request& request, int numRanks) {
-  return Requests(static_cast<size_t>(numRanks), std::make_shared<const Request>(request));
+Requests ofAll(const named::Request& request, int numRanks) {
+  return Requests(static_cast<size_t>(numRanks), std::make_shared<const named::Request>(request));
 }
 
 uint32_t idAfterUse(IdCache& cache, const std::string& name, int numRanks = 1) {
@@ -29,7 +30,7 @@ TEST(IdCache, ANameKeepsItsIdAndItsLastRequests) {
   IdCache cache(2, 10);
   EXPECT_EQ(cache.find("a"), 0u);
   EXPECT_EQ(cache.request(0, 1), nullptr);
-  Requests requests = {std::make_shared<const Request>(requestFor("a")), nullptr};
+  Requests requests = {std::make_shared<const named::Request>(requestFor("a")), nullptr};
   EXPECT_EQ(cache.keep(requests, 16).id, 1u);
   EXPECT_FALSE(cache.isOfAll(1));
   EXPECT_EQ(cache.request(0, 1), requests[0]);
@@ -46,12 +47,12 @@ TEST(IdCache, AnAgreementIsSentAgainOnlyIfItChanged) {
   EXPECT_TRUE(cache.keep(ofAll(requestFor("a"), 1), 16).isFull);
   EXPECT_FALSE(cache.keep(ofAll(requestFor("a"), 1), 16).isFull);
   EXPECT_TRUE(cache.keep(ofAll(requestFor("a", {8}), 1), 32).isFull);
-  EXPECT_EQ(cache.use(1)->request.shapes[0], (Dimensions{8}));
+  EXPECT_EQ(cache.use(1)->request.shapes[0], (named::Dimensions{8}));
 }
 
 TEST(IdCache, ANameThatDoesNotRepeatGetsNoId) {
   IdCache cache(1, 10);
-  Request once = requestFor("a");
+  named::Request once = requestFor("a");
   once.isCacheable = false;
   EXPECT_EQ(cache.keep(ofAll(once, 1), 16).id, 0u);
   EXPECT_EQ(cache.size(), 0u);
@@ -61,11 +62,11 @@ TEST(IdCache, OnlyAlikeOperationsOfAllRanksAreFused) {
   IdCache cache(2, 10);
   const uint32_t first = idAfterUse(cache, "a", 2), second = idAfterUse(cache, "b", 2);
   EXPECT_EQ(cache.fusedBytes({first, second}), 32u);
-  const uint32_t broadcast = cache.keep(ofAll(requestFor("c", {4}, NamedKind::kBroadcast), 2), 16).id;
+  const uint32_t broadcast = cache.keep(ofAll(requestFor("c", {4}, named::NamedKind::kBroadcast), 2), 16).id;
   EXPECT_EQ(cache.fusedBytes({first, broadcast}), std::nullopt);
-  const uint32_t gather = cache.keep(ofAll(requestFor("d", {4}, NamedKind::kAllGather), 2), 16).id;
+  const uint32_t gather = cache.keep(ofAll(requestFor("d", {4}, named::NamedKind::kAllGather), 2), 16).id;
   EXPECT_EQ(cache.fusedBytes({gather}), std::nullopt);
-  const uint32_t ofOne = cache.keep({std::make_shared<const Request>(requestFor("e")), nullptr}, 16).id;
+  const uint32_t ofOne = cache.keep({std::make_shared<const named::Request>(requestFor("e")), nullptr}, 16).id;
   EXPECT_EQ(cache.fusedBytes({first, ofOne}), std::nullopt);
   EXPECT_EQ(cache.fusedBytes({first, 6}), std::nullopt);  // id 6 was never assigned
   EXPECT_EQ(cache.fusedBytes({0}), std::nullopt);
@@ -99,4 +100,4 @@ TEST(IdCache, DroppingAnIdThatIsInUseIsDataLoss) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

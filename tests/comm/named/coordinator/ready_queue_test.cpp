@@ -11,16 +11,17 @@
 
 #include "tests/comm/named/requests.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
+using named::requestFor;
 using ::testing::ElementsAre;
 
 EntryHandle entryOf(const std::string& name, int64_t numFloats = 4, int32_t priority = 0) {
-  Request request = requestFor(name, {numFloats});
+  named::Request request = requestFor(name, {numFloats});
   request.priority = priority;
   auto entry = std::make_unique<Entry>();
-  entry->requests = {std::make_shared<const Request>(std::move(request))};
+  entry->requests = {std::make_shared<const named::Request>(std::move(request))};
   entry->numSubmitted = 1;
   return entry;
 }
@@ -36,7 +37,7 @@ bool isAny(const Entry&) { return true; }
 TEST(ReadyQueue, TheOrderIsThePlans) {
   IdCache ids(1, 10);
   for (const char* name : {"c", "a"}) {
-    ids.keep({std::make_shared<const Request>(requestFor(name))}, 16);
+    ids.keep({std::make_shared<const named::Request>(requestFor(name))}, 16);
   }
   const std::pair<FusionOrder, std::vector<std::string>> kExpected[] = {
       {FusionOrder::kTime, {"a", "b", "c"}},
@@ -114,18 +115,18 @@ TEST(ReadyQueue, AnEntryOfAForgottenIdHasNone) {
 }
 
 TEST(ReadyQueue, ABufferIsHeldOnlyWhileItMayFill) {
-  const Clock::time_point now{};
+  const io::Clock::time_point now{};
   ReadyQueue queue({.fusionBytes = 64, .order = FusionOrder::kSize});
   EXPECT_FALSE(queue.isResponseDue({}, true, now));
   queue.push(entryOf("a"), IdCache(1, 1));
   EXPECT_TRUE(queue.isResponseDue({}, false, now));
   EXPECT_FALSE(queue.isResponseDue({}, true, now));
-  const Clock::time_point until = queue.heldUntil();
+  const io::Clock::time_point until = queue.heldUntil();
   EXPECT_GT(until, now);
   EXPECT_TRUE(queue.isResponseDue({}, true, until));
-  EXPECT_EQ(queue.heldUntil(), Clock::time_point::max());
+  EXPECT_EQ(queue.heldUntil(), io::Clock::time_point::max());
   EXPECT_FALSE(queue.isResponseDue({.numOther = 2}, false, now));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

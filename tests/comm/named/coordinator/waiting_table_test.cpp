@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace agspeed::comm {
+namespace agspeed::comm::coordinator {
 namespace {
 
 using ::testing::ElementsAre;
@@ -63,4 +63,4 @@ TEST(WaitingTable, EntriesLeaveInTheOrderInWhichTheyWereMade) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::coordinator

@@ -5,14 +5,14 @@
 
 #include <array>
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 class AckTrackerTest : public testing::Test {
  protected:
-  static FrameHeader frame(uint64_t number, uint32_t attempt = 0) {
-    FrameHeader header;
-    header.kind = FrameKind::kData;
+  static wire::FrameHeader frame(uint64_t number, uint32_t attempt = 0) {
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::kData;
     header.length = 100;
     header.total = 1000;
     header.number = number;
@@ -20,14 +20,14 @@ class AckTrackerTest : public testing::Test {
     return header;
   }
   /// The last frame of a message whose sender keeps it until it is acknowledged.
-  static FrameHeader endOfLarge(uint64_t number) {
-    FrameHeader header = frame(number);
-    header.total = kZeroCopyBytes;
+  static wire::FrameHeader endOfLarge(uint64_t number) {
+    wire::FrameHeader header = frame(number);
+    header.total = wire::kZeroCopyBytes;
     header.offset = header.total - header.length;
     return header;
   }
-  ByteView placeOn(int rail, const FrameHeader& header) {
-    const ByteView target = std::span(memory_).subspan(100 * static_cast<size_t>(rail), 100);
+  transport::ByteView placeOn(int rail, const wire::FrameHeader& header) {
+    const transport::ByteView target = std::span(memory_).subspan(100 * static_cast<size_t>(rail), 100);
     tracker_.place(rail, header, target);
     return target;
   }
@@ -99,7 +99,7 @@ TEST_F(AckTrackerTest, AFrameThatIsHereIsNotPlacedAgain) {
 TEST_F(AckTrackerTest, OfTwoCopiesTheLaterAttemptCounts) {
   ASSERT_TRUE(tracker_.begin(0, frame(1, 0)));
   EXPECT_FALSE(tracker_.takeEarlierCopy(frame(1, 0)));
-  const ByteView target = placeOn(0, frame(1, 0));
+  const transport::ByteView target = placeOn(0, frame(1, 0));
   ASSERT_TRUE(tracker_.begin(1, frame(1, 1)));
   const auto copy = tracker_.takeEarlierCopy(frame(1, 1));
   ASSERT_TRUE(copy);
@@ -119,14 +119,14 @@ TEST_F(AckTrackerTest, AnEarlierAttemptIsNotPlacedBesideALaterOne) {
 }
 
 TEST_F(AckTrackerTest, AFrameWithoutPayloadNeedsNoPlace) {
-  FrameHeader header = frame(1);
+  wire::FrameHeader header = frame(1);
   header.length = 0;
   EXPECT_TRUE(tracker_.end(0, header));
 }
 
 TEST_F(AckTrackerTest, ACancelledReceiveIsFoundOnItsRailAloneAndItsFrameStillCounts) {
   ASSERT_TRUE(tracker_.begin(0, frame(1)));
-  const ByteView target = placeOn(0, frame(1));
+  const transport::ByteView target = placeOn(0, frame(1));
   EXPECT_TRUE(tracker_.cancel(1, target).empty());
   EXPECT_EQ(tracker_.cancel(0, target.subspan(50, 1)).data(), target.data());
   EXPECT_TRUE(tracker_.cancel(0, target).empty()) << "once";
@@ -134,4 +134,4 @@ TEST_F(AckTrackerTest, ACancelledReceiveIsFoundOnItsRailAloneAndItsFrameStillCou
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

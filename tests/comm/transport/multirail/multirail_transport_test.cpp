@@ -6,19 +6,21 @@
 
 #include "tests/comm/transport/fake_rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
 
-struct Observer final : Transport::Sink {
-  std::span<std::byte> place(int, const FrameHeader& header) override { return std::span(memory).first(header.length); }
-  void arrived(int, const FrameHeader& header) override { numbers.push_back(header.number); }
+struct Observer final : transport::Transport::Sink {
+  std::span<std::byte> place(int, const wire::FrameHeader& header) override {
+    return std::span(memory).first(header.length);
+  }
+  void arrived(int, const wire::FrameHeader& header) override { numbers.push_back(header.number); }
   void acknowledged(int, uint64_t token) override { tokens.push_back(token); }
   void writable(int) override { ++numWritable; }
-  void lost(int, LossCause, const Status& status) override { failure = status.message(); }
+  void lost(int, transport::LossCause, const Status& status) override { failure = status.message(); }
 
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 16);
   std::vector<uint64_t> numbers;
@@ -33,30 +35,30 @@ class MultirailTransportTest : public testing::Test {
   static constexpr uint32_t kLongest = 128 * 1024;
 
   MultirailTransportTest() {
-    Rails owned;
-    for (FakeRail*& rail : rails_) {
-      owned.push_back(std::make_unique<FakeRail>());
-      rail = static_cast<FakeRail*>(owned.back().get());
+    transport::Rails owned;
+    for (transport::FakeRail*& rail : rails_) {
+      owned.push_back(std::make_unique<transport::FakeRail>());
+      rail = static_cast<transport::FakeRail*>(owned.back().get());
       rail->can.maxPayloadBytes = kLongest;
     }
     multirail_ = std::make_unique<MultirailTransport>(std::move(owned), names_, MultirailOptions{});
     multirail_->attach(sink_);
     multirail_->connect(kPeer);
-    for (FakeRail* rail : rails_) rail->sink->writable(kPeer);
+    for (transport::FakeRail* rail : rails_) rail->sink->writable(kPeer);
   }
 
   void send(uint64_t token, size_t size = 10000) {
-    OutgoingFrame frame;
-    frame.header.kind = FrameKind::kData;
+    transport::OutgoingFrame frame;
+    frame.header.kind = wire::FrameKind::kData;
     frame.header.length = static_cast<uint32_t>(size);
     frame.header.total = size;
     frame.payload = std::span(payload_).first(size);
     frame.token = token;
     multirail_->send(kPeer, frame);
   }
-  static FrameHeader incoming(uint64_t number, uint32_t attempt = 0, uint64_t acknowledged = 1) {
-    FrameHeader header;
-    header.kind = FrameKind::kData;
+  static wire::FrameHeader incoming(uint64_t number, uint32_t attempt = 0, uint64_t acknowledged = 1) {
+    wire::FrameHeader header;
+    header.kind = wire::FrameKind::kData;
     header.length = 100;
     header.total = 1000;
     header.number = number;
@@ -64,15 +66,15 @@ class MultirailTransportTest : public testing::Test {
     header.acknowledged = acknowledged;
     return header;
   }
-  void lose(int rail, LossCause cause) {
+  void lose(int rail, transport::LossCause cause) {
     rails_[rail]->room = 0;
     rails_[rail]->sink->lost(kPeer, cause, unavailable("it went away"));
   }
 
   std::vector<std::byte> payload_ = std::vector<std::byte>(1 << 16);
-  FakeRail* rails_[2] = {};
+  transport::FakeRail* rails_[2] = {};
   Observer sink_;
-  RankNames names_;
+  rendezvous::RankNames names_;
   std::unique_ptr<MultirailTransport> multirail_;
 };
 
@@ -117,9 +119,9 @@ TEST_F(MultirailTransportTest, CoalescesForAsLongAsTheFirstOfTheRailsThatLeadToT
   rails_[0]->coalesceFor = 3e-3;
   rails_[1]->coalesceFor = 5e-3;
   EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 3e-3);
-  rails_[0]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
+  rails_[0]->sink->lost(kPeer, transport::LossCause::kUnreachable, unavailable("cut"));
   EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 5e-3);
-  rails_[1]->sink->lost(kPeer, LossCause::kUnreachable, unavailable("cut"));
+  rails_[1]->sink->lost(kPeer, transport::LossCause::kUnreachable, unavailable("cut"));
   EXPECT_EQ(multirail_->coalesceSeconds(kPeer), 0);
 }
 
@@ -128,7 +130,7 @@ TEST_F(MultirailTransportTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   const auto longest = [&](double first, double second) {
     rails_[0]->secondsPerByte = first;
     rails_[1]->secondsPerByte = second;
-    multirail_->tick(Clock::now());
+    multirail_->tick(io::Clock::now());
     return multirail_->capabilities(kPeer).maxPayloadBytes;
   };
   EXPECT_EQ(longest(2e-8, 2e-8), kLongest);
@@ -136,7 +138,7 @@ TEST_F(MultirailTransportTest, FramesAreLongWhereRailsAreAlikeAndQuick) {
   EXPECT_EQ(longest(2e-9, 1e-8), kLongest) << "both quick";
   EXPECT_EQ(longest(2e-7, 2e-7), 40000u) << "8 ms";
   EXPECT_EQ(longest(2e-6, 1e-6), 16384u) << "both slow";
-  lose(0, LossCause::kStalled);
+  lose(0, transport::LossCause::kStalled);
   EXPECT_EQ(longest(1e-6, 2e-8), kLongest) << "the slow one is gone";
 }
 
@@ -146,7 +148,7 @@ TEST_F(MultirailTransportTest, FramesThatWaitForAFullRailGoOnWhenItIsLost) {
   rails_[1]->secondsPerByte = 3e-6;
   ASSERT_FALSE(multirail_->canSend(kPeer));
   sink_.numWritable = 0;
-  lose(0, LossCause::kStalled);
+  lose(0, transport::LossCause::kStalled);
   EXPECT_TRUE(multirail_->canSend(kPeer));
   EXPECT_EQ(sink_.numWritable, 1);
 }
@@ -169,7 +171,7 @@ TEST_F(MultirailTransportTest, WhatIsAcknowledgedBeforeItsRailHasWrittenItIsNotR
 TEST_F(MultirailTransportTest, WhatALostRailCarriedIsSentOnAnother) {
   for (uint64_t token = 1; token <= 4; ++token) send(token);
   rails_[1]->sink->arrived(kPeer, incoming(1, 0, 2));
-  lose(0, LossCause::kStalled);
+  lose(0, transport::LossCause::kStalled);
   ASSERT_EQ(rails_[1]->sent.size(), 3u);
   EXPECT_EQ(rails_[1]->sent.back().token, 3u);
   EXPECT_EQ(rails_[1]->sent.back().header.attempt, 1u);
@@ -179,13 +181,13 @@ TEST_F(MultirailTransportTest, WhatALostRailCarriedIsSentOnAnother) {
 TEST_F(MultirailTransportTest, WhatAStalledRailStillCarriesIsNotSentAgainOnceItIsBack) {
   for (uint64_t token = 1; token <= 2; ++token) send(token);
   rails_[1]->room = 0;
-  lose(0, LossCause::kStalled);
+  lose(0, transport::LossCause::kStalled);
   ASSERT_TRUE(rails_[1]->sent.size() == 1 && rails_[0]->sent.size() == 1);
   rails_[0]->room = 8;
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.size(), 1u);
   EXPECT_EQ(multirail_->counters().numResent, 0u);
-  lose(0, LossCause::kClosed);
+  lose(0, transport::LossCause::kClosed);
   rails_[1]->room = 8;
   rails_[1]->sink->writable(kPeer);
   EXPECT_EQ(rails_[1]->sent.size(), 2u);
@@ -194,8 +196,8 @@ TEST_F(MultirailTransportTest, WhatAStalledRailStillCarriesIsNotSentAgainOnceItI
 TEST_F(MultirailTransportTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
   for (uint64_t token = 1; token <= 2; ++token) send(token);
   rails_[1]->room = 0;
-  lose(0, LossCause::kStalled);
-  lose(0, LossCause::kUnreachable);
+  lose(0, transport::LossCause::kStalled);
+  lose(0, transport::LossCause::kUnreachable);
   rails_[0]->room = 8;
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.size(), 2u);
@@ -204,14 +206,14 @@ TEST_F(MultirailTransportTest, WhatAStalledRailCarriedIsSentAgainOnceItIsLost) {
 
 TEST_F(MultirailTransportTest, ALinkStateIsSentOverAnotherRail) {
   rails_[1]->room = 0;
-  lose(0, LossCause::kUnreachable);
+  lose(0, transport::LossCause::kUnreachable);
   multirail_->linkChanged(0, false);
   multirail_->linkChanged(0, false);
   rails_[1]->room = 10;
   rails_[1]->sink->writable(kPeer);
   ASSERT_EQ(rails_[1]->sent.size(), 1u) << "once, as soon as there is room";
-  const FrameHeader& lost = rails_[1]->sent.back().header;
-  EXPECT_EQ(lost.kind, FrameKind::kLinkState);
+  const wire::FrameHeader& lost = rails_[1]->sent.back().header;
+  EXPECT_EQ(lost.kind, wire::FrameKind::kLinkState);
   EXPECT_EQ(lost.number, 0u) << "it may get lost";
   EXPECT_THAT(std::pair(lost.offset, lost.total), Pair(0u, 0u));
   multirail_->linkChanged(0, true);
@@ -220,11 +222,11 @@ TEST_F(MultirailTransportTest, ALinkStateIsSentOverAnotherRail) {
 }
 
 TEST_F(MultirailTransportTest, RailsLearnThePeersLinkStates) {
-  FrameHeader header;
-  header.kind = FrameKind::kLinkState;
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kLinkState;
   header.offset = 1;
   rails_[0]->sink->arrived(kPeer, header);
-  for (const FakeRail* rail : rails_) EXPECT_THAT(rail->peerLinks, ElementsAre(Pair(1u, false)));
+  for (const transport::FakeRail* rail : rails_) EXPECT_THAT(rail->peerLinks, ElementsAre(Pair(1u, false)));
   EXPECT_THAT(sink_.numbers, ElementsAre()) << "the sink does not receive it";
 }
 
@@ -238,8 +240,8 @@ TEST_F(MultirailTransportTest, AFrameArrivesOnce) {
 }
 
 TEST_F(MultirailTransportTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThereIsSome) {
-  for (FakeRail* rail : rails_) rail->room = 0;
-  FrameHeader end = incoming(1);
+  for (transport::FakeRail* rail : rails_) rail->room = 0;
+  wire::FrameHeader end = incoming(1);
   end.length = 1000;
   end.total = end.length + (end.offset = 200'000);
   rails_[0]->sink->place(kPeer, end);
@@ -248,11 +250,11 @@ TEST_F(MultirailTransportTest, AnAcknowledgementThatFoundNoRoomLeavesAsSoonAsThe
   rails_[1]->room = 1;
   rails_[1]->sink->writable(kPeer);
   ASSERT_EQ(rails_[1]->sent.size(), 1u);
-  EXPECT_EQ(rails_[1]->sent.back().header.kind, FrameKind::kAck);
+  EXPECT_EQ(rails_[1]->sent.back().header.kind, wire::FrameKind::kAck);
   EXPECT_EQ(rails_[1]->sent.back().header.acknowledged, 2u);
   EXPECT_TRUE(multirail_->isFlushed());
   rails_[0]->room = 1;
-  lose(1, LossCause::kClosed);
+  lose(1, transport::LossCause::kClosed);
   EXPECT_FALSE(multirail_->isFlushed()) << "it may have been lost with its rail";
   rails_[0]->sink->writable(kPeer);
   EXPECT_EQ(rails_[0]->sent.back().header.acknowledged, 2u);
@@ -289,29 +291,29 @@ TEST_F(MultirailTransportTest, AnEarlierAttemptDoesNotDisturbALaterOne) {
 TEST_F(MultirailTransportTest, ACancelledFrameIsSentAgainWithoutItsPayloadAndOthersOfTheSameBytesWithIt) {
   for (uint64_t token = 1; token <= 3; ++token) send(token);
   multirail_->cancelSend(kPeer, 1, payload_);
-  lose(0, LossCause::kClosed);
+  lose(0, transport::LossCause::kClosed);
   ASSERT_EQ(rails_[1]->sent.size(), 3u);
-  const OutgoingFrame &cancelled = rails_[1]->sent[1], &other = rails_[1]->sent[2];
-  EXPECT_EQ(cancelled.header.kind, FrameKind::kVoid);
+  const transport::OutgoingFrame &cancelled = rails_[1]->sent[1], &other = rails_[1]->sent[2];
+  EXPECT_EQ(cancelled.header.kind, wire::FrameKind::kVoid);
   EXPECT_TRUE(cancelled.payload.empty());
   EXPECT_EQ(cancelled.header.number, 1u);
-  EXPECT_EQ(other.header.kind, FrameKind::kData);
+  EXPECT_EQ(other.header.kind, wire::FrameKind::kData);
   EXPECT_EQ(other.payload.size(), 10000u);
 }
 
 TEST_F(MultirailTransportTest, APeerThatRefusesConnectionsIsGivenUp) {
-  lose(0, LossCause::kRefused);
+  lose(0, transport::LossCause::kRefused);
   EXPECT_EQ(sink_.failure, "");
-  lose(1, LossCause::kClosed);
+  lose(1, transport::LossCause::kClosed);
   EXPECT_EQ(sink_.failure, "");
-  lose(1, LossCause::kRefused);
+  lose(1, transport::LossCause::kRefused);
   const auto numTicksUntilLost = [&] {
     int numTicks = 0;
-    while (sink_.failure.empty() && numTicks < 100) multirail_->tick(Clock::now()), ++numTicks;
+    while (sink_.failure.empty() && numTicks < 100) multirail_->tick(io::Clock::now()), ++numTicks;
     return numTicks;
   };
-  multirail_->tick(Clock::now());
-  multirail_->tick(Clock::now());
+  multirail_->tick(io::Clock::now());
+  multirail_->tick(io::Clock::now());
   EXPECT_EQ(sink_.failure, "") << "what it sent before may not have been read";
   rails_[0]->sink->arrived(kPeer, incoming(1, 0));
   EXPECT_EQ(numTicksUntilLost(), 3) << "since something arrived";
@@ -320,42 +322,43 @@ TEST_F(MultirailTransportTest, APeerThatRefusesConnectionsIsGivenUp) {
 }
 
 TEST_F(MultirailTransportTest, RailsSeekNoPeerThatIsGivenUp) {
-  lose(0, LossCause::kStalled);
-  lose(1, LossCause::kUnreachable);
+  lose(0, transport::LossCause::kStalled);
+  lose(1, transport::LossCause::kUnreachable);
   EXPECT_THAT(rails_[0]->unwanted, ElementsAre());
-  multirail_->tick(Clock::now() + std::chrono::seconds(11));
+  multirail_->tick(io::Clock::now() + std::chrono::seconds(11));
   ASSERT_NE(sink_.failure, "");
-  for (const FakeRail* rail : rails_) EXPECT_THAT(rail->unwanted, ElementsAre(kPeer));
+  for (const transport::FakeRail* rail : rails_) EXPECT_THAT(rail->unwanted, ElementsAre(kPeer));
 }
 
 TEST_F(MultirailTransportTest, APeerThatRefusesConnectionsIsReadToItsEnd) {
   rails_[1]->isHeard = true;
-  lose(0, LossCause::kRefused);
-  lose(1, LossCause::kRefused);
-  for (int i = 0; i < 100; ++i) multirail_->tick(Clock::now());
+  lose(0, transport::LossCause::kRefused);
+  lose(1, transport::LossCause::kRefused);
+  for (int i = 0; i < 100; ++i) multirail_->tick(io::Clock::now());
   EXPECT_EQ(sink_.failure, "") << "what it sent last is still under way";
   rails_[1]->isHeard = false;
-  multirail_->tick(Clock::now());
+  multirail_->tick(io::Clock::now());
   EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
 TEST_F(MultirailTransportTest, AnAddressWithoutAPeerIsKnownSoon) {
   constexpr int kNew = 2;
   multirail_->connect(kNew);
-  for (FakeRail* rail : rails_) rail->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));
+  for (transport::FakeRail* rail : rails_)
+    rail->sink->lost(kNew, transport::LossCause::kUnreachable, unavailable("no answer to connecting"));
   EXPECT_EQ(sink_.failure, "");
-  multirail_->tick(Clock::now() + std::chrono::milliseconds(1100));
+  multirail_->tick(io::Clock::now() + std::chrono::milliseconds(1100));
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
 }
 
 TEST_F(MultirailTransportTest, ARailThatThePeerHasNoRailForSaysNothingOfIt) {
   constexpr int kNew = 2;
   multirail_->connect(kNew);
-  rails_[1]->sink->lost(kNew, LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
-  const Clock::time_point later = Clock::now() + std::chrono::milliseconds(1100);
+  rails_[1]->sink->lost(kNew, transport::LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
+  const io::Clock::time_point later = io::Clock::now() + std::chrono::milliseconds(1100);
   multirail_->tick(later);
   EXPECT_EQ(sink_.failure, "") << "the other is connecting";
-  rails_[0]->sink->lost(kNew, LossCause::kUnreachable, unavailable("no answer to connecting"));
+  rails_[0]->sink->lost(kNew, transport::LossCause::kUnreachable, unavailable("no answer to connecting"));
   EXPECT_EQ(sink_.failure, "") << "it is tried again";
   multirail_->tick(later);
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
@@ -365,34 +368,35 @@ TEST_F(MultirailTransportTest, ARailThatThePeerHasNoRailForSaysNothingOfIt) {
 TEST_F(MultirailTransportTest, APeerThatListensOnFewerRailsIsKnownToHaveEnded) {
   constexpr int kNew = 2;
   multirail_->connect(kNew);
-  rails_[0]->sink->lost(kNew, LossCause::kRefused, unavailable("refused"));
-  rails_[1]->sink->lost(kNew, LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
-  for (int i = 0; i < 3; ++i) multirail_->tick(Clock::now());
+  rails_[0]->sink->lost(kNew, transport::LossCause::kRefused, unavailable("refused"));
+  rails_[1]->sink->lost(kNew, transport::LossCause::kUnpaired, unavailable("the peer has no rail left for it"));
+  for (int i = 0; i < 3; ++i) multirail_->tick(io::Clock::now());
   EXPECT_THAT(sink_.failure, HasSubstr("its process has ended"));
 }
 
 TEST_F(MultirailTransportTest, APeerTooBusyForAHandshakeIsWaitedFor) {
-  for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
+  for (const transport::LossCause cause : {transport::LossCause::kClosed, transport::LossCause::kSilent}) {
     const int peer = 2 + static_cast<int>(cause);
     multirail_->connect(peer);
     rails_[0]->sink->lost(peer, cause, unavailable("no handshake"));
-    for (FakeRail* rail : rails_) rail->sink->lost(peer, LossCause::kUnreachable, unavailable("no answer"));
-    multirail_->tick(Clock::now() + std::chrono::seconds(9));
+    for (transport::FakeRail* rail : rails_)
+      rail->sink->lost(peer, transport::LossCause::kUnreachable, unavailable("no answer"));
+    multirail_->tick(io::Clock::now() + std::chrono::seconds(9));
     EXPECT_EQ(sink_.failure, "") << toString(cause);
-    multirail_->tick(Clock::now() + std::chrono::seconds(11));
+    multirail_->tick(io::Clock::now() + std::chrono::seconds(11));
     EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it")) << toString(cause);
     sink_.failure.clear();
   }
 }
 
 TEST_F(MultirailTransportTest, AnUnreachablePeerIsGivenUpInTime) {
-  lose(0, LossCause::kStalled);
-  lose(1, LossCause::kUnreachable);
-  multirail_->tick(Clock::now() + std::chrono::seconds(9));
+  lose(0, transport::LossCause::kStalled);
+  lose(1, transport::LossCause::kUnreachable);
+  multirail_->tick(io::Clock::now() + std::chrono::seconds(9));
   EXPECT_EQ(sink_.failure, "");
-  multirail_->tick(Clock::now() + std::chrono::seconds(11));
+  multirail_->tick(io::Clock::now() + std::chrono::seconds(11));
   EXPECT_THAT(sink_.failure, HasSubstr("no rail has led to it"));
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -5,7 +5,7 @@
 
 #include "tests/comm/transport/fake_rail.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 constexpr uint32_t kLongest = RailScheduler::kLongBytes;
@@ -15,10 +15,10 @@ class RailSchedulerTest : public testing::Test {
   RailSchedulerTest() {
     for (size_t rail = 0; rail < rails_.size(); ++rail) reachability_.railUp(rail);
   }
-  Rails makeRails() {
-    Rails rails;
-    for (FakeRail*& rail : fakes_) {
-      auto owned = std::make_unique<FakeRail>();
+  transport::Rails makeRails() {
+    transport::Rails rails;
+    for (transport::FakeRail*& rail : fakes_) {
+      auto owned = std::make_unique<transport::FakeRail>();
       rail = owned.get();
       rails.push_back(std::move(owned));
     }
@@ -33,8 +33,8 @@ class RailSchedulerTest : public testing::Test {
     return scheduler_.longestPayload(reachability_, kLongest);
   }
 
-  FakeRail* fakes_[2] = {};
-  Rails rails_ = makeRails();
+  transport::FakeRail* fakes_[2] = {};
+  transport::Rails rails_ = makeRails();
   Reachability reachability_{2};
   RailScheduler scheduler_{rails_, 1};
 };
@@ -85,7 +85,7 @@ TEST_F(RailSchedulerTest, FullRailsTakeNothing) {
   EXPECT_EQ(scheduler_.nextRail(100), 1);
   EXPECT_TRUE(scheduler_.canAnySend());
   fakes_[1]->room = 0;
-  EXPECT_EQ(scheduler_.nextRail(100), kNoRail);
+  EXPECT_EQ(scheduler_.nextRail(100), transport::kNoRail);
   EXPECT_FALSE(scheduler_.canAnySend());
 }
 
@@ -94,7 +94,7 @@ TEST_F(RailSchedulerTest, WaitingPaysWhereAFullRailIsMuchQuicker) {
   EXPECT_FALSE(scheduler_.isFullOneWorthWaitingFor(reachability_, 16384)) << "none is full";
   fakes_[0]->room = 0;
   EXPECT_TRUE(scheduler_.isFullOneWorthWaitingFor(reachability_, 16384));
-  reachability_.railDown(0, LossCause::kStalled, "", Clock::now());
+  reachability_.railDown(0, transport::LossCause::kStalled, "", io::Clock::now());
   EXPECT_FALSE(scheduler_.isFullOneWorthWaitingFor(reachability_, 16384)) << "it does not lead to the peer";
 }
 
@@ -115,9 +115,9 @@ TEST_F(RailSchedulerTest, PayloadsAreLongWhereRailsAreAlikeAndQuick) {
 }
 
 TEST_F(RailSchedulerTest, RailsThatAreDownLimitNoPayload) {
-  reachability_.railDown(0, LossCause::kStalled, "", Clock::now());
+  reachability_.railDown(0, transport::LossCause::kStalled, "", io::Clock::now());
   EXPECT_EQ(longest(1e-6, 2e-8), kLongest);
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 using std::chrono::milliseconds;
@@ -12,7 +12,7 @@ using Verdict = Reachability::Verdict;
 class ReachabilityTest : public testing::Test {
  protected:
   /// Loses all rails at time zero.
-  void lose(LossCause first, LossCause second) {
+  void lose(transport::LossCause first, transport::LossCause second) {
     peer_.railDown(0, first, "the first failure", start_);
     peer_.railDown(1, second, "the second failure", start_);
   }
@@ -23,7 +23,7 @@ class ReachabilityTest : public testing::Test {
     return peer_.check(start_ + time, mayStillReceive, options_);
   }
 
-  const Clock::time_point start_ = Clock::now();
+  const io::Clock::time_point start_ = io::Clock::now();
   const ReachabilityOptions options_ = {.peerTimeout = milliseconds(10000), .connectTimeout = milliseconds(1000)};
   Reachability peer_{2};
 };
@@ -40,22 +40,22 @@ TEST_F(ReachabilityTest, APeerIsReachedByItsFirstRail) {
 
 TEST_F(ReachabilityTest, ALostRailSaysWhetherItWasUp) {
   peer_.railUp(0);
-  EXPECT_TRUE(peer_.railDown(0, LossCause::kClosed, "closed", start_));
-  EXPECT_FALSE(peer_.railDown(0, LossCause::kRefused, "refused", start_));
+  EXPECT_TRUE(peer_.railDown(0, transport::LossCause::kClosed, "closed", start_));
+  EXPECT_FALSE(peer_.railDown(0, transport::LossCause::kRefused, "refused", start_));
   EXPECT_EQ(peer_.lastFailure(), "refused");
 }
 
 TEST_F(ReachabilityTest, NoPeerIsJudgedBeforeARailHasFailedOrWhileOneLeadsToIt) {
   EXPECT_EQ(checkAfter(milliseconds(100'000)), Verdict::kFine);
   peer_.railUp(0);
-  peer_.railDown(1, LossCause::kUnreachable, "cut", start_);
+  peer_.railDown(1, transport::LossCause::kUnreachable, "cut", start_);
   EXPECT_FALSE(peer_.isSought());
   EXPECT_EQ(checkAfter(milliseconds(100'000)), Verdict::kFine);
 }
 
 TEST_F(ReachabilityTest, WarnsOnceAndThenGivesUp) {
   peer_.railUp(0);
-  lose(LossCause::kStalled, LossCause::kUnreachable);
+  lose(transport::LossCause::kStalled, transport::LossCause::kUnreachable);
   EXPECT_TRUE(peer_.isSought());
   EXPECT_EQ(checkAfter(milliseconds(500)), Verdict::kFine);
   EXPECT_EQ(checkAfter(milliseconds(501)), Verdict::kWarn);
@@ -66,16 +66,16 @@ TEST_F(ReachabilityTest, WarnsOnceAndThenGivesUp) {
 
 TEST_F(ReachabilityTest, ARailThatIsBackStartsTheClockAnew) {
   peer_.railUp(0);
-  lose(LossCause::kStalled, LossCause::kUnreachable);
+  lose(transport::LossCause::kStalled, transport::LossCause::kUnreachable);
   peer_.railUp(1);
-  peer_.railDown(1, LossCause::kClosed, "closed", start_ + milliseconds(9000));
+  peer_.railDown(1, transport::LossCause::kClosed, "closed", start_ + milliseconds(9000));
   EXPECT_EQ(checkAfter(milliseconds(19'000)), Verdict::kWarn);
   EXPECT_EQ(checkAfter(milliseconds(19'001)), Verdict::kUnreachable);
 }
 
 TEST_F(ReachabilityTest, APeerThatRefusesConnectionsHasEndedAfterThreeQuietTicks) {
   peer_.railUp(0);
-  lose(LossCause::kRefused, LossCause::kRefused);
+  lose(transport::LossCause::kRefused, transport::LossCause::kRefused);
   tick(2);
   EXPECT_EQ(checkAfter({}), Verdict::kFine);
   peer_.heard();
@@ -87,31 +87,31 @@ TEST_F(ReachabilityTest, APeerThatRefusesConnectionsHasEndedAfterThreeQuietTicks
 }
 
 TEST_F(ReachabilityTest, APeerThatRefusesConnectionsOnOneRailMayBeThere) {
-  lose(LossCause::kRefused, LossCause::kClosed);
+  lose(transport::LossCause::kRefused, transport::LossCause::kClosed);
   tick(10);
   EXPECT_EQ(checkAfter({}), Verdict::kFine);
 }
 
 TEST_F(ReachabilityTest, AnAddressThatNeverAnsweredIsKnownToBeWrongSooner) {
-  lose(LossCause::kUnreachable, LossCause::kUnreachable);
+  lose(transport::LossCause::kUnreachable, transport::LossCause::kUnreachable);
   EXPECT_EQ(checkAfter(milliseconds(1001)), Verdict::kUnreachable);
 }
 
 TEST_F(ReachabilityTest, APeerThatWasFoundMayBeBusy) {
-  for (const LossCause cause : {LossCause::kClosed, LossCause::kSilent}) {
+  for (const transport::LossCause cause : {transport::LossCause::kClosed, transport::LossCause::kSilent}) {
     peer_ = Reachability(2);
     peer_.railDown(0, cause, "no handshake", start_);
-    lose(LossCause::kUnreachable, LossCause::kUnreachable);
+    lose(transport::LossCause::kUnreachable, transport::LossCause::kUnreachable);
     EXPECT_NE(checkAfter(milliseconds(9000)), Verdict::kUnreachable) << toString(cause);
     EXPECT_EQ(checkAfter(milliseconds(10'001)), Verdict::kUnreachable) << toString(cause);
   }
 }
 
 TEST_F(ReachabilityTest, ARailWithoutPartnerSaysNothingOfThePeer) {
-  peer_.railDown(1, LossCause::kUnpaired, "no rail left for it", start_);
+  peer_.railDown(1, transport::LossCause::kUnpaired, "no rail left for it", start_);
   EXPECT_FALSE(peer_.isSought());
   EXPECT_EQ(peer_.lastFailure(), "");
-  peer_.railDown(0, LossCause::kRefused, "refused", start_);
+  peer_.railDown(0, transport::LossCause::kRefused, "refused", start_);
   tick(3);
   EXPECT_EQ(checkAfter({}), Verdict::kEnded) << "the other one alone counts";
 }
@@ -124,4 +124,4 @@ TEST_F(ReachabilityTest, ALostPeerStaysLost) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

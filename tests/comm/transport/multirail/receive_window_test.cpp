@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 TEST(ReceiveWindow, TakesEveryFrameOnceInAnyOrder) {
@@ -36,4 +36,4 @@ TEST(ReceiveWindow, RefusesWhatIsTooFarAhead) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

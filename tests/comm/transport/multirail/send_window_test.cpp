@@ -6,7 +6,7 @@
 
 #include "comm/transport/multirail/receive_window.h"
 
-namespace agspeed::comm {
+namespace agspeed::comm::multirail {
 namespace {
 
 using std::chrono::milliseconds;
@@ -16,15 +16,15 @@ class SendWindowTest : public testing::Test {
  protected:
   /// Adds a frame of ten bytes with that token.
   uint64_t add(uint64_t token, int rail) {
-    OutgoingFrame frame;
-    frame.header.kind = FrameKind::kData;
+    transport::OutgoingFrame frame;
+    frame.header.kind = wire::FrameKind::kData;
     frame.header.length = 10;
     frame.payload = payload_;
     frame.token = token;
     return window_.add(frame, rail, start_).header.number;
   }
   /// Retransmits all frames that are due on that rail. Returns their tokens.
-  std::vector<uint64_t> resendAll(int rail, Clock::time_point now) {
+  std::vector<uint64_t> resendAll(int rail, io::Clock::time_point now) {
     std::vector<uint64_t> tokens;
     while (InFlightFrame* frame = window_.nextToResend()) {
       tokens.push_back(frame->frame.token);
@@ -38,7 +38,7 @@ class SendWindowTest : public testing::Test {
     return tokens;
   }
 
-  const Clock::time_point start_ = Clock::now();
+  const io::Clock::time_point start_ = io::Clock::now();
   std::vector<std::byte> payload_ = std::vector<std::byte>(10);
   SendWindow window_;
 };
@@ -120,7 +120,7 @@ TEST_F(SendWindowTest, FramesThatWereSentLongAgoExpireEachTimeLater) {
   add(1, 0);
   window_.expire(start_ + milliseconds(29));
   EXPECT_EQ(window_.numToResend(), 0u);
-  const Clock::time_point second = start_ + milliseconds(30);
+  const io::Clock::time_point second = start_ + milliseconds(30);
   window_.expire(second);
   EXPECT_THAT(resendAll(0, second), ElementsAre(1));
   window_.expire(second + milliseconds(59));
@@ -131,7 +131,7 @@ TEST_F(SendWindowTest, FramesThatWereSentLongAgoExpireEachTimeLater) {
 
 TEST_F(SendWindowTest, ExpiryStartsAnewWhenTheWayWorks) {
   add(1, 0);
-  const Clock::time_point second = start_ + milliseconds(30);
+  const io::Clock::time_point second = start_ + milliseconds(30);
   window_.expire(second);
   resendAll(0, second);
   window_.restartTimeout();
@@ -144,12 +144,12 @@ TEST_F(SendWindowTest, CancelledFramesKeepTheirNumbersAndOthersOfTheSameBytesThe
   window_.cancel(1, payload_);
   window_.markLost(0, false);
   InFlightFrame* cancelled = window_.nextToResend();
-  EXPECT_EQ(cancelled->frame.header.kind, FrameKind::kVoid);
+  EXPECT_EQ(cancelled->frame.header.kind, wire::FrameKind::kVoid);
   EXPECT_EQ(cancelled->frame.header.number, 1u);
   EXPECT_EQ(cancelled->frame.header.length, 0u);
   EXPECT_TRUE(cancelled->frame.payload.empty());
   window_.resend(*cancelled, 1, start_);
-  EXPECT_EQ(window_.nextToResend()->frame.header.kind, FrameKind::kData);
+  EXPECT_EQ(window_.nextToResend()->frame.header.kind, wire::FrameKind::kData);
   EXPECT_EQ(window_.nextToResend()->frame.payload.size(), 10u);
 }
 
@@ -163,4 +163,4 @@ TEST_F(SendWindowTest, IsEmptyOnceCleared) {
 }
 
 }  // namespace
-}  // namespace agspeed::comm
+}  // namespace agspeed::comm::multirail

@@ -29,9 +29,9 @@ struct Pair {
   RingWriter writer;
 };
 
-FrameHeader headerOf(size_t length, uint64_t sequence) {
-  FrameHeader header;
-  header.kind = FrameKind::kData;
+wire::FrameHeader headerOf(size_t length, uint64_t sequence) {
+  wire::FrameHeader header;
+  header.kind = wire::FrameKind::kData;
   header.length = static_cast<uint32_t>(length);
   header.total = length;
   header.id.sequence = sequence;
@@ -160,9 +160,9 @@ TEST(SharedMemory, OnlySealedMemoryOfTheRightSizeIsOpened) {
   EXPECT_NE(ftruncate(memory.descriptor().get(), 100), 0);
   int pipes[2];
   ASSERT_EQ(pipe(pipes), 0);
-  const FileDescriptor in(pipes[0]), out(pipes[1]);
+  const io::FileDescriptor in(pipes[0]), out(pipes[1]);
   EXPECT_FALSE(SharedMemory::open(in, 0).hasValue());
-  const FileDescriptor file(open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  const io::FileDescriptor file(open(testing::TempDir().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
   ASSERT_EQ(ftruncate(file.get(), 8192), 0);
   EXPECT_FALSE(SharedMemory::open(file, 8192).hasValue()) << "its owner may cut it at any time";
 }

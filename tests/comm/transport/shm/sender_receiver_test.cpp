@@ -19,29 +19,31 @@ namespace agspeed::comm::shm {
 namespace {
 
 /// Keeps arrived frames by their sequence number.
-struct ReceivedFrames final : Transport::Sink {
-  std::span<std::byte> place(int, const FrameHeader& header) override {
+struct ReceivedFrames final : transport::Transport::Sink {
+  std::span<std::byte> place(int, const wire::FrameHeader& header) override {
     if (discarded.contains(header.id.sequence)) return {};
     std::vector<std::byte>& bytes = placed[header.id.sequence];
     bytes.assign(header.length, std::byte{});
     return bytes;
   }
-  void arrived(int, const FrameHeader& header) override { EXPECT_TRUE(complete.insert(header.id.sequence).second); }
+  void arrived(int, const wire::FrameHeader& header) override {
+    EXPECT_TRUE(complete.insert(header.id.sequence).second);
+  }
   void acknowledged(int, uint64_t) override {}
   void writable(int) override {}
-  void lost(int, LossCause, const Status&) override {}
+  void lost(int, transport::LossCause, const Status&) override {}
 
   std::map<uint64_t, std::vector<std::byte>> placed;
   std::set<uint64_t> complete;
   std::set<uint64_t> discarded;
 };
 
-struct SentFrames final : Transport::Sink {
-  std::span<std::byte> place(int, const FrameHeader&) override { return {}; }
-  void arrived(int, const FrameHeader&) override {}
+struct SentFrames final : transport::Transport::Sink {
+  std::span<std::byte> place(int, const wire::FrameHeader&) override { return {}; }
+  void arrived(int, const wire::FrameHeader&) override {}
   void acknowledged(int, uint64_t token) override { EXPECT_TRUE(acknowledgedTokens.insert(token).second); }
   void writable(int) override { ++numWritable; }
-  void lost(int, LossCause, const Status&) override {}
+  void lost(int, transport::LossCause, const Status&) override {}
 
   std::set<uint64_t> acknowledgedTokens;
   int numWritable = 0;
@@ -54,8 +56,8 @@ class SenderReceiver : public testing::TestWithParam<bool> {
     const Process self = {getpid(), geteuid()};
     SharedMemory theirs = SharedMemory::open(memory.descriptor(), sizeof(Ring)).value();
     sender = std::make_unique<Sender>(std::move(memory), 1, sent, bell, counters);
-    receiver = std::make_unique<Receiver>(std::move(theirs), 0, self, canRead() ? watchProcess(self) : FileDescriptor(),
-                                          received, bell, counters);
+    receiver = std::make_unique<Receiver>(
+        std::move(theirs), 0, self, canRead() ? watchProcess(self) : io::FileDescriptor(), received, bell, counters);
   }
   /// True if the receiver may read the sender's memory.
   bool canRead() const { return GetParam(); }
@@ -76,8 +78,8 @@ class SenderReceiver : public testing::TestWithParam<bool> {
   std::unique_ptr<Receiver> receiver;
 };
 
-OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, FrameKind kind) {
-  OutgoingFrame frame;
+transport::OutgoingFrame frameOf(const std::vector<std::byte>& payload, uint64_t number, wire::FrameKind kind) {
+  transport::OutgoingFrame frame;
   frame.header.kind = kind;
   frame.header.id.sequence = number;
   frame.header.length = static_cast<uint32_t>(payload.size());
@@ -99,12 +101,12 @@ TEST_P(SenderReceiver, PassFramesOfAllSizesAndDropOnlyWhatWasCancelled) {
     const uint64_t choice = random() % 8;
     if (choice < 4 && sender->canSend()) {
       const bool isLarge = random() % 3 == 0;
-      std::vector<std::byte> payload(1 + random() % (isLarge ? kMaxPayloadBytes : 2000));
+      std::vector<std::byte> payload(1 + random() % (isLarge ? wire::kMaxPayloadBytes : 2000));
       for (std::byte& byte : payload) byte = std::byte(random());
       if (random() % 16 == 0) received.discarded.insert(next);
       expected[next] = payload;
       const std::vector<std::byte>& kept = payloads[next] = std::move(payload);
-      sender->send(frameOf(kept, next, random() % 4 == 0 ? FrameKind::kEager : FrameKind::kData));
+      sender->send(frameOf(kept, next, random() % 4 == 0 ? wire::FrameKind::kEager : wire::FrameKind::kData));
       ++next;
     } else if (choice < 6) {
       ASSERT_NE(receiver->read(), Receiver::Outcome::kBroken);
@@ -134,8 +136,8 @@ TEST_P(SenderReceiver, PassFramesOfAllSizesAndDropOnlyWhatWasCancelled) {
 
 TEST_P(SenderReceiver, ACancelledFrameTakesNoOtherOfTheSameBytesWithIt) {
   const std::vector<std::byte> payload(40000, std::byte{7});
-  sender->send(frameOf(payload, 1, FrameKind::kData));
-  sender->send(frameOf(payload, 2, FrameKind::kData));
+  sender->send(frameOf(payload, 1, wire::FrameKind::kData));
+  sender->send(frameOf(payload, 2, wire::FrameKind::kData));
   sender->cancelSend(1);
   drive();
   ASSERT_TRUE(received.complete.contains(2));
@@ -148,10 +150,10 @@ class CopyingSenderReceiver : public SenderReceiver {};
 
 TEST_P(CopyingSenderReceiver, ACancelledReceiveGetsNoFurtherBytes) {
   const std::vector<std::byte> refused(40000, std::byte{1});
-  sender->send(frameOf(refused, 1, FrameKind::kData));
+  sender->send(frameOf(refused, 1, wire::FrameKind::kData));
   drive();
-  const std::vector<std::byte> payload(kMaxPayloadBytes, std::byte{7});
-  sender->send(frameOf(payload, 2, FrameKind::kData));
+  const std::vector<std::byte> payload(wire::kMaxPayloadBytes, std::byte{7});
+  sender->send(frameOf(payload, 2, wire::FrameKind::kData));
   ASSERT_EQ(receiver->read(), Receiver::Outcome::kSomething);
   std::vector<std::byte>& target = received.placed.at(2);
   receiver->cancelReceive(target);
@@ -164,7 +166,7 @@ TEST_P(CopyingSenderReceiver, ACancelledReceiveGetsNoFurtherBytes) {
 TEST_P(SenderReceiver, AFullSenderSaysWhenItIsWritableAgain) {
   const std::vector<std::byte> payload(60000, std::byte{1});
   uint64_t number = 0;
-  while (sender->canSend()) sender->send(frameOf(payload, ++number, FrameKind::kEager));
+  while (sender->canSend()) sender->send(frameOf(payload, ++number, wire::FrameKind::kEager));
   EXPECT_LE(number, 3u);
   EXPECT_EQ(sent.numWritable, 0);
   drive();
@@ -178,7 +180,7 @@ TEST_P(SenderReceiver, AnEagerCopyIsItsSendersAgainAsSoonAsItIsSent) {
   uint64_t number = 0;
   while (sender->canSend()) {
     std::fill(payload.begin(), payload.end(), std::byte{1});
-    sender->send(frameOf(payload, ++number, FrameKind::kEager));
+    sender->send(frameOf(payload, ++number, wire::FrameKind::kEager));
     std::fill(payload.begin(), payload.end(), std::byte{0x5a});
   }
   drive();
@@ -186,8 +188,8 @@ TEST_P(SenderReceiver, AnEagerCopyIsItsSendersAgainAsSoonAsItIsSent) {
 }
 
 TEST_P(SenderReceiver, AnEagerZeroCopyMessageIsReadWhereItLiesAndItsSenderWoken) {
-  const std::vector<std::byte> payload(kMaxEagerZeroCopyBytes, std::byte{3});
-  sender->send(frameOf(payload, 1, FrameKind::kEager));
+  const std::vector<std::byte> payload(messaging::kMaxEagerZeroCopyBytes, std::byte{3});
+  sender->send(frameOf(payload, 1, wire::FrameKind::kEager));
   if (canRead()) {
     EXPECT_EQ(counters.numCopiedBytes, 0u);
   }
@@ -206,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Reading, SenderReceiver, testing::Values(true, false),
 
 TEST(Doorbell, CostsNothingWhileItsOwnerIsAwakeAndRingsOnce) {
   Doorbell own = Doorbell::create().value();
-  Doorbell theirs = Doorbell::open(FileDescriptor(dup(own.page())), FileDescriptor(dup(own.bell()))).value();
+  Doorbell theirs = Doorbell::open(io::FileDescriptor(dup(own.page())), io::FileDescriptor(dup(own.bell()))).value();
   EXPECT_FALSE(theirs.ring());
   own.setSleeping(true);
   EXPECT_TRUE(theirs.ring());

@@ -24,7 +24,7 @@ class RateEstimatorTest : public ::testing::Test {
     meter_.look(now_, acked_, true, roundTripSeconds_);
   }
 
-  Clock::time_point now_{milliseconds(1'000'000)};
+  io::Clock::time_point now_{milliseconds(1'000'000)};
   uint64_t acked_ = 0;
   double roundTripSeconds_ = 100e-6;
   RateEstimator meter_;

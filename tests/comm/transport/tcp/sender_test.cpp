@@ -18,42 +18,43 @@ using std::chrono::milliseconds;
 
 constexpr int kPeer = 1;
 
-class SenderTest : public testing::TestWithParam<Protection>, public Sender::Owner {
+class SenderTest : public testing::TestWithParam<security::Protection>, public Sender::Owner {
  protected:
   SenderTest() {
-    address_.address = *parseIpAddress("127.0.0.1");
+    address_.address = *topology::parseIpAddress("127.0.0.1");
     listener_ = Socket::listen(address_).value();
   }
 
   void connect() {
     sender_ = std::make_unique<Sender>(poller_, Socket::connect(address_.address, "", address_).value(),
-                                       Initiator({GetParam(), 0, 0, kPeer}, secret_), GetParam(), kPeer, *this);
+                                       wire::Initiator({GetParam(), 0, 0, kPeer}, secret_), GetParam(), kPeer, *this);
   }
   /// Accepts the sender's connection, and reads its request.
-  std::optional<Responder> accept() {
-    RequestBytes request;
+  std::optional<wire::Responder> accept() {
+    wire::RequestBytes request;
     const bool isAccepted = drive([&] {
       if (std::optional<Socket> socket = listener_.accept()) peer_ = std::move(*socket);
       return peer_.isOpen();
     });
-    return isAccepted && read(request) ? Responder::answer(request, secret_) : std::nullopt;
+    return isAccepted && read(request) ? wire::Responder::answer(request, secret_) : std::nullopt;
   }
   /// Connects, and answers the handshake.
   void establish() {
     connect();
-    const std::optional<Responder> responder = accept();
+    const std::optional<wire::Responder> responder = accept();
     ASSERT_TRUE(responder);
     write(responder->reply());
-    ConfirmBytes confirm;
+    wire::ConfirmBytes confirm;
     ASSERT_TRUE(read(confirm));
     EXPECT_TRUE(responder->isConfirmedBy(confirm));
     opener_.emplace(GetParam(), responder->frameKey());
     ASSERT_TRUE(drive([&] { return sender_->isUp(); }));
   }
 
-  static OutgoingFrame frameOf(uint64_t sequence, const std::vector<std::byte>& payload, bool mayWait = false) {
-    OutgoingFrame frame;
-    frame.header.kind = FrameKind::kEager;
+  static transport::OutgoingFrame frameOf(uint64_t sequence, const std::vector<std::byte>& payload,
+                                          bool mayWait = false) {
+    transport::OutgoingFrame frame;
+    frame.header.kind = wire::FrameKind::kEager;
     frame.header.id = {1, 2, sequence};
     frame.header.total = frame.header.length = static_cast<uint32_t>(payload.size());
     frame.payload = payload;
@@ -66,16 +67,16 @@ class SenderTest : public testing::TestWithParam<Protection>, public Sender::Own
 
   /// Reads the next frame, checks its seals, and expects this number and payload.
   void expectFrame(uint64_t sequence, const std::vector<std::byte>& payload) {
-    std::array<std::byte, kHeaderBytes> encoded;
+    std::array<std::byte, wire::kHeaderBytes> encoded;
     std::vector<std::byte> tag(tagBytes(GetParam())), found(payload.size());
     ASSERT_TRUE(read(encoded) && read(tag));
     ASSERT_TRUE(opener_->verify(encoded, tag));
-    const std::optional<FrameHeader> header = decodeHeader(encoded);
+    const std::optional<wire::FrameHeader> header = wire::decodeHeader(encoded);
     ASSERT_TRUE(header);
     EXPECT_EQ(header->id.sequence, sequence);
     ASSERT_EQ(header->length, payload.size());
     ASSERT_TRUE(read(found) && read(tag));
-    const bool isEncrypted = GetParam() == Protection::kEncrypted;
+    const bool isEncrypted = GetParam() == security::Protection::kEncrypted;
     ASSERT_TRUE(isEncrypted ? opener_->decrypt(found, tag) : opener_->verify(found, tag));
     EXPECT_TRUE(found == payload) << "frame " << sequence;
   }
@@ -90,15 +91,15 @@ class SenderTest : public testing::TestWithParam<Protection>, public Sender::Own
       return numRead == target.size();
     });
   }
-  void write(ByteView bytes) {
+  void write(transport::ByteView bytes) {
     const iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
     ASSERT_EQ(peer_.write(std::span(&part, 1)).numBytes, bytes.size());
   }
   bool drive(const std::function<bool()>& isDone) {
-    const Clock::time_point limit = Clock::now() + std::chrono::seconds(20);
+    const io::Clock::time_point limit = io::Clock::now() + std::chrono::seconds(20);
     while (!isDone()) {
-      if (Clock::now() > limit) return false;
-      poller_.wait(Clock::now() + milliseconds(1));
+      if (io::Clock::now() > limit) return false;
+      poller_.wait(io::Clock::now() + milliseconds(1));
     }
     return true;
   }
@@ -106,14 +107,14 @@ class SenderTest : public testing::TestWithParam<Protection>, public Sender::Own
     return drive([&] { return lossCause_.has_value(); });
   }
 
-  Poller poller_;
-  RailAddress address_;
+  io::Poller poller_;
+  rendezvous::RailAddress address_;
   Socket listener_, peer_;
-  const Digest secret_{std::byte{7}};
-  std::optional<Opener> opener_;
+  const security::Digest secret_{std::byte{7}};
+  std::optional<security::Opener> opener_;
   std::unique_ptr<Sender> sender_;
   int numWritable_ = 0;
-  std::optional<LossCause> lossCause_;
+  std::optional<transport::LossCause> lossCause_;
   std::string why_;
 
  private:
@@ -121,8 +122,8 @@ class SenderTest : public testing::TestWithParam<Protection>, public Sender::Own
     EXPECT_EQ(peer, kPeer);
     ++numWritable_;
   }
-  void senderStalled(int, LossCause, const std::string&) override {}
-  void senderLost(int peer, LossCause cause, const std::string& why) override {
+  void senderStalled(int, transport::LossCause, const std::string&) override {}
+  void senderLost(int peer, transport::LossCause cause, const std::string& why) override {
     EXPECT_EQ(peer, kPeer);
     EXPECT_FALSE(lossCause_) << "it was lost before";
     lossCause_ = cause;
@@ -149,13 +150,13 @@ TEST_P(SenderTest, NoFrameMayBeSentBeforeTheReply) {
 
 TEST_P(SenderTest, APeerThatDoesNotProveTheSecretIsRefused) {
   connect();
-  const std::optional<Responder> responder = accept();
+  const std::optional<wire::Responder> responder = accept();
   ASSERT_TRUE(responder);
-  ReplyBytes reply = responder->reply();
+  wire::ReplyBytes reply = responder->reply();
   reply.back() ^= std::byte{1};
   write(reply);
   ASSERT_TRUE(isLost());
-  EXPECT_EQ(lossCause_, LossCause::kCorrupted);
+  EXPECT_EQ(lossCause_, transport::LossCause::kCorrupted);
   EXPECT_FALSE(sender_->canSend());
 }
 
@@ -163,14 +164,14 @@ TEST_P(SenderTest, AClosedPortIsReported) {
   listener_.close();
   connect();
   ASSERT_TRUE(isLost());
-  EXPECT_EQ(lossCause_, LossCause::kRefused);
+  EXPECT_EQ(lossCause_, transport::LossCause::kRefused);
 }
 
 TEST_P(SenderTest, AConnectionThatThePeerClosesIsLost) {
   establish();
   peer_.close();
   ASSERT_TRUE(isLost());
-  EXPECT_EQ(lossCause_, LossCause::kClosed);
+  EXPECT_EQ(lossCause_, transport::LossCause::kClosed);
 }
 
 TEST_P(SenderTest, BytesFromTheReceivingEndAreCorruption) {
@@ -178,13 +179,13 @@ TEST_P(SenderTest, BytesFromTheReceivingEndAreCorruption) {
   std::array<std::byte, 1> byte{};
   write(byte);
   ASSERT_TRUE(isLost());
-  EXPECT_EQ(lossCause_, LossCause::kCorrupted);
+  EXPECT_EQ(lossCause_, transport::LossCause::kCorrupted);
 }
 
 TEST_P(SenderTest, AGivenUpConnectionReportsItsReason) {
   establish();
   sender_->giveUp("no carrier");
-  EXPECT_EQ(lossCause_, LossCause::kUnreachable);
+  EXPECT_EQ(lossCause_, transport::LossCause::kUnreachable);
   EXPECT_EQ(why_, "no carrier");
 }
 
@@ -222,7 +223,7 @@ TEST_P(SenderTest, ACancelledPayloadIsNotReadAgain) {
 
 TEST_P(SenderTest, AFullConnectionBecomesWritableWhenThePeerReads) {
   establish();
-  const std::vector<std::byte> payload = payloadOf(kMaxPayloadBytes, 3);
+  const std::vector<std::byte> payload = payloadOf(wire::kMaxPayloadBytes, 3);
   uint64_t numSent = 0;
   for (; sender_->canSend(); ++numSent) sender_->send(frameOf(numSent, payload));
   EXPECT_FALSE(sender_->isEmpty());
@@ -234,7 +235,8 @@ TEST_P(SenderTest, AFullConnectionBecomesWritableWhenThePeerReads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SenderTest,
-                         testing::Values(Protection::kIntegrity, Protection::kAuthenticated, Protection::kEncrypted),
+                         testing::Values(security::Protection::kIntegrity, security::Protection::kAuthenticated,
+                                         security::Protection::kEncrypted),
                          [](const auto& info) { return std::string(toString(info.param)); });
 
 }  // namespace

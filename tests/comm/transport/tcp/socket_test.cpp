@@ -27,8 +27,8 @@ bool choose(const Socket& socket, const std::string& name) {
 TEST(Socket, AConnectionDoesNotBeginWithBbr) {
   // A connection that begins with BBR is paced as long as it exists. The pace follows from its first round trip, which
   // may include a second of address resolution.
-  RailAddress address;
-  address.address = parseIpAddress("127.0.0.1").value();
+  rendezvous::RailAddress address;
+  address.address = topology::parseIpAddress("127.0.0.1").value();
   const StatusOr<Socket> listener = Socket::listen(address);
   ASSERT_TRUE(listener.hasValue()) << listener.status().toString();
   const StatusOr<Socket> connecting = Socket::connect(address.address, "", address);
