@@ -27,7 +27,10 @@ __all__ = ["SshHosts", "ssh_hosts", "unavailable"]
 
 _SSHD = shutil.which("sshd", path="/usr/sbin:/sbin")
 # Each host has a /run of its own, with a folder for its sshd alone.
-_SERVE = "mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd && exec {sshd} -D -e -f {folder}/$(hostname).server"
+_SERVE = (
+    "mount -t tmpfs tmpfs /run && mkdir -m 755 /run/sshd && {prepare} && "
+    "exec {sshd} -D -e -f {folder}/$(hostname).server"
+)
 _SERVER = """
 AuthorizedKeysFile {folder}/user.pub
 HostKey {folder}/{name}
@@ -67,14 +70,14 @@ class SshHosts:
         environment: for commands on the hosts.
     """
 
-    def __init__(self, bed: netbed.Netbed, folder: Path) -> None:
+    def __init__(self, bed: netbed.Netbed, folder: Path, prepare: str = "true") -> None:
         self.bed, self.folder = bed, folder
         self.names = [host.name for host in bed.hosts]
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AGSPEED_", "HOROVOD_"))}
         path = f"{folder}:{os.environ['PATH']}"
         self.environment = kept | {"PYTHONPATH": str(sources.ROOT / "python"), "PATH": path}
         self._make_keys()
-        self._serve()
+        self._serve(prepare)
         self._before = self.processes()
 
     def address(self, index: int) -> str:
@@ -159,8 +162,8 @@ class SshHosts:
         program.write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {self.folder}/ssh_config "$@"\n')
         program.chmod(0o755)
 
-    def _serve(self) -> None:
-        script = _SERVE.format(sshd=_SSHD, folder=self.folder)
+    def _serve(self, prepare: str) -> None:
+        script = _SERVE.format(sshd=_SSHD, folder=self.folder, prepare=prepare)
         listening: set[int] = set()
         self.bed.start(
             ["sh", "-c", script], on_line=lambda host, line: listening.add(host) if "Server listening" in line else None
@@ -169,10 +172,13 @@ class SshHosts:
 
 
 @contextmanager
-def ssh_hosts(count: int, folder: Path) -> Iterator[SshHosts]:
-    """Yields hosts whose files are in `folder`. Call `unavailable` before."""
+def ssh_hosts(count: int, folder: Path, prepare: str = "true") -> Iterator[SshHosts]:
+    """Yields hosts whose files are in `folder`. Call `unavailable` before.
+
+    prepare: a command of the shell on each host before its sshd starts. Mounts are seen by logins only.
+    """
     with netbed.Netbed(hosts=count) as bed:
-        yield SshHosts(bed, folder)
+        yield SshHosts(bed, folder, prepare)
 
 
 def _is_sshd(pid: int) -> bool:
