@@ -179,7 +179,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("_native", "membership", "nccl", "netbed", "netprobe", "reporting"),
     ("launch",),
     ("cluster", "inspection"),
-    ("devices", "graph_spec", "native"),
+    ("devices", "first_step", "graph_spec", "native"),
     ("distributed", "transfer"),
     ("elastic",),
     ("horovod",),

@@ -37,7 +37,7 @@ from agspeed.version import __version__
 
 __all__ = ["add"]
 
-_STEP = ("-m", "agspeed.distributed.first_step")
+_STEP = ("-m", "agspeed.first_step")
 _VERSION = re.compile(r"\d+\.\d+\.\d+(?:\+[a-z0-9.]+)?")
 _EPILOG = """\
 example:

@@ -25,7 +25,7 @@ from tests.python.support.processes import is_alive
 from tests.python.support.ssh_hosts import SshHosts, ssh_hosts, unavailable
 
 pytestmark = pytest.mark.slow
-_WAIT_S = 240
+_WAIT_S = 600
 """Loading torch takes long on a busy machine."""
 _NUM_HOSTS = 4
 _JOB = ("-np", "4", "--min-np", "2", "--blacklist-cooldown-range", "0.5", "1")

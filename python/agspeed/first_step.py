@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training step on all ranks of a job, which shows that they reach each other: `agspeed cluster up` runs it.
 
-Each rank is a process with this module as its program. Rank 0 prints one line.
+Each rank is a process that runs `python -m agspeed.first_step`. So Python imports the package first, which registers the
+backend. Rank 0 prints one line.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import torch
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
-
-import agspeed  # noqa: F401, registers the backend
 
 __all__ = ["main"]
 
