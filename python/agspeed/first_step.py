@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One training step on all ranks of a job, which shows that they reach each other: `agspeed cluster up` runs it.
 
-Each rank is a process that runs `python -m agspeed.first_step`. So Python imports the package first, which registers the
-backend. Rank 0 prints one line.
+Each rank is a process that runs `python -m agspeed.first_step`. So Python imports the package first, which registers
+the backend. Rank 0 prints one line.
 """
 
 from __future__ import annotations

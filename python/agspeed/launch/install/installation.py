@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agspeed.errors import AgspeedError
 from agspeed.launch import frames
@@ -114,7 +115,7 @@ class _Installing(Connection):
     end_s = 300.0  # pip takes the change back
 
     def __init__(self, host: Host, starter: Starter, output: Output, package: Package) -> None:
-        job = {
+        job: dict[str, Any] = {
             "kind": "install",
             "command": [],
             "folder": "",
