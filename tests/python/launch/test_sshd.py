@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on two hosts with the real ssh and sshd, in network namespaces. The launcher runs on the first host."""
+"""Jobs on several hosts with the real ssh and sshd, in network namespaces. The launcher runs on the first host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from agspeed.launch import keeper
 from tests.python.launch.jobs import RANK, TIMEOUT_S, WAITS, wait_until
@@ -21,7 +22,7 @@ _HOSTS = "root@host0:2,host1:2"
 
 
 class Jobs:
-    """Jobs of `agspeed run` on two hosts. The launcher runs on the first one."""
+    """Jobs of `agspeed run`. The launcher runs on the first host."""
 
     def __init__(self, hosts: SshHosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
@@ -38,9 +39,11 @@ class Jobs:
             self.launcher = self.hosts.start(command, out, err, FOLDER=str(self.job))
         return self.launcher
 
-    def run(self, text: str, *options: str, hosts: str = _HOSTS) -> tuple[int, list[str], str]:
+    def run(
+        self, text: str, *options: str, hosts: str = _HOSTS, timeout_s: float = TIMEOUT_S
+    ) -> tuple[int, list[str], str]:
         """Returns the status, the sorted lines of stdout, and stderr."""
-        status = self.start(text, *options, hosts=hosts).wait(TIMEOUT_S)
+        status = self.start(text, *options, hosts=hosts).wait(timeout_s)
         self.hosts.nothing_is_left()
         return status, sorted((self.job / "out").read_text().splitlines()), self.errors()
 
@@ -67,7 +70,7 @@ class Jobs:
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshHosts]:
     if reason := unavailable():
         pytest.skip(reason)
-    with ssh_hosts(2, tmp_path_factory.mktemp("hosts")) as found:
+    with ssh_hosts(4, tmp_path_factory.mktemp("hosts")) as found:
         yield found
 
 
@@ -92,6 +95,39 @@ distributed.destroy_process_group()
     status, out, err = jobs.run(text)
     assert status == 0, err
     assert out == [f"[{rank}]<stdout>:host{rank // 2} {rank} {jobs.hosts.address(0)} 4.0" for rank in range(4)]
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_four_hosts_train_to_the_weights_of_one(jobs: Jobs) -> None:
+    text = """
+import hashlib, os, torch, agspeed
+from torch import distributed, nn
+torch.set_num_threads(1)
+distributed.init_process_group("agspeed")
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
+wrapped = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for step in range(10):
+    torch.manual_seed(1000 * step + distributed.get_rank())
+    optimizer.zero_grad()
+    wrapped(torch.randn(8, 64)).square().mean().backward()
+    optimizer.step()
+weights = torch.cat([each.detach().flatten() for each in model.parameters()])
+print(hashlib.sha256(weights.numpy().tobytes()).hexdigest())
+if distributed.get_rank() == 0:
+    torch.save(weights, os.environ["FOLDER"] + "/weights.pt")
+distributed.destroy_process_group()
+"""
+    found = []
+    for hosts in ("root@host0:1,host1:1,host2:1,host3:1", "root@host0:4"):
+        status, out, err = jobs.run(text, hosts=hosts, timeout_s=400)
+        assert status == 0, err
+        assert len(out) == 4 and len({line.partition(":")[2] for line in out}) == 1, f"ranks have other weights: {out}"
+        found.append(torch.load(jobs.job / "weights.pt", weights_only=True))
+    print(f"bit-equal: {torch.equal(*found)}")
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)  # sums of other orders
 
 
 def test_the_first_host_may_be_the_launchers_own(jobs: Jobs) -> None:
