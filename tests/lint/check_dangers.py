@@ -32,6 +32,7 @@ LAWFUL: dict[tuple[str, str], str] = {
     ("python/agspeed/files.py", WRITES): "the one place that writes files",
     ("python/agspeed/launch/install/carried_code.py", WRITES): "an archive in memory",
     ("python/agspeed/launch/install/installed_wheel.py", WRITES): "an archive in memory",
+    ("python/agspeed/launch/install/installer.py", REMOVES): "pieces of agspeed that pip has just made and left",
     ("python/agspeed/launch/install/installer.py", WRITES): "in a folder of its own, which no other user may enter",
     ("python/agspeed/netbed/bed.py", WRITES): "in the scratch folder of a test bed, which only its user may enter",
     ("python/agspeed/netbed/system.py", JOINS): "the folders of the system's programs, which no other user names",

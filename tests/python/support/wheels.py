@@ -38,9 +38,9 @@ def write(
     needed = "".join(f"Requires-Dist: {each}\n" for each in needs)
     info = f"{name}-{version}.dist-info"
     whole = {
-        **files,
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needed}".encode(),
         f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
+        **files,
     }
     record = "".join(f"{path},{_digest(content)},{len(content)}\n" for path, content in whole.items())
     path = folder / f"{name}-{version}-{tag}.whl"

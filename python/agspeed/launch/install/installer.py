@@ -20,6 +20,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -76,7 +77,7 @@ class _Change:
     def __init__(self, folder: Path) -> None:
         """folder: for the wheel of the agspeed that is replaced. Raises: UserError if it was not made from one."""
         self._folder = folder
-        self._before = _packages()
+        self._before, self._entries = _packages(), _entries()
         self._earlier: Path | None = None
         if (found := installed_wheel.found_here()) is not None:
             name, content = installed_wheel.packed(found)
@@ -89,6 +90,10 @@ class _Change:
 
         Returns: a sentence if that fails; else an empty text.
         """
+        pieces = _entries() - self._entries
+        if not any((each / "RECORD").exists() for each in pieces):  # pip was not done, and cannot remove them
+            for each in pieces:
+                shutil.rmtree(each, ignore_errors=True)
         come = sorted(_packages() - self._before)
         try:
             if come:
@@ -146,6 +151,11 @@ def _packages() -> set[str]:
     """The names of the packages in the folder into which pip installs."""
     folder = sysconfig.get_path("purelib")
     return {each.metadata["Name"] for each in importlib.metadata.distributions(path=[folder]) if each.metadata["Name"]}
+
+
+def _entries() -> set[Path]:
+    """The folders of agspeed where pip installs packages."""
+    return {path for path in Path(sysconfig.get_path("purelib")).glob(f"{installed_wheel.NAME}*") if path.is_dir()}
 
 
 def _pip(folder: Path, *words: str) -> None:
