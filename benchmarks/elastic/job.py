@@ -16,7 +16,7 @@ from pathlib import Path
 
 from benchmarks.cells import ROOT
 
-__all__ = ["Fault", "Job", "NotInTimeError"]
+__all__ = ["Fault", "Job", "NotInTimeError", "held_by"]
 
 _WAIT_S = 120
 _KILL_AFTER_STEPS = (3, 12)
@@ -48,30 +48,22 @@ class Fault:
 
 
 class Job:
-    """`way`: "elastic" under `agspeed run`, or "restart" under torchrun. A context manager."""
+    """`way`: "elastic" under `agspeed run`, or "restart" under torchrun. A context manager.
 
-    def __init__(self, way: str, size: int, pause: float, seed: int) -> None:
-        self._way, self._size, self._pause = way, size, pause
+    program: the module that processes run, which takes the arguments of `training.py` and notes the same.
+    """
+
+    def __init__(
+        self, way: str, size: int, pause: float, seed: int, program: str = "benchmarks.elastic.training"
+    ) -> None:
+        self._way, self._size, self._pause, self._program = way, size, pause, program
         self._random = random.Random(seed)
         self._folder = tempfile.TemporaryDirectory(prefix="agspeed-elastic-")
         self.path = Path(self._folder.name)
         self._launcher: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "Job":
-        script = ["-m", "benchmarks.elastic.training", str(self.path), str(self._pause), self._way]
-        if self._way == "elastic":
-            start = [sys.executable, "-m", "agspeed", "run", "-np", str(self._size), "--min-np", "2"]
-            start += ["--blacklist-cooldown-range", "0.5", "0.5", sys.executable]  # faults follow each other closely
-        else:
-            start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._size)]
-            start += ["--max-restarts", "1000", "--monitor-interval", "0.1", "--master-addr", "127.0.0.1"]
-            start += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
-        paths = os.pathsep.join(
-            path for path in [str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH")] if path
-        )
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
-        with (self.path / "log").open("wb") as log:
-            self._launcher = subprocess.Popen([*start, *script], env=environment, stdout=log, stderr=log)
+        self._start("--job-id", self.path.name)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -104,6 +96,18 @@ class Job:
         os.kill(ranks[rank], signal.SIGKILL)
         self.wait_until_complete(killed, 2)
         return self._fault(rank, others, killed)
+
+    def lose_launcher(self) -> None:
+        """Kills the launcher of an elastic job. Its processes go on."""
+        assert self._launcher is not None
+        self._launcher.kill()
+        self._launcher.wait()
+
+    def attach(self) -> None:
+        """Starts another launcher for the job, and waits until it has attached."""
+        self._start("--attach", self.path.name)
+        sentence = f"attached to job {self.path.name} ".encode()
+        self._wait(lambda: sentence in (self.path / "log").read_bytes(), "another launcher has the job")
 
     def processes(self) -> dict[int, int]:
         """The process of each rank in the newest group that has begun."""
@@ -140,14 +144,24 @@ class Job:
 
     def held(self) -> dict[str, int]:
         """Descriptors, threads and resident KiB of the rank that has lived longest."""
-        oldest = min(self.processes().values(), key=lambda pid: self._notes()[pid][0].at)
-        rows = Path(f"/proc/{oldest}/status").read_text(encoding="utf-8").splitlines()
-        status = dict(row.split(":", 1) for row in rows)
-        return {
-            "descriptors": len(os.listdir(f"/proc/{oldest}/fd")),
-            "threads": int(status["Threads"]),
-            "resident_kib": int(status["VmRSS"].split()[0]),
-        }
+        return held_by(min(self.processes().values(), key=lambda pid: self._notes()[pid][0].at))
+
+    def _start(self, *options: str) -> None:
+        """Starts a launcher. options: of `agspeed run` alone."""
+        script = ["-m", self._program, str(self.path), str(self._pause), self._way]
+        if self._way == "elastic":
+            start = [sys.executable, "-m", "agspeed", "run", "-np", str(self._size), "--min-np", "2", *options]
+            start += ["--blacklist-cooldown-range", "0.5", "0.5", sys.executable]  # faults follow each other closely
+        else:
+            start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(self._size)]
+            start += ["--max-restarts", "1000", "--monitor-interval", "0.1", "--master-addr", "127.0.0.1"]
+            start += ["--master-port", "0", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+        paths = os.pathsep.join(
+            path for path in [str(ROOT), str(ROOT / "python"), os.environ.get("PYTHONPATH")] if path
+        )
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": paths}
+        with (self.path / "log").open("wb") as log:
+            self._launcher = subprocess.Popen([*start, *script], env=environment, stdout=log, stderr=log)
 
     # --- from the notes -----------------------------------------------------------------------------------------------
 
@@ -225,6 +239,17 @@ class Job:
 
     def _log(self) -> str:
         return (self.path / "log").read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def held_by(pid: int) -> dict[str, int]:
+    """Descriptors, threads and resident KiB of a process."""
+    rows = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    status = dict(row.split(":", 1) for row in rows)
+    return {
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": int(status["Threads"]),
+        "resident_kib": int(status["VmRSS"].split()[0]),
+    }
 
 
 def _is_step(note: Note, until: float) -> bool:

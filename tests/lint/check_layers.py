@@ -176,10 +176,10 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
     ("bounded_json", "errors", "files", "native_files", "parent_death", "private_folder", "version", "when_loaded"),
     ("config", "log"),
     ("torch_compat",),
-    ("_native", "cluster", "membership", "nccl", "netbed", "netprobe", "reporting"),
+    ("_native", "membership", "nccl", "netbed", "netprobe", "reporting"),
     ("launch",),
-    ("inspection",),
-    ("devices", "graph_spec", "native"),
+    ("cluster", "inspection"),
+    ("devices", "first_step", "graph_spec", "native"),
     ("distributed", "transfer"),
     ("elastic",),
     ("horovod",),
@@ -195,7 +195,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
 # These units read JSON and settings only: no torch, no native code, and no other units than the ones listed.
 PURE_PYTHON = {
     "bounded_json": (),
-    "cluster": ("errors",),
+    "cluster": ("errors", "launch", "version"),
     "errors": (),
     "config": ("errors",),
     "files": (),

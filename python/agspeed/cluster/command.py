@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`agspeed cluster render`: prints the manifests of a job for Kubernetes or Docker, and the container recipe."""
+"""`agspeed cluster`: `render` prints manifests for Kubernetes or Docker; `up` prepares hosts with ssh (`up.py`)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from importlib import resources
 from typing import Any
 
 from agspeed.cluster import arguments as flags
+from agspeed.cluster import up
 from agspeed.cluster.engines import ENGINES, Engine
 
 __all__ = ["add"]
@@ -28,8 +29,11 @@ the definitions of the operators. They were not tried on a real cluster."""
 
 
 def add(commands: Any) -> None:
-    parser = commands.add_parser("cluster", help="print manifests of a job for Kubernetes and Docker")
+    parser = commands.add_parser(
+        "cluster", help="prepare hosts with ssh; print manifests of a job for Kubernetes and Docker"
+    )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
+    up.add(actions)
     render = actions.add_parser(
         "render",
         help="print the manifests of a job",

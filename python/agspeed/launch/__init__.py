@@ -24,6 +24,7 @@ pipes.py        what these ranks write
 ranks.py        an agent's side of the keeper
 attach/         a new launcher takes a job over whose launcher was killed
 check/          agspeed run --check: looks at hosts before a job
+install/        agspeed cluster up: installs agspeed's wheel on hosts
 keeper.py       the process that starts ranks and ends them
 output.py       passes output on, with prefixes and into files
 job_key.py      the secret of a job, in memory that only its ranks can read

@@ -65,6 +65,13 @@ def _run(link: LauncherLink) -> None:
 
         link.send("ready", _description(""))
         facts.answer(link)
+    if job["kind"] == "install":
+        from agspeed.launch.install import installer
+
+        link.send("ready", _description(""))
+        installer.run(job, link)
+        link.send("over", 0)
+        return
     if job["kind"] == "elastic":
         from agspeed.launch import member_agent
         from agspeed.launch.attach import relay

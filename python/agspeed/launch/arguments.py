@@ -22,7 +22,7 @@ from agspeed.launch.job import Request
 from agspeed.launch.starters import PodExec, Ssh
 from agspeed.membership.coordinator import Limits
 
-__all__ = ["add_to", "check_of", "command_alone", "ignored", "request_of"]
+__all__ = ["add_to", "add_ways", "check_of", "command_alone", "ignored", "remote_of", "request_of", "seconds_of"]
 
 _MIB = 1 << 20
 _MOST_PORTS = 1 << 16
@@ -150,13 +150,18 @@ def _add_hosts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-hostfile", "--hostfile", type=Path, metavar="FILE", help="the same as a file of lines such as: node0 slots=4"
     )
+    add_ways(parser)
+    parser.add_argument(
+        "--master-addr", metavar="A", help="an address of the first host that the others reach; default: ssh's"
+    )
+
+
+def add_ways(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags that say how other hosts are reached."""
     parser.add_argument("--ssh-port", "-p", type=int, metavar="N", help="the port of sshd on the other hosts")
     parser.add_argument("--ssh-identity-file", "-i", type=Path, metavar="FILE", help="the private key for ssh")
     parser.add_argument(
         "--start-timeout", type=float, metavar="S", default=30.0, help="seconds until all hosts must be ready (30)"
-    )
-    parser.add_argument(
-        "--master-addr", metavar="A", help="an address of the first host that the others reach; default: ssh's"
     )
     parser.add_argument("--remote-python", metavar="FILE", help="the interpreter on other hosts, if it is another path")
 
@@ -231,9 +236,9 @@ def request_of(arguments: argparse.Namespace) -> Request:
         output_folder=arguments.output_filename,
         has_time=arguments.has_time,
         hosts=named,
-        remote=_remote(arguments),
+        remote=remote_of(arguments),
         master_address=arguments.master_addr,
-        start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
+        start_timeout_s=seconds_of("--start-timeout", arguments.start_timeout),
         limits=limits,
         identity=identity.identity_of(arguments, limits is not None),
         most_resets=arguments.reset_limit,
@@ -251,8 +256,8 @@ def check_of(arguments: argparse.Namespace) -> CheckRequest:
         hosts=named if named or script is not None else hosts.local(1),
         discovery_script=script,
         slots_per_host=arguments.slots_per_host,
-        remote=_remote(arguments),
-        start_timeout_s=_seconds("--start-timeout", arguments.start_timeout),
+        remote=remote_of(arguments),
+        start_timeout_s=seconds_of("--start-timeout", arguments.start_timeout),
         interfaces=_interfaces(arguments),
     )
 
@@ -292,8 +297,8 @@ def _script(arguments: argparse.Namespace) -> Path | None:
     return script
 
 
-def _remote(arguments: argparse.Namespace) -> Ssh | PodExec:
-    """Returns how other hosts are reached."""
+def remote_of(arguments: argparse.Namespace) -> Ssh | PodExec:
+    """Returns how other hosts are reached. Raises: UserError for wrong flags."""
     port, key = arguments.ssh_port, arguments.ssh_identity_file
     if port is not None and not 0 < port < _MOST_PORTS:
         raise UserError(f"--ssh-port {port}: write the port of sshd, 1 to {_MOST_PORTS - 1}.")
@@ -320,7 +325,7 @@ def _limits(arguments: argparse.Namespace, num_ranks: int, num_slots: int) -> Li
         )
     if arguments.reset_limit is not None and arguments.reset_limit < 0:
         raise UserError(f"--reset-limit {arguments.reset_limit}: write how often ranks may change, 0 or more.")
-    wait_s = _seconds("--elastic-timeout", arguments.elastic_timeout)
+    wait_s = seconds_of("--elastic-timeout", arguments.elastic_timeout)
     return Limits(least=least, most=most, first=num_ranks, wait_s=wait_s)
 
 
@@ -335,7 +340,8 @@ def _pause(arguments: argparse.Namespace) -> tuple[float, float]:
     return shortest, longest
 
 
-def _seconds(flag: str, seconds: float) -> float:
+def seconds_of(flag: str, seconds: float) -> float:
+    """Returns the value of a flag. Raises: UserError if it is no time."""
     if not 0 < seconds < math.inf:
         raise UserError(f"{flag} {seconds}: write a number of seconds, more than 0.")
     return seconds

@@ -22,6 +22,7 @@ from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import agent, frames, job_key
 from agspeed.launch.description import Description
 from agspeed.launch.hosts import Host
+from agspeed.launch.install import carried_code
 from agspeed.launch.output import Output
 from agspeed.launch.pipes import PIPE_BYTES, STREAMS
 from agspeed.launch.starters import Starter
@@ -29,7 +30,6 @@ from agspeed.parent_death import end_with
 
 __all__ = ["Connection"]
 
-_END_S = 10.0  # ranks have less than 5 s (keeper.py); the rest is for the network
 _EXIT_S = 5.0
 _ALIVE_S = 5.0
 _TAKEN_BYTES = frames.WINDOW_BYTES // 4
@@ -50,8 +50,13 @@ class Connection:
     """
 
     loss = "was lost, so the job was ended"
+    end_s = 10.0
+    """How long the agent may take to end. Ranks have less than 5 s (`keeper.py`); the rest is for the network."""
 
-    def __init__(self, host: Host, name: str, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
+    def __init__(
+        self, host: Host, name: str, starter: Starter, output: Output, job: Mapping[str, Any], code: bytes = b""
+    ) -> None:
+        """code: `carried_code.packed()`, for a host that may have no agspeed; empty if it has one."""
         self.host, self.name = host, name
         self.description: Description | None = None
         self.attempt = starter.attempt(host)
@@ -61,7 +66,8 @@ class Connection:
         self._untaken = [0 for _ in STREAMS]
         self._end_deadline = math.inf
         self._next_alive = math.inf if starter.silence_s is None else time.monotonic() + _ALIVE_S
-        command = starter.command(host, [starter.python, *agent.words(_FOLDER, host.is_local)])
+        words = carried_code.words(code) if code else agent.words(_FOLDER, host.is_local)
+        command = starter.command(host, [starter.python, *words])
         self._process = _run(command, () if host.is_local else job_key.NAMES)
         assert self._process.stdin is not None and self._process.stdout is not None
         with self._process.stdin as its_input, self._process.stdout as its_output:  # the process ends with its input
@@ -72,6 +78,7 @@ class Connection:
                 raise AgspeedError(text) from None
         self._link = frames.Link(source, sink, frames.MOST_AGENT_BYTES)
         self._errors = _Errors(self._process)
+        self._link.send_code(code)
         self._link.send("job", {**job, "silence_s": starter.silence_s})
 
     @property
@@ -105,7 +112,7 @@ class Connection:
         if self.is_over or self._is_ending:
             return
         self._is_ending = True
-        self._end_deadline = time.monotonic() + _END_S
+        self._end_deadline = time.monotonic() + self.end_s
         if self._has_started:
             self._link.send("end", 0)
         else:

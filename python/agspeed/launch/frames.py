@@ -21,6 +21,13 @@ In an elastic job, and between a launcher that attaches and the agent of an earl
     {"progress": [...]}   to be kept         {"absent": 0}       there is no earlier agent
                                              {"refused": "sentence"}   another launcher owns the agent
 
+In an installation (`install/installer.py`):
+
+    launcher to agent                        agent to launcher
+    {"wheel": 0} bytes    a piece of it      {"staged": true}    it is there; true if it is installed already
+    {"install": 0}        install it         {"installed": 0}
+    {"keep": 0}           and keep it        {"undone": ""}      after "end"; a sentence if something is left
+
 An agent sends at most `WINDOW_BYTES` of each stream before the launcher has taken them. So other messages never wait
 behind output.
 
@@ -94,6 +101,11 @@ class Link:
         """Sends a frame, or keeps what the pipe does not take yet for `send_rest`."""
         body = json.dumps({kind: value}).encode()
         self._unsent += _SIZES.pack(len(body), len(data)) + body + data
+        self.send_rest()
+
+    def send_code(self, code: bytes) -> None:
+        """Sends bytes that the other side's program reads before frames (`install/carried_code.py`)."""
+        self._unsent += code
         self.send_rest()
 
     def send_rest(self) -> None:

@@ -64,26 +64,29 @@ def parse(text: str) -> tuple[Host, ...]:
     return _distinct([(f"--hosts {text}", _host(f"--hosts {text}", entry)) for entry in text.split(",")])
 
 
-def read(path: Path) -> tuple[Host, ...]:
-    """Returns the hosts of a host file. Raises: UserError, which names the file and the line."""
+def read(path: Path, flag: str = "--hostfile ") -> tuple[Host, ...]:
+    """Returns the hosts of a host file. Raises: UserError, which names the file and the line.
+
+    flag: the words before the file on the command line.
+    """
     try:
         with path.open("rb") as stream:
             content = stream.read(_MOST_FILE_BYTES + 1)
         text = content.decode()
     except OSError as error:
-        raise UserError(f"--hostfile {path}: {error.strerror}; name a file that can be read.") from None
+        raise UserError(f"{flag}{path}: {error.strerror}; name a file that can be read.") from None
     except UnicodeDecodeError:
-        raise UserError(f"--hostfile {path} is no text; write one line per host, such as node0 slots=4.") from None
+        raise UserError(f"{flag}{path} is no text; write one line per host, such as node0 slots=4.") from None
     if len(content) > _MOST_FILE_BYTES:
-        raise UserError(f"--hostfile {path} is longer than {_MOST_FILE_BYTES} bytes; write one line per host.")
+        raise UserError(f"{flag}{path} is longer than {_MOST_FILE_BYTES} bytes; write one line per host.")
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
         if words:
-            where = f"--hostfile {path}, line {number}"
+            where = f"{flag}{path}, line {number}"
             found.append((where, _host_of_line(where, words)))
     if not found:
-        raise UserError(f"--hostfile {path} names no host; write one line per host, such as node0 slots=4.")
+        raise UserError(f"{flag}{path} names no host; write one line per host, such as node0 slots=4.")
     return _distinct(found)
 
 

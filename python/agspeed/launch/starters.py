@@ -121,6 +121,7 @@ class Ssh:
             "Permission denied": "name the key of your user there with --ssh-identity-file, or the user as USER@HOST",
             "Connection refused": "start sshd there, or name its port with --ssh-port",
             "Could not resolve hostname": "check the name in --hosts or the host file",
+            "agspeed needs Python": "name an interpreter of such a version with --remote-python",
             "No module named": (
                 f"{self.python} of that host has no agspeed {'or an older one' if 'launch' in text else 'there'}: "
                 "install the version of this host, or name another interpreter with --remote-python"

@@ -18,7 +18,7 @@ from agspeed.launch.frames import FrameError
 from tests.python.launch.jobs import TIMEOUT_S, Job
 
 LOOPBACK, ETHERNET = Interface("lo", "127.0.0.1", True), Interface("eth0", "10.0.0.1", True)
-FACTS = Facts("3.12.1", "2.14.0", 0.0, 1 << 30, -1, (LOOPBACK, ETHERNET))
+FACTS = Facts("3.12.1", "2.14.0", 0.0, 1 << 30, -1, 1 << 30, (LOOPBACK, ETHERNET))
 FIRST = Seen("a", FACTS, 0.0)
 
 
@@ -89,10 +89,10 @@ def test_each_thing_to_correct_is_one_sentence_with_a_remedy(host: Seen, sentenc
     assert sentence in found
 
 
-@pytest.mark.parametrize("key", ["python", "torch", "clock", "shared_memory", "most_descriptors", "interfaces"])
+@pytest.mark.parametrize("key", ["python", "torch", "clock", "shared_memory", "most_descriptors", "room", "interfaces"])
 def test_facts_of_an_agent_are_checked(key: str) -> None:
     whole = {
-        "python": "3.12.1", "torch": "2.14.0", "clock": 1.5, "shared_memory": 5, "most_descriptors": 9,
+        "python": "3.12.1", "torch": "2.14.0", "clock": 1.5, "shared_memory": 5, "most_descriptors": 9, "room": 7,
         "interfaces": [{"name": "eth0", "address": "", "is_up": True}],
     }  # fmt: skip
     assert Facts.of(whole).interfaces == (Interface("eth0", "", True),)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.python.launch.jobs import TIMEOUT_S, Job, wait_until
 
-__all__ = ["SLOW_S", "Training", "script"]
+__all__ = ["MEMBER", "SLOW_S", "Training", "script"]
 
 MEMBER = Path(__file__).with_name("light_member.py")
 SLOW_S = 2 * TIMEOUT_S

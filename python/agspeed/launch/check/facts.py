@@ -12,6 +12,7 @@ import site
 import socket
 import struct
 import sys
+import sysconfig
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -47,6 +48,7 @@ class Facts:
         clock: the time there, in seconds.
         shared_memory: free bytes in /dev/shm; -1 if it cannot be used.
         most_descriptors: the highest limit that a process may set for itself; -1 for none.
+        room: free bytes where Python's packages are installed.
     """
 
     python: str
@@ -54,6 +56,7 @@ class Facts:
     clock: float
     shared_memory: int
     most_descriptors: int
+    room: int
     interfaces: tuple[Interface, ...]
 
     @classmethod
@@ -66,11 +69,12 @@ class Facts:
                 "clock": float(clock),
                 "shared_memory": int(shared_memory),
                 "most_descriptors": int(most_descriptors),
+                "room": int(room),
                 "interfaces": list(interfaces),
             } if len(interfaces) <= _MOST_INTERFACES:
                 texts, found = [python, torch], tuple(map(_interface, interfaces))
                 if all(text.isprintable() and len(text) <= _LONGEST_TEXT for text in texts):
-                    return cls(python, torch, clock, shared_memory, most_descriptors, found)
+                    return cls(python, torch, clock, shared_memory, most_descriptors, room, found)
         raise FrameError("facts that are not complete")
 
 
@@ -91,8 +95,9 @@ def _of_this_host() -> Mapping[str, Any]:
     return {
         "python": platform.python_version(),
         "torch": _version("torch"),
-        "shared_memory": _free_shared_memory(),
+        "shared_memory": _free_bytes(_SHARED_MEMORY),
         "most_descriptors": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        "room": _free_bytes(sysconfig.get_path("purelib")),
         "interfaces": [asdict(_look_at(name)) for _, name in socket.if_nameindex()],
     }
 
@@ -104,9 +109,9 @@ def _version(package: str) -> str:
         return ""
 
 
-def _free_shared_memory() -> int:
+def _free_bytes(folder: str) -> int:
     try:
-        status = os.statvfs(_SHARED_MEMORY)
+        status = os.statvfs(folder)
     except OSError:
         return -1
     return status.f_bavail * status.f_frsize

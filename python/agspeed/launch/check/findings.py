@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agspeed.launch.check.facts import Facts, Interface
 
-__all__ = ["Seen", "findings", "interfaces_of"]
+__all__ = ["Seen", "findings", "interfaces_of", "versions"]
 
 _LOOPBACK = "lo"
 _LEAST_SHARED_MEMORY = 64 << 20
@@ -36,10 +36,16 @@ def findings(seen: Sequence[Seen], num_ranks: int, wanted: Sequence[str]) -> lis
         num_ranks: of the job.
         wanted: the names that --network-interfaces gives; none for all interfaces.
     """
-    checks = [_versions, _clock, _shared_memory]
-    found = [sentence for check in checks for each in seen for sentence in check(seen[0], each)]
+    checks = [_clock, _shared_memory]
+    found = versions(seen)
+    found += [sentence for check in checks for each in seen for sentence in check(seen[0], each)]
     found += [sentence for each in seen for sentence in _interfaces(each, len(seen), wanted)]
     return found + [sentence for each in seen for sentence in _descriptors(each, num_ranks)]
+
+
+def versions(seen: Sequence[Seen]) -> list[str]:
+    """Returns a sentence for each host with other versions than the first one, or without torch."""
+    return [sentence for each in seen for sentence in _versions(seen[0], each)]
 
 
 def interfaces_of(facts: Facts) -> list[Interface]:

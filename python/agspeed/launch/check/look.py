@@ -23,10 +23,11 @@ from agspeed.launch.output import Output
 from agspeed.launch.starters import Local, PodExec, Ssh, Starter
 from agspeed.version import __version__
 
-__all__ = ["CheckRequest", "run"]
+__all__ = ["CheckRequest", "Looks", "look_at", "run", "table"]
 
 _JOB: dict[str, Any] = {"kind": "check", "command": [], "folder": "", "key": None, "environment": {}}
 _HEADS = ("host", "Python", "torch", "agspeed", "clock", "interfaces", "free /dev/shm", "descriptors")
+_OF_AGSPEED = _HEADS.index("agspeed")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,10 @@ def run(request: CheckRequest) -> int:
     """
     with Output(1, None, False) as output:
         hosts = request.hosts or _found(request, output)
-        looks = _look_at(hosts, request, output)
-    seen = [each.seen for each in looks if each.seen is not None]
+        looks = look_at(hosts, request.remote, request.start_timeout_s, output)
     num_ranks = request.num_ranks or sum(host.slots for host in hosts)
-    problems = [each.problem for each in looks if each.problem]
-    problems += findings(seen, num_ranks, request.interfaces)
-    print("\n".join(_table([_HEADS, *(_row(each) for each in seen)])))
+    problems = [*looks.problems, *findings(looks.seen, num_ranks, request.interfaces)]
+    print("\n".join(table(looks.seen)))
     for sentence in problems:
         print(f"! {sentence}")
     if not problems:
@@ -77,24 +76,47 @@ def _found(request: CheckRequest, output: Output) -> Sequence[Host]:
     return discovery.hosts
 
 
-def _look_at(hosts: Sequence[Host], request: CheckRequest, output: Output) -> list[_Look]:
-    until = time.monotonic() + request.start_timeout_s
+@dataclass(frozen=True)
+class Looks:
+    """The hosts that have answered, and a sentence for each of the others."""
+
+    seen: Sequence[Seen]
+    problems: Sequence[str]
+
+
+def look_at(
+    hosts: Sequence[Host], remote: Ssh | PodExec, start_timeout_s: float, output: Output, code: bytes = b""
+) -> Looks:
+    """Looks at hosts. code: for the agents of other hosts, as `Connection` takes it."""
+    until = time.monotonic() + start_timeout_s
     looks: list[_Look] = []
     try:
         for host in hosts:
-            looks.append(_Look(host, Local() if host.is_local else request.remote, output))
+            starter = Local() if host.is_local else remote
+            looks.append(_Look(host, starter, output, b"" if host.is_local else code))
         while not all(each.is_over for each in looks):
             events = {descriptor: event for each in looks for descriptor, event in each.events().items()}
             ready = output.wait(events, min([until, *(each.deadline for each in looks)]) - time.monotonic())
             for each in looks:
                 each.look(ready)
                 if time.monotonic() >= until and not each.is_over:
-                    each.give_up(request.start_timeout_s)
+                    each.give_up(start_timeout_s)
     finally:
         for each in looks:
             each.kill()
             each.close()
-    return looks
+    return Looks(
+        [each.seen for each in looks if each.seen is not None], [each.problem for each in looks if each.problem]
+    )
+
+
+def table(seen: Sequence[Seen], *, has_agspeed: bool = True) -> list[str]:
+    """Returns the lines of a table of hosts. has_agspeed: whether they answered by an agspeed of their own."""
+    rows: list[Sequence[str]] = [_HEADS, *(_row(each) for each in seen)]
+    if not has_agspeed:
+        rows = [[*row[:_OF_AGSPEED], *row[_OF_AGSPEED + 1 :]] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def _row(seen: Seen) -> Sequence[str]:
@@ -112,11 +134,6 @@ def _row(seen: Seen) -> Sequence[str]:
     )
 
 
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
 class _Look(Connection):
     """The connection to a host that is looked at. It ends when the host has answered twice.
 
@@ -127,8 +144,8 @@ class _Look(Connection):
 
     loss = "was lost"
 
-    def __init__(self, host: Host, starter: Starter, output: Output) -> None:
-        super().__init__(host, f"host {host.name}", starter, output, _JOB)
+    def __init__(self, host: Host, starter: Starter, output: Output, code: bytes) -> None:
+        super().__init__(host, f"host {host.name}", starter, output, _JOB, code)
         self.seen: Seen | None = None
         self.problem = ""
         self._asked_at: float | None = None
