@@ -14,6 +14,8 @@ from torch import nn
 
 from agspeed import config
 from agspeed.devices import placement
+from agspeed.distributed.stragglers import verdict_of
+from agspeed.distributed.stragglers.sentences import sentence
 from agspeed.elastic.attachments import attach
 from agspeed.errors import UserError
 from agspeed.frontend import elastic_plans, live_sessions, mistakes, startup
@@ -37,17 +39,20 @@ _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Status(str):
-    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both."""
+    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the stragglers."""
 
     reason: str
+    stragglers: tuple[str, ...]
+    """A sentence for each rank that holds the others up now."""
 
-    def __new__(cls, state: str, reason: str) -> Status:
+    def __new__(cls, state: str, reason: str, stragglers: Sequence[str] = ()) -> Status:
         status = super().__new__(cls, state)
-        status.reason = reason
+        status.reason, status.stragglers = reason, tuple(stragglers)
         return status
 
     def __str__(self) -> str:
-        return f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
+        shown = "; ".join(filter(None, (self.reason, *self.stragglers)))
+        return f"{super().__str__()}: {shown}" if shown else super().__str__()
 
 
 def optimize(
@@ -155,7 +160,9 @@ def status(model: object) -> Status:
     session = _session_of(model)
     if session is None:
         return Status("eager", _reason_of(unwrapped(model)) or "not optimized")
-    return Status(session.state, session.current_reason)
+    verdict = verdict_of(getattr(session.target, "module", None))
+    stragglers = [sentence(finding) for finding in verdict.lasting] if verdict is not None else []
+    return Status(session.state, session.current_reason, stragglers)
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:

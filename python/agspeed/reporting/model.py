@@ -115,6 +115,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
         "optimizer": None,
         "group": None,
+        "stragglers": None,
         "units": None,
         "comparison": None,
         "communication": None,
@@ -148,7 +149,7 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """Returns `data` with defaults for keys that files of version 1 may lack."""
-    lacking = ("communication", "comparison", "group", "optimizer", "units")
+    lacking = ("communication", "comparison", "group", "optimizer", "stragglers", "units")
     data = {**dict.fromkeys(lacking), **data}
     for section, added in _ADDED.items():
         if isinstance(data.get(section), dict):
@@ -166,6 +167,7 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
 
 
 _DEFAULTS = (
+    ({"failovers", "stalls"}, {"bytes_per_second": 0.0}),
     ({"worst", "eager_rms"}, {"allowed_max": None, "allowed_rms": None}),
     ({"native_operators", "shapes"}, {"source": None, "graph": None, "generated": None}),
 )
