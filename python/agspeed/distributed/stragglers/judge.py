@@ -94,7 +94,7 @@ class _BestRate:
 
 @dataclass
 class _Track:
-    """What the judge remembers of one rank and kind, and of one rail."""
+    """The latest rounds of one rank and kind, or of one rail."""
 
     raw: deque[float] = field(default_factory=lambda: deque(maxlen=_NOISE_ROUNDS))
     """Excesses of either sign, whether they hold up other ranks or not. They show the noise."""

@@ -28,7 +28,7 @@ _MOST_STEPS, _FEWEST_STEPS = 32, 4
 _LONGEST_S = 1.0
 """A measurement ends after this time, if it has `_FEWEST_STEPS` steps."""
 _MOST_FORWARDS = 1024
-"""A measurement ends without a result if so many forwards belong to fewer steps."""
+"""A measurement ends after this number of forwards, even if it has fewer steps."""
 _NS = 1e-9
 
 

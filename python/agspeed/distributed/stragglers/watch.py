@@ -37,14 +37,14 @@ from agspeed.log import logger, warn_once
 from agspeed.torch_compat import modules
 
 _MOST_FAILURES = 3
-"""A watch ends after so many rounds in a row in which the store has failed."""
+"""A watch ends after this number of rounds in a row in which the store has failed."""
 _MOST_FINDINGS, _MOST_NUMBER, _MOST_SHARE = 1024, 1 << 62, 1e6
 _POLL_S = 0.5
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What rank 0 has found so far: findings that last, and the latest ones that have ended."""
+    """The findings of rank 0: findings that last, and the latest ones that have ended."""
 
     rounds: int = 0
     lasting: tuple[Finding, ...] = ()
@@ -71,7 +71,7 @@ class Watch:
         self.meter = StepMeter(wrapper)
         self._rank, self._size = group.rank, group.size
         self._group, self._module = weakref.ref(group), weakref.ref(module)
-        self._is_tuning = weakref.WeakMethod(is_tuning)  # type: ignore[type-var]
+        self._is_tuning = weakref.WeakMethod(is_tuning)
         self._room, _ = room_of(group.process_group, "stragglers")
         self._judge, self._seen = Judge(), [0] * group.size
         self._processor_time = ProcessorTime()

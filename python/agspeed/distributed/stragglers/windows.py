@@ -49,7 +49,7 @@ class Window:
     starved: float
     """Share of the processor time which this process asked for and did not get, from 0 to 1."""
     is_tuning: bool = False
-    """Whether candidates were being tried, so that the times are not those of training."""
+    """Whether candidates were being tried, which changes the times."""
     rails: tuple[RailRate, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
