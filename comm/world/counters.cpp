@@ -44,6 +44,7 @@ std::string countersJson(const network::NetworkMessenger& messenger, const engin
                                               {"frames_sent", rail.numFrames},
                                               {"bytes_sent", rail.numBytes},
                                               {"bytes_received", rail.numBytesReceived},
+                                              {"bytes_per_second", messenger.bytesPerSecondOf(static_cast<int>(i))},
                                               {"failovers", rail.numLosses},
                                               {"stalls", rail.numStalls}}));
   }

@@ -7,7 +7,7 @@ All values count for the whole process, over all groups that share the transport
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from agspeed.distributed import groups
@@ -15,10 +15,14 @@ from agspeed.distributed import groups
 __all__ = ["counters", "flight_record", "prometheus", "to_prometheus"]
 
 
+_more: list[Callable[[], Iterator[str]]] = []
+
+
 def counters(group: Any = None) -> dict[str, Any]:
     """Counters of the rails, of shared memory, of resent frames, and of operations by name.
 
-    The counters of a rail are bytes, frames, its share of the bytes sent, failovers and stalls.
+    The counters of a rail are bytes, frames, its share of the bytes sent, failovers and stalls. `bytes_per_second` is
+    its recent peak rate, or 0 if that is not known.
 
     Raises: UserError if the group has another backend.
     """
@@ -40,8 +44,14 @@ def flight_record(group: Any = None) -> dict[str, Any]:
 
 
 def prometheus(group: Any = None) -> str:
-    """The result of `counters` as text for a Prometheus scraper or the textfile collector."""
-    return to_prometheus(counters(group))
+    """The result of `counters` and the stragglers as text for a Prometheus scraper or the textfile collector."""
+    return to_prometheus(counters(group)) + "".join(f"{line}\n" for more in _more for line in more())
+
+
+def also_in_prometheus(lines: Callable[[], Iterator[str]]) -> None:
+    """Adds lines to the result of `prometheus`. lines: called on the thread that calls `prometheus`."""
+    if lines not in _more:
+        _more.append(lines)
 
 
 # Each table maps a metric's name without prefix to (key in a rail, an operation or the document, help text).
@@ -89,9 +99,13 @@ def _place(rail: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _metric(name: str, text: str, rows: Any) -> Iterator[str]:
-    full = f"agspeed_comm_{name}"
+    return metric(f"agspeed_comm_{name}", "counter", text, rows)
+
+
+def metric(full: str, kind: str, text: str, rows: Iterable[tuple[Mapping[str, str], object]]) -> Iterator[str]:
+    """Formats a metric. kind: Prometheus's type of it. rows: labels and values."""
     yield f"# HELP {full} {text}"
-    yield f"# TYPE {full} counter"
+    yield f"# TYPE {full} {kind}"
     for labels, value in rows:
         shown = ",".join(f'{label}="{_escaped(word)}"' for label, word in labels.items())
         yield f"{full}{{{shown}}} {value}"

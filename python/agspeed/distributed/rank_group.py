@@ -123,7 +123,7 @@ class DataParallelGroup(RankGroup):
 
     def will_reduce(self) -> bool:
         wrapper = self._wrapper()
-        return wrapper is not None and not ddp.is_in_join(wrapper) and wrapper.require_backward_grad_sync
+        return wrapper is not None and ddp.will_reduce(wrapper)
 
     def reduces(self, gradients: Sequence[Node]) -> bool:
         """`autograd.grad` for inputs reaches no parameters, so it reduces nothing."""

@@ -14,6 +14,8 @@ from torch import nn
 
 from agspeed import config
 from agspeed.devices import placement
+from agspeed.distributed.stragglers import verdict_of
+from agspeed.distributed.stragglers.sentences import sentence
 from agspeed.elastic.attachments import attach
 from agspeed.errors import UserError
 from agspeed.frontend import elastic_plans, live_sessions, mistakes, startup
@@ -39,20 +41,24 @@ _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Status(str):
-    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the sentences of `optimizers`."""
+    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the sentences of `optimizers` and
+    `stragglers`."""
 
     reason: str
     optimizers: tuple[str, ...]
     """How the steps of the optimizers run that train the model: a sentence about each, without its full stop."""
+    stragglers: tuple[str, ...]
+    """A sentence for each rank that holds the others up now, without its full stop."""
 
-    def __new__(cls, state: str, reason: str, optimizers: Iterable[str] = ()) -> Status:
+    def __new__(cls, state: str, reason: str, optimizers: Iterable[str] = (), stragglers: Iterable[str] = ()) -> Status:
         status = super().__new__(cls, state)
-        status.reason, status.optimizers = reason, tuple(dict.fromkeys(optimizers))
+        status.reason = reason
+        status.optimizers, status.stragglers = tuple(dict.fromkeys(optimizers)), tuple(stragglers)
         return status
 
     def __str__(self) -> str:
         text = f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
-        return ". ".join((text, *self.optimizers))
+        return ". ".join((text, *self.optimizers, *self.stragglers))
 
 
 def optimize(
@@ -161,7 +167,9 @@ def status(model: object) -> Status:
     if session is None:
         return Status("eager", _reason_of(unwrapped(model)) or "not optimized")
     optimizers = [summary.optimizer(tuned.name, tuned.chosen, tuned.reason) for tuned in session.optimizers]
-    return Status(session.state, session.current_reason, optimizers)
+    verdict = verdict_of(getattr(session.target, "module", None))
+    stragglers = [sentence(finding) for finding in verdict.lasting] if verdict is not None else []
+    return Status(session.state, session.current_reason, optimizers, stragglers)
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:

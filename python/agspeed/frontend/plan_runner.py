@@ -60,11 +60,15 @@ class PlanRunner:
         self._on_wanted = on_wanted
         self._captures: list[Capture] = []
         self._run_captured: UserCall | None = None
-        self._plan = EAGER
+        self._plan, self._is_observed = EAGER, False
         self._run_beside: RunBeside | None = None
         self.comparison: Comparison | None = None
         """Compares captured graphs with the target's own code; None before the first capture."""
         weakref.finalize(self, _close, self.regions).atexit = False
+
+    def tries_plans(self) -> bool:
+        """Returns whether plans are being tried, so that steps may take longer than later ones."""
+        return self._is_observed
 
     def run(self, args: Any, kwargs: Any) -> object:
         """Runs a training call of the target. The call may be compared with the target's own code."""
@@ -106,7 +110,7 @@ class PlanRunner:
 
     def select(self, plan: str, *, observed: bool) -> None:
         """Runs `plan` from the next call on. observed: see `Region.select`."""
-        self._plan = plan
+        self._plan, self._is_observed = plan, observed
         if self._target.has_untouched_eager:
             self.current = self._target.eager if plan == EAGER else self._captured()
             self._target.switch_parts(captured=plan != EAGER)

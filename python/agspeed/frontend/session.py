@@ -3,8 +3,7 @@
 
 A session runs the target by a *plan*: "eager" (the untouched target) or a name made of candidates (`regions/plan.py`).
 With the latter the captured target runs, each region with its candidate, or eagerly if the candidate is not usable. A
-`Controller` decides which plan the next step runs. The session executes plans, owns capture and regions, and keeps the
-record for the report.
+`Controller` decides which plan the next step runs. The session executes plans, owns capture, regions and the history.
 
 The session manages training forwards of the thread that called ``optimize``. All other calls run the user's code
 untouched: other threads while tuning, forwards without gradients, forwards under tracing or export.
@@ -263,8 +262,9 @@ class Session:
         elif self.wrapper is None and self.state == "tuning" and (reason := misfits.of_ranks()):
             self._leave_to_eager(reason, unfit=True)
         elif self.wrapper is None and self.state == "tuning":
-            found = surroundings(self.target, self.settings, self.options, on_news=self._sampler.interrupt)
-            self.wrapper, self.options, self.rank_sync = found
+            self.wrapper, self.options, self.rank_sync = surroundings(
+                self.target, self.settings, self.options, self._sampler.interrupt, self.runner.tries_plans
+            )
             self._earned.rank_sync = self.rank_sync
 
     def _leave_to_eager(self, reason: str, *, unfit: bool = False) -> None:

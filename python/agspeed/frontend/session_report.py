@@ -15,6 +15,8 @@ import torch
 from agspeed import config
 from agspeed.distributed import groups, metrics
 from agspeed.distributed.layouts import plan_of, predicted_seconds
+from agspeed.distributed.stragglers import verdict_of
+from agspeed.distributed.stragglers.sentences import sentence
 from agspeed.frontend import report_candidates
 from agspeed.frontend.target import ShardedTarget
 from agspeed.regions.plan import EAGER
@@ -60,6 +62,7 @@ def make_report(session: Session) -> model.Report:
     data["warnings"] = [note for note in (session.history.lost, tuner["note"] if tuner is not None else None) if note]
     data["optimizers"] = [_optimizer(tuned) for tuned in session.optimizers]
     data["group"] = _group(session) if session.wrapper is not None else None
+    data["stragglers"] = _stragglers(session)
     data["units"] = _units(session, session.target) if isinstance(session.target, ShardedTarget) else None
     data["comparison"] = session.runner.comparison_state()
     data["communication"] = metrics.counters() if groups.find() is not None else None
@@ -81,6 +84,18 @@ def _group(session: Session) -> Json:
     wrapper = session.wrapper
     described = {"wrapper": wrapper.kind, "backend": wrapper.backend, "ranks": wrapper.num_ranks}
     return {**described, "hosts": wrapper.num_hosts, "stages": stages, "together": _together(session.rank_sync)}
+
+
+def _stragglers(session: Session) -> Json | None:
+    """Returns which ranks hold or have held the others up."""
+    verdict = verdict_of(getattr(session.target, "module", None))
+    if verdict is None:
+        return None
+    lasting, ended = (
+        [{**dataclasses.asdict(finding), "text": sentence(finding)} for finding in found]
+        for found in (verdict.lasting, verdict.ended)
+    )
+    return {"rounds": verdict.rounds, "lasting": lasting, "ended": ended}
 
 
 def _units(session: Session, target: ShardedTarget) -> list[Json]:

@@ -115,6 +115,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
         "optimizers": [],
         "group": None,
+        "stragglers": None,
         "units": None,
         "comparison": None,
         "communication": None,
@@ -148,7 +149,7 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """Returns `data` with defaults for keys that files of version 1 may lack."""
-    lacking = ("communication", "comparison", "group", "units")
+    lacking = ("communication", "comparison", "group", "stragglers", "units")
     data = {**dict.fromkeys(lacking), "optimizers": [], **data}
     if (only := data.pop("optimizer", None)) is not None:
         data["optimizers"] = [only]
@@ -168,6 +169,7 @@ def _completed(data: dict[str, Any]) -> dict[str, Any]:
 
 
 _DEFAULTS = (
+    ({"failovers", "stalls"}, {"bytes_per_second": 0.0}),
     ({"worst", "eager_rms"}, {"allowed_max": None, "allowed_rms": None}),
     ({"native_operators", "shapes"}, {"source": None, "graph": None, "generated": None}),
 )

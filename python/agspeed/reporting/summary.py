@@ -12,7 +12,18 @@ from typing import Any, NamedTuple
 from agspeed.reporting import advice
 from agspeed.reporting import format as fmt
 
-__all__ = ["Answer", "answers", "comparison", "group", "headline", "mean_ms", "next_steps", "optimizer", "units"]
+__all__ = [
+    "Answer",
+    "answers",
+    "comparison",
+    "group",
+    "headline",
+    "mean_ms",
+    "next_steps",
+    "optimizer",
+    "stragglers",
+    "units",
+]
 
 Json = Mapping[str, Any]
 
@@ -56,6 +67,14 @@ def group(group: Json) -> str:
     if group["wrapper"] == "fully_shard":
         return f"Group: {members}{'; all tune as one' if group['together'] is not None else ''}."
     return f"Group: {members}{leave}{_buckets(group['together'])}."
+
+
+def stragglers(stragglers: Json) -> list[str]:
+    """Returns a sentence for each rank that holds or has held the others up, or one that says that there is none."""
+    found = [*stragglers["lasting"], *stragglers["ended"]]
+    if not found:
+        return [f"Stragglers: none in {fmt.plural(stragglers['rounds'], 'comparison')} of all ranks."]
+    return [f"Straggler: {finding['text']}." for finding in found]
 
 
 def units(units: Sequence[Json]) -> str:

@@ -67,6 +67,8 @@ def _view(report: Json, is_wide: bool) -> Group:
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
     if report["group"]:
         blocks.append(_group(report["group"]))
+    if report["stragglers"]:
+        blocks += [Text(line) for line in summary.stragglers(report["stragglers"])[:_MAX_ROWS]]
     if report["units"]:
         blocks.append(Text(summary.units(report["units"])))
     if report["comparison"]:

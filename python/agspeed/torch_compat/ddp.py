@@ -8,7 +8,7 @@ training thread.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agspeed.torch_compat.part import Part
 
@@ -46,6 +46,7 @@ PART = Part(
         f"{_DDP}._join_config",
         f"{_DDP}._static_graph_delay_allreduce_enqueued",
         f"{_DDP}.logger",
+        f"{_DDP}._set_ddp_runtime_logging_sample_rate",
         f"{_DDP}.require_backward_grad_sync",
         *(f"{_DDP}.{name}" for name in LAYOUT_NEEDS),
     ),
@@ -76,6 +77,11 @@ def wrapper_by_replicate(module: nn.Module) -> DistributedDataParallel | None:
 
     reference = getattr(replicate.state(module), "_ddp_weakref", None)
     return reference() if reference is not None else None
+
+
+def will_reduce(wrapper: Any) -> bool:
+    """Whether the forward that has just ended may have a backward that reduces gradients."""
+    return bool(wrapper.require_backward_grad_sync) and not is_in_join(wrapper)
 
 
 def is_in_join(wrapper: Any) -> bool:
@@ -149,6 +155,10 @@ def renew_reducer(wrapper: Any) -> None:
         wrapper.logger._set_static_graph()
 
 
+USUAL_TIMED_STEPS = 100
+"""A wrapper times its first iterations, and one in this number of the later ones."""
+
+
 # --- timings ----------------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +166,33 @@ def logging_data(wrapper: Any) -> dict[str, Any]:
     """The wrapper's logging data: times of its latest timed step, and its settings."""
     data: dict[str, Any] = wrapper._get_ddp_logging_data()
     return data
+
+
+class ReductionTimes(NamedTuple):
+    """Times of one iteration's backward, in nanoseconds since 1970."""
+
+    iteration: int
+    """Which one of the reducer's iterations it was, from 1."""
+    computed_ns: int
+    """When the last gradient was computed."""
+    reduced_ns: int
+    """When the last reduction ended."""
+
+
+def time_steps(wrapper: Any, *, every: int) -> None:
+    """Makes the wrapper time one in `every` of its iterations, from the next forward on."""
+    wrapper._set_ddp_runtime_logging_sample_rate(every)
+
+
+def reduction_times(wrapper: Any) -> ReductionTimes | None:
+    """The times of the latest timed iteration whose backward has ended before the latest forward. None if there is
+    none, and if this torch reports its times in another way."""
+    data = logging_data(wrapper)
+    try:
+        times = (data["iteration"], data["backward_compute_time_end"], data["backward_comm_time_end"])
+        return ReductionTimes(*map(int, times))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def amend_logging_data(amend: Callable[[Callable[[Any], dict[str, Any]]], Callable[[Any], dict[str, Any]]]) -> None:

@@ -22,6 +22,7 @@ from agspeed.distributed.rank_group import RankGroup, group_around
 from agspeed.distributed.rank_sync import RankSync
 from agspeed.distributed.replicas import compare_replicas
 from agspeed.distributed.sharded import Sharding
+from agspeed.distributed.stragglers import watch_ranks
 from agspeed.distributed.wrapper import Wrapper, ddp_around, is_awaited, sharded_by, wrapper_of
 from agspeed.log import logger
 from agspeed.native_files import extension_for
@@ -50,11 +51,15 @@ def are_known(target: object) -> bool:
 
 
 def surroundings(
-    target: object, settings: Settings, options: CompileOptions, on_news: Callable[[], None]
+    target: object,
+    settings: Settings,
+    options: CompileOptions,
+    on_news: Callable[[], None],
+    is_tuning: Callable[[], bool],
 ) -> tuple[Wrapper | None, CompileOptions, RankSync | None]:
     """Returns the environment of a target that is being called: its wrapper, the compile options for that wrapper, and
     the `RankSync` with its other ranks, to which it announces this rank. Wrapper and `RankSync` are None if there is no
-    other rank. on_news: see `RankSync`.
+    other rank. on_news: see `RankSync`. is_tuning: a method, see `stragglers.watch_ranks`.
     """
     if not options.is_replicated and num_ranks() > 1:
         options = dataclasses.replace(options, is_replicated=True)
@@ -75,6 +80,8 @@ def surroundings(
     compare_replicas(group, called, module, settings)
     if is_in_join(ddp):
         return wrapper, options, None  # ranks stop at different steps
+    if called is ddp:
+        watch_ranks(group, ddp, module, settings, is_tuning)
     return wrapper, options, _rank_sync(module, group, called, settings, options, on_news)
 
 

@@ -22,11 +22,22 @@ EAGER_PEAK = 412 << 20
 SOURCE = ">  131      def forward(self, x):\n   132          return self.head(self.blocks(x))"
 
 
+def stragglers() -> dict[str, Any]:
+    """Returns a straggler that lasts, and one that has ended."""
+    lasting = {"kind": "compute", "rank": 5, "host": "node2", "share": 0.14, "since_step": 3100, "rail": ""}
+    ended = {"kind": "rail", "rank": 6, "host": "node3", "share": 0.61, "since_step": 40, "rail": "eth2"}
+    return {
+        "rounds": 90,
+        "lasting": [{**lasting, "until_step": None, "text": "rank 5 (node2) computes 14 % longer since step 3,100"}],
+        "ended": [{**ended, "until_step": 900, "text": "rail eth2 of rank 6 (node3) no longer holds the others up"}],
+    }
+
+
 def communication() -> dict[str, Any]:
     """Returns the counters of rank 2 of 4, over two rails of which one was lost once."""
     rails = [
         {"interface": name, "address": address, "frames_sent": sent >> 17, "bytes_sent": sent, "bytes_received": sent,
-         "share": share, "failovers": failovers, "stalls": 0}
+         "bytes_per_second": 1.2e8, "share": share, "failovers": failovers, "stalls": 0}
         for name, address, sent, share, failovers in (
             ("eth0", "10.0.0.5", 3 << 30, 0.75, 0), ("eth1", "10.1.0.5", 1 << 30, 0.25, 1))
     ]  # fmt: skip
@@ -97,6 +108,7 @@ def report(subject: str = "CharGPT") -> dict[str, Any]:
         "note": None,
         "stores": [parts.cache_store("decisions", misses=3), parts.cache_store("kernels", hits=9, misses=14)],
     }
+    data["stragglers"] = stragglers()
     data["communication"] = communication()
     data["warnings"] = ["The machine was busy during 4 of 164 pairs; those pairs were dropped."]
     data["reproduce"] = {

@@ -61,6 +61,16 @@ def test_rails_and_operations_are_listed_where_ranks_communicate(data):
     assert "Rails" not in terminal.as_text(data)
 
 
+def test_stragglers_are_named_or_their_absence_is(data):
+    lines = terminal.as_text(data).splitlines()
+    assert "Straggler: rank 5 (node2) computes 14 % longer since step 3,100." in lines
+    assert "Straggler: rail eth2 of rank 6 (node3) no longer holds the others up." in lines
+    data["stragglers"] = {"rounds": 90, "lasting": [], "ended": []}
+    assert "Stragglers: none in 90 comparisons of all ranks." in terminal.as_text(data)
+    data["stragglers"] = None
+    assert "Straggler" not in terminal.as_text(data)
+
+
 def test_a_candidate_that_is_wrong_in_its_plan_and_in_regions_counts_once(data):
     (wrong,) = [plan for plan in data["plans"] if plan["state"] == "wrong"]
     data["regions"][0]["candidates"].append(dict(wrong))

@@ -43,6 +43,9 @@ def poisoned_report():
     attacked["decision"]["source"] = "measured"
     for share, original in zip(attacked["time_shares"], data["time_shares"], strict=True):
         share["kind"] = original["kind"]
+    for when in ("lasting", "ended"):
+        for finding, original in zip(attacked["stragglers"][when], data["stragglers"][when], strict=True):
+            finding["kind"] = original["kind"]
     attacked["regions"][0]["location"]["file"] += ATTACK
     attacked["timeline"]["phases"][2]["candidate"] += ATTACK
     attacked["plans"][1]["gate"]["forward"]["worst"] += ATTACK

@@ -45,6 +45,7 @@ def render(report: Mapping[str, Any]) -> str:
         answers=summary.answers(report),
         next_steps=summary.next_steps(report),
         group=summary.group,
+        stragglers=summary.stragglers,
         units=summary.units,
         comparison=summary.comparison,
         mean_ms=summary.mean_ms,

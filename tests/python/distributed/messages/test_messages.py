@@ -8,7 +8,7 @@ import json
 import os
 import random
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -25,6 +25,9 @@ from agspeed.distributed.messages import MOST_BYTES, MessageError, Seal, parsed,
 from agspeed.distributed.resync import Resync
 from agspeed.distributed.room import Room
 from agspeed.distributed.standstill import Standstill
+from agspeed.distributed.stragglers.judge import Finding
+from agspeed.distributed.stragglers.watch import Verdict
+from agspeed.distributed.stragglers.windows import RailRate, Window
 from agspeed.errors import AgspeedError, UserError
 from agspeed.netprobe.model import HostRecord, Path, PortState, Rail
 from agspeed.netprobe.wire import Connection, PeerError
@@ -266,6 +269,8 @@ ANSWER |= {
     "proof": {"code_digest": "12", "gate": {}, "layouts": [[0, [1, 2]]]},
     "vector_isa": {"12": True},
 }
+WINDOW = Window(3, "node0", 700, 0.2, 0.01, 0.03, 0.16, 0.05, rails=(RailRate("eth0", 1e8), RailRate("eth1", 0.0)))
+FINDING = Finding("rail", 1, "node0", 0.6, 700, "eth1", until_step=900)
 PARSERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "announcement": (_json(Announcement.parse), ANNOUNCEMENT.to_json()),
     "reply": (_json(lambda found: Reply.parse(found, 2)), REPLY),
@@ -273,6 +278,8 @@ PARSERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "beat": (_json(Standstill(room(b"", None), 0, 2)._beat_of), [1, 7]),
     "replicas": (_json(replicas._numbers), [3, 1 << 40, 5]),
     "replicas' difference": (_json(replicas._sentence), "rank 1 has other bits"),
+    "window": (_json(Window.parse), WINDOW.to_json()),
+    "verdict": (_json(Verdict.parse), Verdict(9, (replace(FINDING, until_step=None),), (FINDING,)).to_json()),
     "layout": (_json(lambda found: Layout.parse(messages.text(found, 100))), "b0.25-8"),
     "answer": (lambda content: answers.understood(answers.read(content)), ANSWER),
     "rail": (_plain(Rail.from_json), RAIL.to_json()),
@@ -306,6 +313,12 @@ def fuzz(name: str, seed: int, num_inputs: int) -> int:
             print(f"parser {name}, seed {seed}, input {number}, {len(content)} bytes: {content[:500]!r}")
             raise
     return num_read
+
+
+def test_windows_and_verdicts_arrive_as_they_were_written() -> None:
+    assert Window.parse(json.loads(json.dumps(WINDOW.to_json()))) == WINDOW
+    verdict = Verdict(9, (replace(FINDING, until_step=None),), (FINDING,))
+    assert Verdict.parse(json.loads(json.dumps(verdict.to_json()))) == verdict
 
 
 def test_a_message_of_which_anything_was_changed_is_refused() -> None:
