@@ -141,6 +141,17 @@ SETTINGS: Final[tuple[Setting, ...]] = (
         at_most=1000000000,
     ),
     Setting(
+        name="compare_ranks_s",
+        kind="seconds",
+        default=5.0,
+        reader="python",
+        env="AGSPEED_COMPARE_RANKS_S",
+        doc=(
+            "Compare the ranks of a DistributedDataParallel at intervals of this many seconds, to name a rank "
+            "that holds the others up. 0 means never."
+        ),
+    ),
+    Setting(
         name="tune_optimizer",
         kind="flag",
         default=True,
@@ -398,6 +409,7 @@ class Values:
     report: Path | None
     strict: bool
     check_replicas: int
+    compare_ranks_s: float
     tune_optimizer: bool
     memory_slack: float
     disable: bool
