@@ -36,7 +36,6 @@
 // The names that frontends use. All other names stay in the namespace of their folder.
 namespace agspeed::comm {
 
-// keep-sorted
 using collective::Communicator;
 using collective::GroupOptions;
 using collective::kAnyRank;
