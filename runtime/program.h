@@ -71,8 +71,8 @@ struct KernelCall {
   std::vector<ValueId> operands;
   std::vector<SymExpr> integers;
   SymExpr extent;
-  SymExpr grain;     ///< smallest slice that is worth a thread, derived from shapes alone
-  std::string name;  ///< the kernel's name in profiles and reports
+  SymExpr grain;          ///< smallest slice that is worth a thread, derived from shapes alone
+  std::string name = {};  ///< the kernel's name in profiles and reports
 };
 
 /// An argument of an ExternalCall: positional ones first, then keywords. The executor matches them to the operator's
@@ -96,7 +96,7 @@ struct ExternalCall {
   std::string op;
   std::vector<ExternalArg> args;
   std::vector<ValueId> results;
-  std::string reason;  ///< why it is not part of a kernel, for reports
+  std::string reason = {};  ///< why it is not part of a kernel, for reports
 };
 
 /// Drops the executor's reference to a value of storage kExternal or kFresh.
