@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/engine/driver_load.h"
 #include "comm/messaging/messenger.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
@@ -32,7 +33,7 @@ class WireCoder {
   static bool isCodable(DType dtype, size_t numBytes);
 
   /// Whether to call encode() for messages to `peer`.
-  bool isWanted(int peer) const;
+  bool isWanted(int peer);
   /// Encodes the values into `target`. Returns the length of the code, which is shorter than the values; 0: send the
   /// values, because the code would not save time. Requires: isCodable(); `target` is as long as `values`.
   size_t encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype);
@@ -51,8 +52,9 @@ class WireCoder {
   const messaging::Messenger& messenger_;
   const WireCoding coding_;
   Counters counters_;
-  // Average seconds per byte of values in recent measurements; before the first measurement, the usual cost. The usual
-  // costs were measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
+  DriverLoad load_;
+  // Average processor seconds per byte of values in recent measurements; before the first measurement, the usual cost.
+  // The usual costs were measured in all-reduces on an AMD EPYC with AVX2 (benchmark case comm/coded-4).
   double encodeCost_ = kUsualEncodeCost;
   double decodeCost_ = kUsualDecodeCost;
 
