@@ -155,7 +155,9 @@ void Execution::launch(uint32_t index, uint32_t stepIndex) {
     return engine_.messenger().receive(transfer);
   }
   transfer.numFollowing = uint64_t{layout_.numSegments() - nextSegment_} * transfer.bytes.size();
-  if (transfer.room == 0 || !engine_.coder().isWanted(transfer.peer)) return send(transfer);
+  if (transfer.room == 0 || !engine_.coder().isWanted(transfer.peer, transfer.bytes, typeOf(step.range))) {
+    return send(transfer);
+  }
   transfer.state = StepTransfer::State::kCoding;
   engine_.addWork(*this, uint64_t{index} << 32 | stepIndex, request_.priority);
 }

@@ -47,18 +47,17 @@ bool WireCoder::paysAt(double ratio) const {
   return rate > 0 && (1 - 1 / ratio) / rate > encodeCost_ + decodeCost_;
 }
 
-bool WireCoder::isWanted(int peer) {
+bool WireCoder::isWanted(int peer, std::span<const std::byte> values, DType dtype) {
   if (coding_ == WireCoding::kOff || !messenger_.isRemote(peer) || !paysAt(kGoodRatio)) return false;
-  return coding_ == WireCoding::kOn || load_.busyShare(io::Clock::now()) <= kMostBusy;
+  if (coding_ == WireCoding::kAuto && load_.busyShare(io::Clock::now()) > kMostBusy) return false;
+  if (paysAt(compress::estimateLosslessRatio(values.data(), values.size() / sizeInBytes(dtype), dtype))) return true;
+  encodeCost_ += kReturn * (kUsualEncodeCost - encodeCost_);
+  decodeCost_ += kReturn * (kUsualDecodeCost - decodeCost_);
+  return false;
 }
 
 size_t WireCoder::encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype) {
   const size_t numElements = values.size() / sizeInBytes(dtype);
-  if (!paysAt(compress::estimateLosslessRatio(values.data(), numElements, dtype))) {
-    encodeCost_ += kReturn * (kUsualEncodeCost - encodeCost_);
-    decodeCost_ += kReturn * (kUsualDecodeCost - decodeCost_);
-    return 0;
-  }
   const double began = threadSeconds();
   const size_t size = compress::encodeLossless(target.first(values.size() - 1), values.data(), numElements, dtype);
   average(encodeCost_, began, values.size());

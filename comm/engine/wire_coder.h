@@ -32,10 +32,11 @@ class WireCoder {
   /// Whether messages of this type and length may be coded. Both ends of a message get the same answer.
   static bool isCodable(DType dtype, size_t numBytes);
 
-  /// Whether to call encode() for messages to `peer`.
-  bool isWanted(int peer);
+  /// Whether to call encode() for this message to `peer`. Takes some microseconds: it codes a few samples of the
+  /// values. Requires: isCodable().
+  bool isWanted(int peer, std::span<const std::byte> values, DType dtype);
   /// Encodes the values into `target`. Returns the length of the code, which is shorter than the values; 0: send the
-  /// values, because the code would not save time. Requires: isCodable(); `target` is as long as `values`.
+  /// values, because their code would not be shorter. Requires: isCodable(); `target` is as long as `values`.
   size_t encode(std::span<std::byte> target, std::span<const std::byte> values, DType dtype);
   /// Decodes a received message. Fails as data loss if it is not a code.
   Status decode(std::span<std::byte> values, std::span<const std::byte> code, DType dtype);

@@ -49,7 +49,7 @@ TEST(WireCoder, CodesFloatsOnSlowNetworksOnly) {
     SCOPED_TRACE(rate);
     const Network network(rate);
     WireCoder coder(network, WireCoding::kAuto);
-    EXPECT_EQ(coder.isWanted(1) && encodedBytes(coder, values) > 0, isCoded);
+    EXPECT_EQ(coder.isWanted(1, values, DType::kF32) && encodedBytes(coder, values) > 0, isCoded);
   }
 }
 
@@ -57,16 +57,19 @@ TEST(WireCoder, RandomBitsAreSentAsTheyAre) {
   const Network network(1e6);
   for (const WireCoding coding : {WireCoding::kAuto, WireCoding::kOn}) {
     WireCoder coder(network, coding);
-    EXPECT_EQ(encodedBytes(coder, floats(32768, true)), 0u);
+    const Bytes values = floats(32768, true);
+    EXPECT_FALSE(coder.isWanted(1, values, DType::kF32));
+    EXPECT_EQ(encodedBytes(coder, values), 0u);
     EXPECT_EQ(coder.counters().numValueBytes, 0u);
   }
 }
 
 TEST(WireCoder, NothingIsCodedForRanksOfThisHostOrIfItIsOff) {
   const Network network(1e6);
-  EXPECT_FALSE(WireCoder(network, WireCoding::kOn).isWanted(0));
-  EXPECT_FALSE(WireCoder(network, WireCoding::kOff).isWanted(1));
-  EXPECT_TRUE(WireCoder(network, WireCoding::kOn).isWanted(1));
+  const Bytes values = floats(32768, false);
+  EXPECT_FALSE(WireCoder(network, WireCoding::kOn).isWanted(0, values, DType::kF32));
+  EXPECT_FALSE(WireCoder(network, WireCoding::kOff).isWanted(1, values, DType::kF32));
+  EXPECT_TRUE(WireCoder(network, WireCoding::kOn).isWanted(1, values, DType::kF32));
 }
 
 TEST(WireCoder, CodesAreDecodedAndCounted) {
