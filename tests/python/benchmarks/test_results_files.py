@@ -261,8 +261,13 @@ SIDES = {"agspeed": {"ms": estimate(1550), "share": estimate(0.98)}, "gloo": {"r
 WAYS = {"agspeed": {"ms": estimate(97), "share": 0.98, "rate_of_agspeed": 1}, "control": {"rate_of_agspeed": 1}}
 WAYS |= {name: {"rate_of_agspeed": 2.5} for name in ("nccl", "nccl-mptcp")}
 FAULT = {"fault": "none", "strikes": 0, "wrong_bytes": 0, "stalls_ms": [114.2, 82.1]}
+CODED = {"agspeed": {"ms": estimate(332)}, "agspeed-coded": {"ms": estimate(236), "ratio": estimate(0.71)}}
+CODED |= {"control": {"ratio": estimate(1)}}
 CELLS: dict[str, dict[str, Any]] = {
-    "comm": {"sizes": [{"bytes": 4 << 20, "status": "ok", "sides": SIDES | {"control": {"ratio": estimate(1)}}}]},
+    "comm": {
+        "sizes": [{"bytes": 4 << 20, "status": "ok", "sides": SIDES | {"control": {"ratio": estimate(1)}}}],
+        "coded": [{"status": "ok", "values": "gradients", "dtype": "bfloat16", "sides": CODED}],
+    },
     "nccl_net": {"operations": [{"bytes": 4 << 20, "ways": WAYS}], "faults": [FAULT]},
     "published": steady_cell("transformers/gpt2", SPEEDUPS),
     "steady": steady_cell("bert", SPEEDUPS),

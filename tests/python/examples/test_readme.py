@@ -35,6 +35,7 @@ PARSED = {
     "agspeed run -H node0:2,node1:2 python train.py": "wants hosts of those names; launch/test_sshd.py makes two",
     "agspeed run -np 4 --min-np 2 python train.py": "wants the reader's script; elastic/test_elastic.py has one",
     "agspeed run --optimize python train.py": "wants the wheel; launch/test_optimize_flag.py runs a script",
+    "agspeed cluster up hosts.txt": "wants hosts with sshd; cluster/test_up.py makes them",
     "agspeed cluster render mpijob --file job.toml": "wants the reader's file; cluster/test_render.py has one",
     "agspeed run -np 4 --as-horovod python train.py": "wants the reader's script; horovod/test_scripts.py has one",
 }
