@@ -30,8 +30,8 @@ pytestmark = pytest.mark.skipif(native.load() is None, reason=native.why_missing
 
 _TIMEOUT_S = 240
 """Compiling on a busy machine is no hang."""
-_SETTLED_LINES = 8
-"""Of agspeed's Python in a settled step, at a tenth of a microsecond each."""
+_SETTLED_LINES = 11
+"""Of agspeed's Python in a settled step, at a tenth of a microsecond each. Three of them look for new optimizers."""
 
 
 @pytest.fixture(scope="module", params=[2, 3])
@@ -267,7 +267,7 @@ def test_modules_sharded_later_train_on_eagerly_and_say_which(two_ranks: Ranks, 
         assert status.startswith("eager: "), status
         if when != "a block, before":
             assert "its parameters are sharded (DTensor), by fully_shard" in status
-            assert status.endswith("first those of 0.0 (Linear)"), status
+            assert "first those of 0.0 (Linear)" in status
         assert torch.equal(with_agspeed, without)
 
 
