@@ -74,8 +74,9 @@ class Pair:
 
     def end(self) -> tuple[list[float], int]:
         """Returns the seconds of each operation and the number of wrong bytes."""
-        for outcome in self.outcomes():
-            assert outcome.code == 0, outcome.output
+        outcomes = self.outcomes()
+        shown = "\n".join(f"host {outcome.host}:\n{outcome.output}" for outcome in outcomes)
+        assert all(outcome.code == 0 for outcome in outcomes), shown
         return self._lines[0]["seconds"], self._lines[1]["wrong_bytes"]
 
     def outcomes(self) -> list[netbed.Outcome]:
