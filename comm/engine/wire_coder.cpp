@@ -19,8 +19,8 @@ constexpr double kGoodRatio = 3;
 constexpr double kWeight = 0.1, kReturn = 0.01;
 
 /// A driver that is busier than this is limited by the processor and not by the network, so a code would slow it down.
-/// Measured by the case comm/coded-4, its drivers are busy for 0.3 of the time with codes; by comm/coded-unshaped, for
-/// 0.9 to 1.
+/// /proc/<pid>/task/<tid>/schedstat showed drivers that were busy for 0.3 of the time while benchmark case comm/coded-4
+/// ran with codes on an Intel Xeon, and for 0.9 to 1 of the time while comm/coded-unshaped ran.
 constexpr double kMostBusy = 0.7;
 
 /// Returns the processor time of this thread. Unlike the time of a clock, it does not grow if several ranks on one

@@ -44,7 +44,7 @@ class PendingTable {
   void dropIds(const std::vector<uint32_t>& ids);
 
  private:
-  /// What an id stands for: an agreement and a name.
+  /// The agreement and the name that belong to an id.
   struct Numbered {
     AgreementHandle agreement;
     OwnNameHandle name;  ///< null if this rank has not used the name

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shows native code to people: the profiler, instructions with reasons, dumps, the map for perf, the listing."""
+"""The ways to look at native code: profiler, instructions with reasons, dumps, the map for perf, the listing."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agspeed.tuning.gate import check as gate
 
 _MAX_ELEMENTS = (1 << 15) + 5
-"""Of a tensor. Odd, so that the kernel's code for the last elements runs, too."""
+"""At most this number of elements of a tensor. It is odd, so that the kernel's code for the last elements runs, too."""
 
 _LOSES_NAN = "max_exp_avg_sq"
 """Not compared, because the fused kernel may lose a NaN there. The parameter becomes NaN in any case, and it depends on

@@ -51,9 +51,9 @@ FUSED = "fused"
 _CHECK_S = 0.1
 """The expected time of the gate. In mode="auto" the optimizer's steps must earn it."""
 _SHARE = 0.1
-"""What tuning may cost in mode="auto", as a share of the time of the optimizer's steps."""
+"""The most that tuning may cost in mode="auto", as a share of the time of the optimizer's steps."""
 _MOST_PROOFS = 8
-"""So often the gate checks an optimizer: once, and again for new kinds of parameters or options."""
+"""The gate checks an optimizer at most this number of times: once, and again for new kinds of parameters or options."""
 _MOST_TRIES = 16
 """The check is given up after this many steps at which it is impossible."""
 _sessions: weakref.WeakKeyDictionary[torch.optim.Optimizer, OptimizerSession] = weakref.WeakKeyDictionary()

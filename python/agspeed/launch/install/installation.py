@@ -37,7 +37,7 @@ class Package:
 
 @dataclass(frozen=True)
 class Result:
-    """What has become of an installation.
+    """The result of an installation.
 
     Attributes:
         problems: why hosts do not have the wheel; empty if all have it.

@@ -72,7 +72,7 @@ def run(job: Mapping[str, Any], link: LauncherLink) -> None:
 
 
 class _Change:
-    """What pip changes on this host."""
+    """The change that pip makes on this host."""
 
     def __init__(self, folder: Path) -> None:
         """folder: for the wheel of the agspeed that is replaced. Raises: UserError if it was not made from one."""

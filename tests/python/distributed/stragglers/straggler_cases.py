@@ -23,7 +23,7 @@ from agspeed.log import logger
 _STEP_S = 0.01
 """Each rank sleeps so long in its forward, so that other programs on the machine have little weight."""
 _SLOW_S = 0.06
-"""The slow rank sleeps so much longer."""
+"""The slow rank sleeps for this much longer."""
 _INTERVAL_S = 0.25
 _LONGEST_S = 90
 

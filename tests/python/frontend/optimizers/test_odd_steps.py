@@ -16,6 +16,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 import agspeed
 from agspeed import native
+from agspeed.frontend.optimizers.fitness import UNPROVEN
 from tests.python.frontend.optimizers.twins import (
     SEED,
     check_fused,
@@ -386,3 +387,16 @@ def test_paused_and_steps_on_other_threads_run_the_plain_step() -> None:
     thread.join()
     train(model, optimizer, 1)
     assert seen == [False, False, True]
+
+
+def test_options_that_the_script_changes_are_compared_first() -> None:
+    """The gate has compared the steps without weight decay only."""
+    model = optimized(net())
+    optimizer = Adam(model.parameters(), lr=0.01)
+    train(model, optimizer, 4)
+    assert found(optimizer).chosen == "fused", found(optimizer).reason
+    fitness = found(optimizer)._fitness
+    model(torch.ones(4, 8)).square().mean().backward()
+    assert fitness.why_not_now(optimizer) is None
+    optimizer.param_groups[0]["weight_decay"] = 0.1
+    assert fitness.why_not_now(optimizer) == UNPROVEN
