@@ -61,7 +61,7 @@ std::string Connector::listenerName() const {
   return text;
 }
 
-std::optional<Status> Connector::readWelcome(security::ByteView bytes) {
+std::optional<Status> Connector::readWelcome(ByteView bytes) {
   const std::optional<Welcome> welcome = decodeWelcome(bytes, sent_, ticket_.secret, key_);
   if (!welcome) {
     return invalidArgument("cannot connect to " + listenerName() +

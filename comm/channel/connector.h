@@ -43,7 +43,7 @@ class Connector {
 
   void start(const rendezvous::RailAddress& target);
   void decided(Attempt& attempt);
-  std::optional<Status> readWelcome(security::ByteView bytes);
+  std::optional<Status> readWelcome(ByteView bytes);
   /// Returns the name of the listener for errors: "process 4242 at 10.0.0.5 port 40000, 10.1.0.5 port 40001".
   std::string listenerName() const;
 

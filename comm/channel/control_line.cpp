@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kLengthBytes = sizeof(uint32_t);
 
-uint32_t lengthAt(security::ByteView bytes) {
+uint32_t lengthAt(ByteView bytes) {
   uint32_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof(length));
   return length;
@@ -40,7 +40,7 @@ void ControlLine::end() {
   poller_.remove(id_, socket_.descriptor());
 }
 
-void ControlLine::send(security::ByteView record) {
+void ControlLine::send(ByteView record) {
   if (!isOpen_) return;
   auto length = static_cast<uint32_t>(record.size());
   const std::array<iovec, 2> parts = {iovec{&length, sizeof(length)},
@@ -50,8 +50,8 @@ void ControlLine::send(security::ByteView record) {
 
 void ControlLine::finish() const { (void)shutdown(socket_.descriptor(), SHUT_WR); }
 
-security::ByteView ControlLine::begun() const {
-  return received_.size() <= kLengthBytes ? security::ByteView() : security::ByteView(received_).subspan(kLengthBytes);
+ByteView ControlLine::begun() const {
+  return received_.size() <= kLengthBytes ? ByteView() : ByteView(received_).subspan(kLengthBytes);
 }
 
 std::optional<std::vector<std::byte>> ControlLine::receive() {

@@ -37,13 +37,13 @@ class ControlLine final : private io::Poller::Handler {
   bool isOpen() const { return isOpen_; }
   /// Sends a record, unless the line is closed. Closes the line if the kernel does not accept the whole record at once.
   /// The kernel normally accepts it, because records are rare.
-  void send(security::ByteView record);
+  void send(ByteView record);
   /// Closes the sending direction. Records that were sent before still arrive.
   void finish() const;
   /// Removes and returns the next record that has arrived completely; nullopt: there is none.
   std::optional<std::vector<std::byte>> receive();
   /// Returns the bytes of the next record that have arrived so far, without the record's length. Removes nothing.
-  security::ByteView begun() const;
+  ByteView begun() const;
 
  private:
   void ready(uint32_t events) override;

@@ -15,8 +15,8 @@ constexpr size_t kMaxHostBytes = 255, kMaxTextBytes = 4096;
 
 using Buffer = std::array<std::byte, kMaxHelloBytes>;
 
-security::Digest proofOf(std::string_view role, security::ByteView first, security::ByteView second,
-                         const Ticket::Secret& secret, const security::JobKey& key) {
+security::Digest proofOf(std::string_view role, ByteView first, ByteView second, const Ticket::Secret& secret,
+                         const security::JobKey& key) {
   std::vector<std::byte> secrets(secret.begin(), secret.end());
   secrets.insert(secrets.end(), key.begin(), key.end());
   security::Digest proofKey;
@@ -68,14 +68,14 @@ std::vector<std::byte> signedBytes(const Buffer& buffer, const wire::ByteWriter&
 
 }  // namespace
 
-bool mayBeHello(security::ByteView begin) {
+bool mayBeHello(ByteView begin) {
   std::array<std::byte, kHelloMagicBytes> ours;
   wire::ByteWriter(ours).put(kMagic).put(wire::kProtocolVersion);
   const size_t size = std::min(begin.size(), ours.size());
   return std::equal(begin.begin(), begin.begin() + static_cast<ptrdiff_t>(size), ours.begin());
 }
 
-std::optional<uint64_t> listenerOf(security::ByteView hello) {
+std::optional<uint64_t> listenerOf(ByteView hello) {
   if (hello.size() < kHelloMagicBytes + sizeof(uint64_t) + security::kDigestBytes || !mayBeHello(hello))
     return std::nullopt;
   return wire::ByteReader(hello.subspan(kHelloMagicBytes)).take<uint64_t>();
@@ -86,13 +86,13 @@ std::vector<std::byte> encodeHello(const Hello& hello, const Ticket::Secret& sec
   wire::ByteWriter writer(buffer);
   writer.put(kMagic).put(wire::kProtocolVersion).put(hello.listener).put(hello.association).put(hello.channel);
   putIntroduction(writer, hello.from);
-  const security::ByteView text = security::ByteView(buffer).first(writer.size());
+  const ByteView text = ByteView(buffer).first(writer.size());
   return signedBytes(buffer, writer, proofOf("agspeed hello", text, {}, secret, key));
 }
 
-std::optional<Hello> decodeHello(security::ByteView bytes, const Ticket::Secret& secret, const security::JobKey& key) {
+std::optional<Hello> decodeHello(ByteView bytes, const Ticket::Secret& secret, const security::JobKey& key) {
   if (!listenerOf(bytes)) return std::nullopt;
-  const security::ByteView text = bytes.first(bytes.size() - security::kDigestBytes);
+  const ByteView text = bytes.first(bytes.size() - security::kDigestBytes);
   if (!security::equalsInConstantTime(bytes.last(security::kDigestBytes),
                                       proofOf("agspeed hello", text, {}, secret, key)))
     return {};
@@ -107,20 +107,20 @@ std::optional<Hello> decodeHello(security::ByteView bytes, const Ticket::Secret&
   return hello;
 }
 
-std::vector<std::byte> encodeWelcome(const Welcome& welcome, security::ByteView hello, const Ticket::Secret& secret,
+std::vector<std::byte> encodeWelcome(const Welcome& welcome, ByteView hello, const Ticket::Secret& secret,
                                      const security::JobKey& key) {
   Buffer buffer;
   wire::ByteWriter writer(buffer);
   putText(writer, welcome.refusal, kMaxTextBytes / 4);
   putIntroduction(writer, welcome.from);
-  const security::ByteView text = security::ByteView(buffer).first(writer.size());
+  const ByteView text = ByteView(buffer).first(writer.size());
   return signedBytes(buffer, writer, proofOf("agspeed welcome", hello, text, secret, key));
 }
 
-std::optional<Welcome> decodeWelcome(security::ByteView bytes, security::ByteView hello, const Ticket::Secret& secret,
+std::optional<Welcome> decodeWelcome(ByteView bytes, ByteView hello, const Ticket::Secret& secret,
                                      const security::JobKey& key) {
   if (bytes.size() < security::kDigestBytes) return std::nullopt;
-  const security::ByteView text = bytes.first(bytes.size() - security::kDigestBytes);
+  const ByteView text = bytes.first(bytes.size() - security::kDigestBytes);
   if (!security::equalsInConstantTime(bytes.last(security::kDigestBytes),
                                       proofOf("agspeed welcome", hello, text, secret, key)))
     return {};

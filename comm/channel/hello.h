@@ -46,19 +46,19 @@ struct Welcome {
 };
 
 /// Returns whether a record that begins with these bytes can be a hello.
-bool mayBeHello(security::ByteView begin);
+bool mayBeHello(ByteView begin);
 /// Returns the listener that a hello names, without verifying the proof; nullopt: the bytes are not a hello.
-std::optional<uint64_t> listenerOf(security::ByteView hello);
+std::optional<uint64_t> listenerOf(ByteView hello);
 
 std::vector<std::byte> encodeHello(const Hello& hello, const Ticket::Secret& secret, const security::JobKey& key);
 /// Verifies and parses a hello. Returns nullopt if it is malformed, or if its sender has not proven the secret and the
 /// key.
-std::optional<Hello> decodeHello(security::ByteView bytes, const Ticket::Secret& secret, const security::JobKey& key);
+std::optional<Hello> decodeHello(ByteView bytes, const Ticket::Secret& secret, const security::JobKey& key);
 
 /// Encodes a welcome with its proof. `hello`: the bytes of the hello that the welcome answers.
-std::vector<std::byte> encodeWelcome(const Welcome& welcome, security::ByteView hello, const Ticket::Secret& secret,
+std::vector<std::byte> encodeWelcome(const Welcome& welcome, ByteView hello, const Ticket::Secret& secret,
                                      const security::JobKey& key);
-std::optional<Welcome> decodeWelcome(security::ByteView bytes, security::ByteView hello, const Ticket::Secret& secret,
+std::optional<Welcome> decodeWelcome(ByteView bytes, ByteView hello, const Ticket::Secret& secret,
                                      const security::JobKey& key);
 
 }  // namespace agspeed::comm::channel

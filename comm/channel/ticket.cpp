@@ -19,7 +19,7 @@ constexpr size_t kMaxAddresses = 9;
 
 size_t sizeOf(const rendezvous::RailAddress& address) { return (address.address.isV6 ? 16 : 4) + sizeof(address.port); }
 
-std::array<std::byte, kProofBytes> proofOf(security::ByteView text, const security::JobKey& key) {
+std::array<std::byte, kProofBytes> proofOf(ByteView text, const security::JobKey& key) {
   // Without a job key the proof still detects damage.
   constexpr std::string_view kLabel = "agspeed ticket";
   std::vector<std::byte> secret(security::bytesOf(kLabel).begin(), security::bytesOf(kLabel).end());
@@ -59,14 +59,14 @@ void Ticket::encode(const security::JobKey& key, Bytes out) const {
       .put(static_cast<uint8_t>(sent.size()));
   writer.put(isV6).put(process).put(domain).put(listener).put(secret);
   for (const rendezvous::RailAddress& each : sent) {
-    writer.put(security::ByteView(each.address.bytes).first(each.address.isV6 ? 16 : 4)).put(each.port);
+    writer.put(ByteView(each.address.bytes).first(each.address.isV6 ? 16 : 4)).put(each.port);
   }
-  const auto proof = proofOf(security::ByteView(out).first(kSignedBytes), key);
+  const auto proof = proofOf(ByteView(out).first(kSignedBytes), key);
   std::copy(proof.begin(), proof.end(), out.begin() + kSignedBytes);
 }
 
 StatusOr<Ticket> Ticket::decode(std::span<const std::byte, kBytes> bytes, const security::JobKey& key) {
-  wire::ByteReader reader(security::ByteView(bytes).first(kSignedBytes));
+  wire::ByteReader reader(ByteView(bytes).first(kSignedBytes));
   if (reader.take<std::array<char, 4>>() != kMagic) {
     return invalidArgument(
         "the listener's ticket is none of agspeed's: the other process uses another network plug-in; set "
@@ -78,8 +78,8 @@ StatusOr<Ticket> Ticket::decode(std::span<const std::byte, kBytes> bytes, const 
         "the listener's ticket has version {}.{}, this process {}.{}: install the same agspeed everywhere",
         ticketVersion, protocolVersion, kTicketVersion, wire::kProtocolVersion);
   }
-  if (!security::equalsInConstantTime(security::ByteView(bytes).subspan(kSignedBytes, kProofBytes),
-                                      proofOf(security::ByteView(bytes).first(kSignedBytes), key))) {
+  if (!security::equalsInConstantTime(ByteView(bytes).subspan(kSignedBytes, kProofBytes),
+                                      proofOf(ByteView(bytes).first(kSignedBytes), key))) {
     return invalidArgument(
         "the listener's ticket is damaged or was made with another job key: give all processes the same "
         "AGSPEED_JOB_KEY or AGSPEED_JOB_KEY_FILE, or none");

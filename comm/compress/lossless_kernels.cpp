@@ -223,8 +223,8 @@ Width chooseWidth(const uint8_t* codes, size_t exponentBits) {
   return best;
 }
 
-/// Writes the distances of exponents from `base` to `codes`. If `zeroIsCode0`, the exponent 0 gets the code 0, and the
-/// others get their distance plus 1.
+/// Writes the code of each exponent to `codes`: `base` minus the exponent. If `zeroIsCode0`, the exponent 0 gets the
+/// code 0, and the other codes are larger by 1.
 void toCodes(uint8_t* HWY_RESTRICT codes, const uint8_t* HWY_RESTRICT exponents, uint8_t base, bool zeroIsCode0) {
   const auto from = static_cast<uint8_t>(base + (zeroIsCode0 ? 1 : 0));
   for (size_t i = 0; i < kBlock; ++i) codes[i] = static_cast<uint8_t>(from - exponents[i]);

@@ -9,7 +9,7 @@
 
 namespace agspeed::comm::compress {
 
-/// See encodeLossless(). `room`: the bytes at `target`.
+/// Encodes with vector instructions; see encodeLossless(). `room`: the capacity of `target` in bytes.
 size_t encodeByVectors(uint8_t* target, size_t room, const uint8_t* source, size_t numElements, DType dtype);
 /// See decodeLossless(). Returns false if the code is not valid.
 bool decodeByVectors(uint8_t* target, size_t numElements, DType dtype, const uint8_t* code, size_t numBytes);

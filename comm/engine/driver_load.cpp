@@ -20,7 +20,8 @@ constexpr std::chrono::milliseconds kShortest{10}, kLongest{100};
 /// The part of a new sample in the average.
 constexpr double kSampleWeight = 0.2;
 
-/// Returns the nanoseconds in which this thread ran or waited for a processor. nullopt: the kernel has no counters.
+/// Returns the nanoseconds since the start of this thread in which it ran or waited for a processor. nullopt: the
+/// kernel has no counters.
 std::optional<uint64_t> busyNanoseconds() {
   const io::FileDescriptor file(open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC));
   std::array<char, 80> text;

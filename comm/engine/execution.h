@@ -148,7 +148,8 @@ class Execution final : private Worker {
   std::string describe() const;
   /// Returns the size of a chunk range in a slot that is laid out.
   uint64_t bytesOf(const SegmentSlot& slot, const schedule::ChunkRange& range) const;
-  /// Returns how many bytes of an open slot have moved.
+  /// Returns how many bytes this rank has sent and received so far for the segment in this slot. Requires: a segment is
+  /// in the slot.
   uint64_t numMoved(const SegmentSlot& slot) const;
   void work(uint64_t token) override;
 

@@ -42,7 +42,7 @@ class PersistentReduction {
   };
 
   /// Prepares a reduction. `request`: an all-reduce without dtype and shapes, which bind() takes from the tensors.
-  /// `released`: a flag that each release() sets, or null.
+  /// `released`: a flag that every call of release() sets to true, or null.
   PersistentReduction(std::shared_ptr<World> world, Request request,
                       std::shared_ptr<std::atomic<bool>> released = nullptr)
       : world_(std::move(world)), released_(std::move(released)), request_(std::move(request)) {}

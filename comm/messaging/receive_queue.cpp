@@ -67,9 +67,8 @@ void ReceiveQueue::refuse(MessageMap<Incoming>::iterator found, uint64_t sent) {
 }
 
 void ReceiveQueue::cancelReceive(const Incoming& message) {
-  const transport::ByteView target = message.buffer != nullptr
-                                         ? transport::ByteView(message.buffer.get(), message.total)
-                                         : transport::ByteView(message.transfer->bytes);
+  const ByteView target =
+      message.buffer != nullptr ? ByteView(message.buffer.get(), message.total) : ByteView(message.transfer->bytes);
   context_.transport.cancelReceive(context_.peer, target);
 }
 

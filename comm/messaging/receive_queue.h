@@ -25,7 +25,7 @@
 
 namespace agspeed::comm::messaging {
 
-/// Frees the buffer holds an unexpected message and releases its bytes (Credits::releaseUnexpected).
+/// Frees the buffer that holds an unexpected message and releases its bytes (Credits::releaseUnexpected).
 struct ReleaseUnexpected {
   void operator()(std::byte* buffer) const {
     std::default_delete<std::byte[]>()(buffer);

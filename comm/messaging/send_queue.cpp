@@ -51,7 +51,7 @@ transport::OutgoingFrame SendQueue::frameOf(wire::FrameKind kind, const wire::Me
   return frame;
 }
 
-SendQueue::Outgoing& SendQueue::add(const wire::MessageId& id, transport::ByteView bytes) {
+SendQueue::Outgoing& SendQueue::add(const wire::MessageId& id, ByteView bytes) {
   Outgoing& message = messages_.emplace_back(&pool_);
   message.self = std::prev(messages_.end());
   message.id = id;

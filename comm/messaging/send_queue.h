@@ -96,7 +96,7 @@ class SendQueue {
     wire::MessageId id;
     wire::FrameKind kind = wire::FrameKind::kData;
     std::pmr::vector<std::byte> copy;
-    transport::ByteView bytes;
+    ByteView bytes;
     uint64_t numSent = 0;
     uint32_t numUnacknowledged = 0;
     bool isWhollySent = false;
@@ -107,7 +107,7 @@ class SendQueue {
   /// Returns the key of a message in started_. All messages of one communicator and step have the same key.
   static wire::MessageId seriesOf(const wire::MessageId& id) { return {id.communicator, id.step, 0}; }
   void startEagerCopy(const Transfer& transfer);
-  Outgoing& add(const wire::MessageId& id, transport::ByteView bytes);
+  Outgoing& add(const wire::MessageId& id, ByteView bytes);
   static uint64_t tokenOf(const Outgoing& message) { return reinterpret_cast<uintptr_t>(&message); }
   /// Makes the transport stop reading bytes of the message.
   void cancelSend(const Outgoing& message);

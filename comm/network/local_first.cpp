@@ -60,12 +60,12 @@ std::string LocalFirst::describeRoute(int peer) const {
   return routes_[static_cast<size_t>(peer)] == Route::kUndecided ? "" : transportOf(peer).describeRoute(peer);
 }
 
-void LocalFirst::cancelReceive(int peer, transport::ByteView target) {
+void LocalFirst::cancelReceive(int peer, ByteView target) {
   local_->cancelReceive(peer, target);
   network_->cancelReceive(peer, target);
 }
 
-void LocalFirst::cancelSend(int peer, uint64_t token, transport::ByteView payload) {
+void LocalFirst::cancelSend(int peer, uint64_t token, ByteView payload) {
   local_->cancelSend(peer, token, payload);
   network_->cancelSend(peer, token, payload);
 }

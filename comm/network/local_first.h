@@ -32,8 +32,8 @@ class LocalFirst final : public transport::Transport {
   void flush(int peer) override { transportOf(peer).flush(peer); }
   void beginTurn() override { network_->beginTurn(); }
   void endTurn() override { network_->endTurn(); }
-  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
-  void cancelReceive(int peer, transport::ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override { return local_->isFlushed() && network_->isFlushed(); }
   io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the rails of a rank: one for each selected interface and flow, ordered by flow, then by interface. Only
-// open_rails.cpp names the kinds of rails: a new kind costs a line in openRail().
+// Opens the rails of a rank. Each selected interface has one or more flows, which are parallel connections to a peer,
+// and each flow is a rail. The rails are ordered by flow, then by interface. Only open_rails.cpp names the kinds of
+// rails, so a new kind is one more line in openRail().
 #pragma once
 
 #include <memory>

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<char, 5> kMagic = {'A', 'G', 'R', 'E', 'C'};
 constexpr size_t kMaxRecordBytes = 4096;
 
-security::Digest proofOf(security::ByteView text, const security::JobKey& key) {
+security::Digest proofOf(ByteView text, const security::JobKey& key) {
   if (key.empty()) return {};
   security::Digest recordKey;
   security::deriveKey(key, {}, security::bytesOf("agspeed record"), recordKey);
@@ -66,10 +66,10 @@ std::string encodePeerRecord(const PeerRecord& record, const security::JobKey& k
 }
 
 StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const security::JobKey& key) {
-  const security::ByteView bytes = security::bytesOf(text);
+  const ByteView bytes = security::bytesOf(text);
   if (bytes.size() > kMaxRecordBytes || bytes.size() < security::kDigestBytes)
     return invalidArgument("its record is malformed");
-  const security::ByteView signedPart = bytes.first(bytes.size() - security::kDigestBytes);
+  const ByteView signedPart = bytes.first(bytes.size() - security::kDigestBytes);
   wire::ByteReader reader(signedPart);
   if (reader.take<std::array<char, 5>>() != kMagic) return invalidArgument("its record is malformed");
   if (const auto version = reader.take<uint16_t>(); version != wire::kProtocolVersion) {

@@ -47,10 +47,10 @@ std::string encodePeerRecord(const PeerRecord& record, const security::JobKey& k
 StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const security::JobKey& key);
 
 /// Pairs the rails of two ranks. Returns: for each rail of `mine`, the index of the rail of `theirs` that it connects
-/// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with a rail of the same network. If there
-/// is none, it is paired with a rail of the same address family. The search begins at the rail's own index. If both
-/// ranks have rails in the same two networks, a rail of one network is not paired with a rail of the other, because
-/// there may be no route between the networks.
+/// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with a rail of its own network. If no
+/// such rail is left, it is paired with a rail of its address family, with one exception: if both ranks have rails in
+/// both networks, the two rails are not paired, because there may be no route between the networks. The search in
+/// `theirs` begins at the rail's own index and wraps around.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm::rendezvous

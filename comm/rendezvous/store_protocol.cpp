@@ -54,7 +54,7 @@ StoreBytes encode(const StoreRequest& request) {
 
 StoreBytes encode(const StoreReply& reply) {
   const std::string& text = reply.status.isOk() ? reply.value.value_or("") : reply.status.message();
-  const security::ByteView kept = security::bytesOf(std::string_view(text).substr(0, Store::kMaxValueBytes));
+  const ByteView kept = security::bytesOf(std::string_view(text).substr(0, Store::kMaxValueBytes));
   StoreBytes body(kReplyHeadBytes + kept.size());
   wire::ByteWriter(body)
       .put(static_cast<uint8_t>(reply.status.code()))

@@ -9,10 +9,10 @@
 #include <immintrin.h>
 #endif
 
+#include "runtime/base/byte_view.h"
+
 namespace agspeed::comm::security {
 namespace {
-
-using ByteView = std::span<const std::byte>;
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // bit-reflected form of the Castagnoli polynomial
 

@@ -12,11 +12,12 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/byte_view.h"
+
 namespace agspeed::comm::security {
 
 constexpr size_t kDigestBytes = 32;
 using Digest = std::array<std::byte, kDigestBytes>;
-using ByteView = std::span<const std::byte>;
 
 /// Returns the bytes of a text.
 inline ByteView bytesOf(std::string_view text) { return std::as_bytes(std::span(text)); }

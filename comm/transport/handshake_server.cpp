@@ -16,8 +16,7 @@ constexpr size_t kMinPlaces = 64, kMinPlacesOfRail = 4, kSparePlacesOfHost = 64;
 constexpr std::chrono::seconds kNetworkDeadline{3};
 /// The deadline for connections of this host. A rank on an overloaded host may take long between two messages.
 constexpr std::chrono::seconds kLocalDeadline{10};
-/// The number of first bytes that show whether a connection begins with a request. If it does not, it is refused at
-/// once.
+/// The length of the magic with which a request begins. A connection that begins with other bytes is refused at once.
 constexpr size_t kMagicBytes = 6;
 
 constexpr std::string_view kUnproven = "it does not prove to be one of this job";

@@ -17,11 +17,10 @@
 
 #include "comm/io/clock.h"
 #include "comm/wire/frame_format.h"
+#include "runtime/base/byte_view.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::comm::transport {
-
-using ByteView = std::span<const std::byte>;
 
 /// A frame to send. A transport that numbers frames (multirail) fills in the number and the acknowledgement of the
 /// header.

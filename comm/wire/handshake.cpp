@@ -16,8 +16,7 @@ constexpr size_t kClaimBytes = kRequestBytes - security::kDigestBytes;
 
 /// Returns the proof of one of the three messages. Its key depends on the role of the message, so that no message can
 /// be reflected as another.
-security::Digest proofOf(const security::Digest& secret, std::string_view role, security::ByteView request,
-                         security::ByteView reply) {
+security::Digest proofOf(const security::Digest& secret, std::string_view role, ByteView request, ByteView reply) {
   security::Digest key;
   security::deriveKey(secret, {}, security::bytesOf(role), key);
   std::vector<std::byte> text(request.begin(), request.end());
@@ -25,17 +24,17 @@ security::Digest proofOf(const security::Digest& secret, std::string_view role, 
   return security::hmacSha256(key, text);
 }
 
-security::Digest requestProof(const security::Digest& secret, security::ByteView request) {
+security::Digest requestProof(const security::Digest& secret, ByteView request) {
   return proofOf(secret, "agspeed request", request.first(kClaimBytes), {});
 }
-security::Digest replyProof(const security::Digest& secret, security::ByteView request, security::ByteView reply) {
+security::Digest replyProof(const security::Digest& secret, ByteView request, ByteView reply) {
   return proofOf(secret, "agspeed reply", request, reply.first(kNonceBytes));
 }
-security::Digest confirmProof(const security::Digest& secret, security::ByteView request, security::ByteView reply) {
+security::Digest confirmProof(const security::Digest& secret, ByteView request, ByteView reply) {
   return proofOf(secret, "agspeed confirm", request, reply);
 }
 
-security::SealKey keyOfFrames(const security::Digest& secret, security::ByteView request, security::ByteView reply) {
+security::SealKey keyOfFrames(const security::Digest& secret, ByteView request, ByteView reply) {
   const security::Digest transcript = proofOf(secret, "agspeed frames", request, reply);
   security::SealKey key;
   std::copy_n(transcript.begin(), key.size(), key.begin());

@@ -94,10 +94,10 @@ void InspectionPoint::answer(const io::FileDescriptor& connection) {
   const std::optional<shm::Process> caller = shm::processAt(connection);
   if (!caller || (caller->user != geteuid() && caller->user != 0)) return;
   const std::string document = describe_();
-  transport::ByteView left = std::as_bytes(std::span(document));
+  ByteView left = std::as_bytes(std::span(document));
   const io::Clock::time_point until = io::Clock::now() + kSendTimeout;
   while (!left.empty()) {
-    const transport::ByteView packet = left.first(std::min(left.size(), kPacketBytes));
+    const ByteView packet = left.first(std::min(left.size(), kPacketBytes));
     if (shm::sendMessage(connection, packet, {})) {
       left = left.subspan(packet.size());
     } else if (errno != EAGAIN || !waitFor(connection, POLLOUT, until)) {

@@ -44,12 +44,12 @@ StatusOr<runtime::Program> compileEntry(const std::string& name, const std::stri
 Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byte>> bytes,
                      std::vector<runtime::ConstantTensor>& constants) {
   if (bytes.size() > program.inputs.size()) {
-    return invalidArgument("{} constants for {} inputs", bytes.size(), program.inputs.size());
+    return invalidArgument("it gets {} constants, but has only {} inputs", bytes.size(), program.inputs.size());
   }
   const size_t numArguments = program.inputs.size() - bytes.size();
   for (size_t i = 0; i < bytes.size(); ++i) {
     runtime::ValueDecl& value = program.values[program.inputs[numArguments + i]];
-    if (value.isScalar) return invalidArgument("constant {} is no tensor", i);
+    if (value.isScalar) return invalidArgument("constant {} is not a tensor", i);
     value.storage = runtime::Storage::kConstant;
     value.index = static_cast<int32_t>(constants.size());
     constants.push_back({value.type, std::move(bytes[i]), value.isOnHost});
@@ -66,6 +66,9 @@ StatusOr<std::unique_ptr<runtime::Executable>> compile(const std::map<std::strin
   AG_ASSIGN_OR_RETURN(const backends::Backend* backend, backends::findBackend(options.target, options.device));
   AG_RETURN_IF_ERROR(passes::checkDisabledPasses(options));
   AG_RETURN_IF_ERROR(prepareDumpDir(options.dumpDir));
+  for (const auto& [name, bytes] : constants) {
+    if (!graphSpecs.contains(name)) return invalidArgument("constants for entry \"{}\", which does not exist", name);
+  }
   auto executable = std::make_unique<runtime::Executable>();
   ClusterTable clusters;
   for (const auto& [name, json] : graphSpecs) {

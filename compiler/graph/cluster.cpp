@@ -202,10 +202,17 @@ std::string Cluster::name() const {
 
 namespace {
 
-StatusOr<ClusterOperand> parseOperand(TextReader& in) {
+/// Reads the number of an operand or a node. They are numbered from 0 in the order of the text.
+Status expectNumber(TextReader& in, std::string_view what, size_t expected) {
+  AG_ASSIGN_OR_RETURN(const int64_t number, in.readInteger());
+  return number == static_cast<int64_t>(expected)
+             ? Status()
+             : in.fail(formatText("expected {} {}, not {}", what, expected, number));
+}
+
+StatusOr<ClusterOperand> parseOperand(TextReader& in, size_t number) {
   ClusterOperand operand;
-  AG_ASSIGN_OR_RETURN(int64_t index, in.readInteger());
-  (void)index;
+  AG_RETURN_IF_ERROR(expectNumber(in, "operand", number));
   AG_ASSIGN_OR_RETURN(operand.dtype, in.readDType());
   operand.isOutput = in.accept("out");
   if (!operand.isOutput) AG_RETURN_IF_ERROR(in.expect("in"));
@@ -260,14 +267,14 @@ StatusOr<Cluster> parseCluster(TextReader& in) {
   cluster.outerRank = static_cast<int32_t>(rank);
   while (!in.accept("end")) {
     if (in.accept("operand")) {
-      AG_ASSIGN_OR_RETURN(ClusterOperand operand, parseOperand(in));
+      AG_ASSIGN_OR_RETURN(ClusterOperand operand, parseOperand(in, cluster.operands.size()));
       cluster.operands.push_back(operand);
     } else if (in.accept("store")) {
       AG_ASSIGN_OR_RETURN(ClusterStore store, parseStore(in));
       cluster.stores.push_back(store);
     } else {
       AG_RETURN_IF_ERROR(in.expect("n"));
-      AG_RETURN_IF_ERROR(in.readInteger().hasValue() ? Status() : in.fail("expected a node number"));
+      AG_RETURN_IF_ERROR(expectNumber(in, "node", cluster.nodes.size()));
       AG_ASSIGN_OR_RETURN(ClusterNode node, parseNode(in));
       cluster.nodes.push_back(std::move(node));
     }

@@ -16,8 +16,8 @@ __all__ = ["MAX_DEPTH", "loads"]
 
 MAX_DEPTH = 100
 _MAX_DIGITS = 20
-_TEXTS = re.compile(r'"(?:[^"\\]|\\.)*+"?', re.DOTALL)
-_NOT_BRACKETS = re.compile(r"[^][{}]+")
+_UNTIL_BRACKET = re.compile(r'(?:[^][{}"]|"(?:[^"\\]|\\.)*+"?)*+(?:([][{}])|\Z)', re.DOTALL)
+"""Up to the next bracket outside of texts, or up to the end."""
 
 
 def loads(text: str | bytes) -> Any:
@@ -26,8 +26,9 @@ def loads(text: str | bytes) -> Any:
     if not isinstance(text, str):
         text = text.decode()
     depth = 0
-    for bracket in _NOT_BRACKETS.sub("", _TEXTS.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
+    for found in _UNTIL_BRACKET.finditer(text):
+        if (bracket := found[1]) is not None:
+            depth += 1 if bracket in "[{" else -1
         if depth > MAX_DEPTH:
             raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     return json.loads(text, parse_constant=_refuse, parse_float=_float, parse_int=_integer)

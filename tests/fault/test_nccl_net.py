@@ -138,15 +138,33 @@ def test_failing_links_change_no_byte_and_end_nothing(make_netbed: MakeNetbed, f
     assert outcome.strikes > 0
 
 
+def _wait_for_bytes(bed: netbed.Netbed, num_bytes: int) -> None:
+    """Waits until host 1 has received this number of bytes from now on."""
+    begin, deadline = bed.counters()[1], time.monotonic() + LIMIT_S
+    received = 0
+    while received < num_bytes and time.monotonic() < deadline:
+        time.sleep(0.05)
+        received = sum(now.since(then).received_bytes for now, then in zip(bed.counters()[1], begin, strict=True))
+    assert received >= num_bytes
+
+
 def test_flipped_bytes_do_not_arrive(make_netbed: MakeNetbed) -> None:
+    """Bytes flip while messages flow. A flipped byte of a hello or a farewell would end the channel with an error."""
     if reason := netbed.corruption_unavailable():
         pytest.skip(reason)
     bed = make_netbed(hosts=2, rails=2)
+    pair = Pair(bed, OURS, 1 << 19, 4, 2, OPERATIONS)
+    _wait_for_bytes(bed, 4 << 20)
     for rail in bed.hosts[1].rails:
         rail.corrupt("in", 200)
-    seconds, wrong = Pair(bed, OURS, 1 << 19, 4, 2, OPERATIONS).end()
+    _wait_for_bytes(bed, 64 << 20)
+    for rail in bed.hosts[1].rails:
+        rail.heal()
+    seconds, wrong = pair.end()
     assert wrong == 0
     assert len(seconds) >= OPERATIONS
     if nccl.find_nccl() is None:
         pytest.skip("the control needs NCCL, which is not installed")
+    for rail in bed.hosts[1].rails:
+        rail.corrupt("in", 200)
     assert Pair(bed, NCCL_SOCKET, 8 << 20, 8, 2).is_wrong()

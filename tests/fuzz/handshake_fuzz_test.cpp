@@ -56,9 +56,9 @@ class HandshakeFuzz : public testing::Test, public Acceptor::Owner {
     for (int i = 0; i < 3; ++i) poller_.wait({});
     acceptor_->expire(io::Clock::now());
   }
-  void say(int descriptor, transport::ByteView bytes, size_t chunk) {
+  void say(int descriptor, ByteView bytes, size_t chunk) {
     for (size_t at = 0; at < bytes.size(); at += chunk) {
-      const transport::ByteView part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
+      const ByteView part = bytes.subspan(at, std::min(chunk, bytes.size() - at));
       if (::send(descriptor, part.data(), part.size(), MSG_NOSIGNAL) < 0) return;
       drive();
     }

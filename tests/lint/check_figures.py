@@ -27,19 +27,20 @@ COMPARED = {
 }
 """README and the title of a table's first column -> the test that owns its figures, and names the README."""
 
-SPEEDS = "training step, "
-"""The table of README.md begins so. Its columns are Inductor's and agspeed's speeds."""
-STEADY, PUBLISHED = "steady/one_thread_newest_torch", "published/one_thread"
+SPEEDS = "training step"
+"""The table of README.md begins so. Its columns are Inductor's and agspeed's speed with all cores, and with 1 thread."""
+MODELS = [("steady/two_threads", "published/two_threads"), ("steady/one_thread_newest_torch", "published/one_thread")]
+"""The kept tables of the workloads and of the published models, for each pair of columns."""
 ROWS = {
-    "BERT": (STEADY, "bert"),
-    "DenseNet with gradient checkpointing": (PUBLISHED, "torchvision-densenet_checkpointed"),
-    "Swin transformer": (PUBLISHED, "timm-swin"),
-    "eight dropouts in a row": (STEADY, "dropout_heavy"),
-    "graph network (gather, scatter)": (STEADY, "gnn_scatter"),
-    "two small models in turns (GAN)": (STEADY, "gan"),
-    "vision transformer": (STEADY, "vit"),
+    "BERT": "bert",
+    "DenseNet with gradient checkpointing": "torchvision-densenet_checkpointed",
+    "Swin transformer": "timm-swin",
+    "eight dropouts in a row": "dropout_heavy",
+    "graph network (gather, scatter)": "gnn_scatter",
+    "two small models in turns (GAN)": "gan",
+    "vision transformer": "vit",
 }
-"""Row of that table -> the table and file of its kept result."""
+"""Row of that table -> the file of its kept result."""
 _REDUCE, _GLOO = "all-reduce of {bytes:bytes}, ", " | {share.value:.3f} | {gloo.value:.2f}"
 _SEND = "{operation} over one connection, 4 x 250 Mbit/s | NCCL's sockets"
 NETWORK = [
@@ -92,16 +93,17 @@ def kept() -> dict[str, Table]:
 
 def sourced_figures(label: str) -> list[list[str]] | None:
     """The figures that a row of README.md's table must have, by column; None for an unknown row."""
+    ways = ("inductor", "agspeed")
     if label in ROWS:
-        table, name = ROWS[label]
-        [row] = kept()[table].rows[name]
-        return [[f"{row[way].value:.2f}"] for way in ("inductor", "agspeed")]
-    columns = kept()[PUBLISHED].columns
-    if label != f"{len(kept()[PUBLISHED].rows)} published models, geometric mean (lowest)":
+        rows = [
+            kept()[name].rows[ROWS[label]] for names in MODELS for name in names if ROWS[label] in kept()[name].rows
+        ]
+        return [[f"{row[way].value:.2f}"] for [row] in rows for way in ways]
+    published = [kept()[name] for _, name in MODELS]
+    if label != f"{len(published[0].rows)} published models, geometric mean (lowest)":
         return None
-    return [
-        [f"{each.value:.2f}" for each in (columns[way].mean, columns[way].lowest)] for way in ("inductor", "agspeed")
-    ]
+    columns = [table.columns[way] for table in published for way in ways]
+    return [[f"{each.value:.2f}" for each in (column.mean, column.lowest)] for column in columns]
 
 
 def test_the_pages_of_results_are_current() -> None:
@@ -137,17 +139,28 @@ def test_the_readmes_speeds_are_those_of_the_kept_results() -> None:
     ]
     assert not wrong, "\n" + "\n".join(wrong)
     assert set(ROWS) <= {row[0] for row in table.rows}
-    for name in (STEADY, PUBLISHED):
-        cpu, isa, _ = kept()[name].facts["machine"]
-        assert f"torch {kept()[name].facts['torch']}, {cpu} with {isa}, {kept()[name].facts['date']}" in table.titles[0]
+    text = " ".join(sources.read("README.md").split())
+    for number, names in zip(("have 2 threads and", "of 1 thread have"), MODELS, strict=True):
+        facts = [kept()[name].facts for name in names]
+        [(cpu, isa)] = {each["machine"][:2] for each in facts}
+        assert f"{cpu} with 2 cores and {isa}" in text
+        dates = " and ".join(sorted({each["date"] for each in facts}))
+        assert f"{number} torch {facts[0]['torch']}, {dates}." in text
+
+
+def means(table: Table) -> tuple[str, str]:
+    """The geometric means of agspeed and of Inductor."""
+    ours, inductors = (f"{table.columns[way].mean.value:.2f}" for way in ("agspeed", "inductor"))
+    return ours, inductors
 
 
 def test_the_readmes_first_sentence_has_the_means_of_the_kept_results() -> None:
-    published = kept()[PUBLISHED]
-    ours, inductors = (f"{published.columns[way].mean.value:.2f}" for way in ("agspeed", "inductor"))
+    all_cores, one_thread = (kept()[name] for _, name in MODELS)
+    ours, inductors = means(all_cores)
     text = " ".join(sources.read("README.md").split())
-    assert f"{ours} times eager's speed over {len(published.rows)} published models" in text
+    assert f"{ours} times eager's speed over {len(all_cores.rows)} published models" in text
     assert f"against {inductors} times with `torch.compile`" in text
+    assert "With 1 thread they are {} and {} times".format(*means(one_thread)) in text
 
 
 def test_the_networks_speeds_are_those_of_the_kept_results() -> None:

@@ -59,7 +59,7 @@ class ReadyQueue {
   /// Replaces the plan. If the new plan does not run a batch as a whole, this function calls `split`, which makes one
   /// entry per id of the batch.
   void setPlan(FusionPlan plan, const IdCache& ids, const std::function<std::vector<EntryHandle>(const Batch&)>& split);
-  /// Treats the requests of an entry with this id as if they had been sent in full.
+  /// Takes this id from the entry that has it, because the id cache gives the id to another name.
   void forgetId(uint32_t id);
 
  private:

@@ -29,7 +29,7 @@ void FaultyRail::sendDelayed(int peer) {
   inner().send(peer, frame);
 }
 
-void FaultyRail::cancelSend(int peer, uint64_t token, transport::ByteView payload) {
+void FaultyRail::cancelSend(int peer, uint64_t token, ByteView payload) {
   inner().cancelSend(peer, token, payload);
   const auto found = delayed_.find(peer);
   if (found == delayed_.end() || found->second.token != token) return;

@@ -27,7 +27,7 @@ class FaultyRail final : public RailDecorator {
 
   const Capabilities& capabilities(int) const override { return capabilities_; }
   void send(int peer, const transport::OutgoingFrame& frame) override;
-  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
   bool isFlushed() const override { return inner().isFlushed() && delayed_.empty(); }
   io::Clock::time_point tick(io::Clock::time_point now) override;
 

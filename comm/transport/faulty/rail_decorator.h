@@ -23,10 +23,8 @@ class RailDecorator : public transport::Rail {
   void flush(int peer) override { inner_->flush(peer); }
   void beginTurn() override { inner_->beginTurn(); }
   void endTurn() override { inner_->endTurn(); }
-  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override {
-    inner_->cancelSend(peer, token, payload);
-  }
-  void cancelReceive(int peer, transport::ByteView target) override { inner_->cancelReceive(peer, target); }
+  void cancelSend(int peer, uint64_t token, ByteView payload) override { inner_->cancelSend(peer, token, payload); }
+  void cancelReceive(int peer, ByteView target) override { inner_->cancelReceive(peer, target); }
   bool isFlushed() const override { return inner_->isFlushed(); }
   io::Clock::time_point tick(io::Clock::time_point now) override { return inner_->tick(now); }
   std::string describeRoute(int peer) const override { return inner_->describeRoute(peer); }

@@ -30,7 +30,7 @@ std::optional<AckTracker::Copy> AckTracker::takeEarlierCopy(const wire::FrameHea
   return std::nullopt;
 }
 
-void AckTracker::place(int rail, const wire::FrameHeader& header, transport::ByteView target) {
+void AckTracker::place(int rail, const wire::FrameHeader& header, ByteView target) {
   placementOf(rail) = {header.number, header.attempt, target};
 }
 
@@ -50,10 +50,10 @@ void AckTracker::add(const wire::FrameHeader& header) {
   }
 }
 
-transport::ByteView AckTracker::cancel(int rail, transport::ByteView target) {
+ByteView AckTracker::cancel(int rail, ByteView target) {
   Placement& placement = placementOf(rail);
   if (!transport::overlaps(placement.target, target)) return {};
-  const transport::ByteView cancelled = placement.target;
+  const ByteView cancelled = placement.target;
   placement.target = {};
   return cancelled;
 }

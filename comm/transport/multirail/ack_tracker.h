@@ -22,7 +22,7 @@ class AckTracker {
   /// A copy of a frame that was arriving on `rail`, into `target`, when a later copy began to arrive on another rail.
   struct Copy {
     int rail = 0;
-    transport::ByteView target;
+    ByteView target;
   };
 
   explicit AckTracker(size_t numRails) : placements_(numRails) {}
@@ -37,7 +37,7 @@ class AckTracker {
   /// the copy's target any more, and the copy is not recorded as arrived. Call this function after begin().
   std::optional<Copy> takeEarlierCopy(const wire::FrameHeader& header);
   /// Records that the frame's payload is being written to `target`.
-  void place(int rail, const wire::FrameHeader& header, transport::ByteView target);
+  void place(int rail, const wire::FrameHeader& header, ByteView target);
   /// Call it when the last byte of a frame has arrived on `rail`. Returns true if the frame has no payload, or if its
   /// payload was written to the target of place(). Returns false if the payload was cancelled meanwhile.
   bool end(int rail, const wire::FrameHeader& header);
@@ -49,7 +49,7 @@ class AckTracker {
   /// Cancels the payload that is arriving on the rail if its memory overlaps `target`. Returns the memory of this
   /// payload, or an empty view if nothing was cancelled. The caller must make the rail stop writing to the returned
   /// memory. The frame is still recorded as arrived when it is complete.
-  transport::ByteView cancel(int rail, transport::ByteView target);
+  ByteView cancel(int rail, ByteView target);
 
   // --- Acknowledgements to the peer ---
 
@@ -72,7 +72,7 @@ class AckTracker {
   struct Placement {
     uint64_t number = 0;
     uint32_t attempt = 0;
-    transport::ByteView target;
+    ByteView target;
   };
 
   Placement& placementOf(int rail) { return placements_[static_cast<size_t>(rail)]; }

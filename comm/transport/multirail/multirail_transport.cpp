@@ -199,7 +199,7 @@ void MultirailTransport::flush(int rank) {
   for (const auto& rail : rails_) rail->flush(rank);
 }
 
-void MultirailTransport::cancelSend(int rank, uint64_t token, transport::ByteView payload) {
+void MultirailTransport::cancelSend(int rank, uint64_t token, ByteView payload) {
   Peer* peer = findPeer(rank);
   if (peer == nullptr) return;
   for (const auto& rail : rails_) rail->cancelSend(rank, token, payload);
@@ -327,11 +327,11 @@ void MultirailTransport::release(const Peer& peer, const InFlightFrame& sent) {
   }
 }
 
-void MultirailTransport::cancelReceive(int rank, transport::ByteView target) {
+void MultirailTransport::cancelReceive(int rank, ByteView target) {
   Peer* peer = findPeer(rank);
   if (peer == nullptr) return;
   for (int rail = 0; rail < std::ssize(rails_); ++rail) {
-    const transport::ByteView cancelled = peer->acks.cancel(rail, target);
+    const ByteView cancelled = peer->acks.cancel(rail, target);
     if (!cancelled.empty()) rails_[static_cast<size_t>(rail)]->cancelReceive(rank, cancelled);
   }
 }

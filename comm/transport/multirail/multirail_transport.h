@@ -77,8 +77,8 @@ class MultirailTransport final : public transport::Transport {
   void flush(int peer) override;
   void beginTurn() override { isInTurn_ = true; }
   void endTurn() override;
-  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
-  void cancelReceive(int peer, transport::ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
   io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;

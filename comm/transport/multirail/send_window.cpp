@@ -94,7 +94,7 @@ void SendWindow::addBytesInFlight(std::vector<uint64_t>& numBytes) const {
   }
 }
 
-void SendWindow::cancel(uint64_t token, transport::ByteView payload) {
+void SendWindow::cancel(uint64_t token, ByteView payload) {
   for (InFlightFrame& sent : frames_) {
     transport::OutgoingFrame& frame = sent.frame;
     if (frame.token != token || !transport::overlaps(frame.payload, payload)) continue;

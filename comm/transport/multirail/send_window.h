@@ -63,7 +63,7 @@ class SendWindow {
 
   /// Removes the payloads of the frames with this token that overlap `payload`. The frames themselves must still
   /// arrive, because later frames cannot be acknowledged without them.
-  void cancel(uint64_t token, transport::ByteView payload);
+  void cancel(uint64_t token, ByteView payload);
   /// Drops all frames, because the peer is lost.
   void clear();
 

@@ -84,7 +84,7 @@ io::FileDescriptor watchProcess(const Process& process) {
   return io::FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
 }
 
-bool sendMessage(const io::FileDescriptor& socket, security::ByteView bytes, std::span<const int> descriptors) {
+bool sendMessage(const io::FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors) {
   iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control = {};
   msghdr message = {};

@@ -43,7 +43,7 @@ std::optional<Process> trustedProcessAt(const io::FileDescriptor& socket);
 io::FileDescriptor watchProcess(const Process& process);
 
 /// Sends the bytes and the descriptors as one message. Returns false if the whole message was not sent.
-bool sendMessage(const io::FileDescriptor& socket, security::ByteView bytes, std::span<const int> descriptors);
+bool sendMessage(const io::FileDescriptor& socket, ByteView bytes, std::span<const int> descriptors);
 
 struct Received {
   enum class Outcome { kMessage, kNothingYet, kClosed };

@@ -119,7 +119,7 @@ void Receiver::pass(const Record& record) {
   if (ring_.pass(record) && bell_.ring()) ++counters_.numRings;
 }
 
-void Receiver::cancelReceive(transport::ByteView bytes) {
+void Receiver::cancelReceive(ByteView bytes) {
   if (partial_ && transport::overlaps(partial_->target, bytes)) partial_->target = {};
 }
 

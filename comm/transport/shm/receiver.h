@@ -27,7 +27,7 @@ class Receiver {
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
   /// Stops writing to `bytes`: the rest of a payload that is arriving there is discarded.
-  void cancelReceive(transport::ByteView bytes);
+  void cancelReceive(ByteView bytes);
   /// Returns the descriptor that becomes readable when the peer's process has ended.
   const io::FileDescriptor& alive() const { return alive_; }
 

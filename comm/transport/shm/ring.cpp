@@ -40,7 +40,7 @@ RingWriter::RingWriter(SharedMemory memory) : memory_(std::move(memory)) {
 
 std::atomic<RecordKind>& RingWriter::kind(uint64_t position) const { return kindIn(ring(), position); }
 
-uint64_t RingWriter::put(uint64_t position, transport::ByteView bytes) {
+uint64_t RingWriter::put(uint64_t position, ByteView bytes) {
   const size_t index = indexOf(position);
   const size_t atEnd = std::min(bytes.size(), Ring::kBytes - index);
   std::copy_n(bytes.begin(), atEnd, ring().bytes + index);
@@ -48,8 +48,7 @@ uint64_t RingWriter::put(uint64_t position, transport::ByteView bytes) {
   return position + bytes.size();
 }
 
-void RingWriter::append(RecordKind recordKind, const wire::FrameHeader* header, uint64_t address,
-                        transport::ByteView bytes) {
+void RingWriter::append(RecordKind recordKind, const wire::FrameHeader* header, uint64_t address, ByteView bytes) {
   const uint64_t size = sizeOf(recordKind, bytes.size());
   AG_CHECK(size <= room(), "no room in the ring");
   std::array<std::byte, kHeadBytes> head;
@@ -65,11 +64,11 @@ void RingWriter::append(RecordKind recordKind, const wire::FrameHeader* header, 
   ring().written.store(written_);
 }
 
-void RingWriter::frame(const wire::FrameHeader& header, transport::ByteView firstBytes) {
+void RingWriter::frame(const wire::FrameHeader& header, ByteView firstBytes) {
   append(RecordKind::kFrame, &header, 0, firstBytes);
 }
 
-void RingWriter::offer(const wire::FrameHeader& header, transport::ByteView payload) {
+void RingWriter::offer(const wire::FrameHeader& header, ByteView payload) {
   append(RecordKind::kOffer, &header, reinterpret_cast<uintptr_t>(payload.data()), {});
 }
 

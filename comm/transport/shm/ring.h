@@ -68,10 +68,10 @@ class RingWriter {
   }
 
   // Each of these four functions appends one record and publishes it. Requires: room for the record.
-  void frame(const wire::FrameHeader& header, transport::ByteView firstBytes);
-  void part(transport::ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
+  void frame(const wire::FrameHeader& header, ByteView firstBytes);
+  void part(ByteView bytes) { append(RecordKind::kPart, nullptr, 0, bytes); }
   void cut() { append(RecordKind::kCut, nullptr, 0, {}); }
-  void offer(const wire::FrameHeader& header, transport::ByteView payload);
+  void offer(const wire::FrameHeader& header, ByteView payload);
 
   // Both functions require a record at `position` that has not been overwritten.
   RecordKind kindAt(uint64_t position) const { return kind(position).load(); }
@@ -81,8 +81,8 @@ class RingWriter {
  private:
   Ring& ring() const { return *reinterpret_cast<Ring*>(memory_.data()); }
   std::atomic<RecordKind>& kind(uint64_t position) const;
-  void append(RecordKind kind, const wire::FrameHeader* header, uint64_t address, transport::ByteView bytes);
-  uint64_t put(uint64_t position, transport::ByteView bytes);
+  void append(RecordKind kind, const wire::FrameHeader* header, uint64_t address, ByteView bytes);
+  uint64_t put(uint64_t position, ByteView bytes);
 
   SharedMemory memory_;
   uint64_t written_ = 0;

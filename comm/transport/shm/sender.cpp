@@ -49,7 +49,7 @@ void Sender::start(const transport::OutgoingFrame& frame) {
 }
 
 void Sender::copyRemaining() {
-  const transport::ByteView remaining = streamed_->payload.subspan(numStreamed_);
+  const ByteView remaining = streamed_->payload.subspan(numStreamed_);
   remaining_.assign(remaining.begin(), remaining.end());
   streamed_->payload = remaining_;
   numStreamed_ = 0;

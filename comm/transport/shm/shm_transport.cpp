@@ -197,12 +197,12 @@ void ShmTransport::send(int peer, const transport::OutgoingFrame& frame) {
   connectionsOf(peer).sender->send(frame);
 }
 
-void ShmTransport::cancelReceive(int peer, transport::ByteView target) {
+void ShmTransport::cancelReceive(int peer, ByteView target) {
   const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
   if (connections != nullptr && connections->receiver != nullptr) connections->receiver->cancelReceive(target);
 }
 
-void ShmTransport::cancelSend(int peer, uint64_t token, transport::ByteView) {
+void ShmTransport::cancelSend(int peer, uint64_t token, ByteView) {
   const PeerConnections* connections = peers_.at(static_cast<size_t>(peer)).get();
   if (connections != nullptr && connections->sender != nullptr) connections->sender->cancelSend(token);
 }

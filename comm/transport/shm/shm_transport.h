@@ -58,8 +58,8 @@ class ShmTransport final : public transport::Transport, private io::PolledMemory
   void flush(int) override {}
   void beginTurn() override {}
   void endTurn() override {}
-  void cancelSend(int peer, uint64_t token, transport::ByteView payload) override;
-  void cancelReceive(int peer, transport::ByteView target) override;
+  void cancelSend(int peer, uint64_t token, ByteView payload) override;
+  void cancelReceive(int peer, ByteView target) override;
   bool isFlushed() const override;
   io::Clock::time_point tick(io::Clock::time_point now) override;
   std::string describeRoute(int peer) const override;

@@ -87,7 +87,7 @@ bool Receiver::consume() {
 bool Receiver::consumeHeader() {
   const size_t tagSize = tagBytes(opener_.protection());
   const std::span<const std::byte, wire::kHeaderBytes> bytes(staging_.data() + begin_, wire::kHeaderBytes);
-  if (!opener_.verify(bytes, transport::ByteView(staging_).subspan(begin_ + wire::kHeaderBytes, tagSize))) return false;
+  if (!opener_.verify(bytes, ByteView(staging_).subspan(begin_ + wire::kHeaderBytes, tagSize))) return false;
   const std::optional<wire::FrameHeader> header = wire::decodeHeader(bytes);
   if (!header) return false;
   begin_ += wire::kHeaderBytes + tagSize;
@@ -112,7 +112,7 @@ bool Receiver::consumePayload() {
   std::copy_n(staging_.begin() + static_cast<ptrdiff_t>(begin_), left,
               target_.begin() + static_cast<ptrdiff_t>(placed_));
   begin_ += left;
-  const transport::ByteView tag = transport::ByteView(staging_).subspan(begin_, tagSize);
+  const ByteView tag = ByteView(staging_).subspan(begin_, tagSize);
   const bool isIntact = opener_.protection() == security::Protection::kEncrypted ? opener_.decrypt(target_, tag)
                                                                                  : opener_.verify(target_, tag);
   if (!isIntact) return false;
@@ -122,7 +122,7 @@ bool Receiver::consumePayload() {
   return true;
 }
 
-void Receiver::cancelReceive(transport::ByteView bytes) {
+void Receiver::cancelReceive(ByteView bytes) {
   if (!isInPayload_ || target_.data() == discarded_.data() || !transport::overlaps(target_, bytes)) return;
   discarded_.resize(header_.length);
   std::copy_n(target_.begin(), placed_, discarded_.begin());

@@ -33,7 +33,7 @@ class Receiver final : public io::Poller::Handler {
   ~Receiver();
 
   /// Stops writing to `bytes`: a payload that is arriving there is received into other memory and discarded.
-  void cancelReceive(transport::ByteView bytes);
+  void cancelReceive(ByteView bytes);
   void ready(uint32_t events) override;
 
  private:

@@ -49,7 +49,7 @@ constexpr std::chrono::milliseconds kLookInterval{1};
 
 constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
 
-iovec partOf(transport::ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
+iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
 transport::LossCause causeOf(int error) {
   if (error == ECONNREFUSED) return transport::LossCause::kRefused;
@@ -97,7 +97,7 @@ void Sender::ready(uint32_t events) {
   if (state_ == State::kUp) flush();
 }
 
-bool Sender::writeSmall(transport::ByteView bytes) {
+bool Sender::writeSmall(ByteView bytes) {
   // An empty socket accepts a whole handshake message, or it is broken.
   const iovec part = partOf(bytes);
   return socket_.write(std::span(&part, 1)).numBytes == bytes.size();
@@ -185,9 +185,8 @@ void Sender::write() {
   size_t skipped = written_;
   for (size_t i = 0; i < numQueued_; ++i) {
     const Queued& each = queued(i);
-    for (const transport::ByteView part :
-         {transport::ByteView(each.prefix).first(wire::kHeaderBytes + tagSize), each.payload,
-          transport::ByteView(each.tag).first(each.payload.empty() ? 0 : tagSize)}) {
+    for (const ByteView part : {ByteView(each.prefix).first(wire::kHeaderBytes + tagSize), each.payload,
+                                ByteView(each.tag).first(each.payload.empty() ? 0 : tagSize)}) {
       const size_t skip = std::min(skipped, part.size());
       skipped -= skip;
       if (skip < part.size()) left[numLeft++] = partOf(part.subspan(skip));
@@ -213,7 +212,7 @@ void Sender::keepSpare(std::vector<std::byte>& owned) {
   if (owned.capacity() > kMinQueuedBytes) std::vector<std::byte>().swap(owned);
 }
 
-void Sender::cancelSend(transport::ByteView bytes) {
+void Sender::cancelSend(ByteView bytes) {
   for (size_t i = 0; i < numQueued_; ++i) {
     Queued& each = queued(i);
     if (each.payload.data() == each.owned.data() || !transport::overlaps(each.payload, bytes)) continue;

@@ -57,7 +57,7 @@ class Sender final : public io::Poller::Handler {
   /// Writes the frames that wait for others (OutgoingFrame::mayWait).
   void flush();
   /// Stops reading `bytes`: a queued frame with these bytes continues with a copy of its payload.
-  void cancelSend(transport::ByteView bytes);
+  void cancelSend(ByteView bytes);
   /// Checks for acknowledgements, stalls and timeouts. Returns true if it must be called again within a few ms. If not,
   /// the next call may follow the next send().
   bool check(io::Clock::time_point now);
@@ -91,7 +91,7 @@ class Sender final : public io::Poller::Handler {
   void readAfterHandshake();
   void write();
   void close(transport::LossCause cause, const std::string& why);
-  bool writeSmall(transport::ByteView bytes);
+  bool writeSmall(ByteView bytes);
   /// Reports a peer that takes long to answer the handshake, and closes the connection at the timeout.
   void awaitHandshake();
   /// Records that the peer's kernel has answered. A stalled connection recovers. `now`: the current time if bytes are
@@ -125,7 +125,7 @@ class Sender final : public io::Poller::Handler {
   /// before them.
   struct Queued {
     std::array<std::byte, wire::kHeaderBytes + security::kMaxTagBytes> prefix;
-    transport::ByteView payload;
+    ByteView payload;
     std::array<std::byte, security::kMaxTagBytes> tag;
     std::vector<std::byte> owned;  ///< the payload, if it is encrypted or its send was cancelled
     size_t numBytes = 0;           ///< size of header, payload and tags together

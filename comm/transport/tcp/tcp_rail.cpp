@@ -106,12 +106,12 @@ void TcpRail::sampleLoad(io::Clock::time_point now) {
   load_.rate.look(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kMinBusyBytes, roundTripSeconds);
 }
 
-void TcpRail::cancelReceive(int peer, transport::ByteView target) {
+void TcpRail::cancelReceive(int peer, ByteView target) {
   const auto found = peers_.find(peer);
   if (found != peers_.end() && found->second.receiver != nullptr) found->second.receiver->cancelReceive(target);
 }
 
-void TcpRail::cancelSend(int peer, uint64_t, transport::ByteView payload) {
+void TcpRail::cancelSend(int peer, uint64_t, ByteView payload) {
   const auto found = peers_.find(peer);
   if (found != peers_.end() && found->second.sender != nullptr) found->second.sender->cancelSend(payload);
 }

@@ -36,7 +36,7 @@ TEST(Hello, IsRefusedWithoutTheSecretOrTheKeyAndWhenChanged) {
     EXPECT_FALSE(decodeHello(bad, kSecret, kKey)) << "byte " << at;
   }
   for (size_t size = 0; size < good.size(); ++size)
-    EXPECT_FALSE(decodeHello(security::ByteView(good).first(size), kSecret, kKey));
+    EXPECT_FALSE(decodeHello(ByteView(good).first(size), kSecret, kKey));
 }
 
 TEST(Hello, NamesThatWouldBreakALogLineAreChanged) {
@@ -47,8 +47,7 @@ TEST(Hello, NamesThatWouldBreakALogLineAreChanged) {
 
 TEST(Hello, IsDistinguishedFromNoiseByItsFirstBytes) {
   const std::vector<std::byte> hello = encodeHello(sampleHello(), kSecret, kKey);
-  for (size_t size = 0; size <= kHelloMagicBytes; ++size)
-    EXPECT_TRUE(mayBeHello(security::ByteView(hello).first(size)));
+  for (size_t size = 0; size <= kHelloMagicBytes; ++size) EXPECT_TRUE(mayBeHello(ByteView(hello).first(size)));
   EXPECT_FALSE(mayBeHello(security::bytesOf("GET / HTTP/1.1")));
 }
 

@@ -56,7 +56,7 @@ class TransportMessengerTest : public testing::Test {
   }
   std::vector<const std::byte*> cancelledReceives() const {
     std::vector<const std::byte*> starts;
-    for (const transport::ByteView bytes : transport->cancelledTargets) starts.push_back(bytes.data());
+    for (const ByteView bytes : transport->cancelledTargets) starts.push_back(bytes.data());
     return starts;
   }
   /// The header of a frame of an eager message.

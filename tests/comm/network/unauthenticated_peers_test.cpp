@@ -34,7 +34,7 @@ class UnauthenticatedPeer {
   ~UnauthenticatedPeer() { close(descriptor_); }
   UnauthenticatedPeer(const UnauthenticatedPeer&) = delete;
 
-  void say(transport::ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void say(ByteView bytes) const { (void)!::send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL); }
   /// True if the other end has closed the connection. A read shows this, because the other end never sends first.
   bool isClosed() const {
     char byte = 0;

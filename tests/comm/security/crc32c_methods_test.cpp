@@ -5,11 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "comm/security/crc32c.h"
+#include "runtime/base/byte_view.h"
 
 namespace agspeed::comm::security {
 namespace {
-
-using ByteView = std::span<const std::byte>;
 
 constexpr uint32_t kSeed = 11;
 

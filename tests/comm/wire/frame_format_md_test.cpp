@@ -39,7 +39,7 @@ struct FrameExample {
 };
 
 FrameExample frameExample() {
-  const security::ByteView text = security::bytesOf("hello");
+  const ByteView text = security::bytesOf("hello");
   FrameHeader header;
   header.kind = FrameKind::kEager;
   header.length = 5;

@@ -63,7 +63,9 @@ TEST(Compile, HoldsTheLastInputsAsConstants) {
   EXPECT_EQ((*executable)->constants[0].bytes.size(), 8u);
   const Status tooMany = compile({{"forward", kProduct}}, options, {{"forward", {{}, {}, {}}}}).status();
   EXPECT_EQ(tooMany.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(tooMany.message(), HasSubstr("3 constants for 2 inputs"));
+  EXPECT_THAT(tooMany.message(), HasSubstr("it gets 3 constants, but has only 2 inputs"));
+  const Status unknown = compile({{"forward", kProduct}}, options, {{"backward", {{}}}}).status();
+  EXPECT_THAT(unknown.message(), HasSubstr("constants for entry \"backward\", which does not exist"));
 }
 
 TEST(Compile, NamesTheEntryAndTheNodeOfAnError) {

@@ -89,6 +89,10 @@ constexpr const char* kSumUsed = R"(cluster rank 1 operand 0 f32 in contiguous o
   n0 = load 0 : f32 n1 = sum_rows n0 : f32 n2 = exp n1 : f32 store n2 -> 1 end)";
 constexpr const char* kSumPlace = R"(cluster rank 1 operand 0 f32 in contiguous operand 1 f32 out contiguous
   n0 = load 0 : f32 n1 = sum_rows n0 : f32 store n1 -> 1 end)";
+constexpr const char* kOperandNumber = R"(cluster rank 0 operand 3 f32 in contiguous operand 1 f32 out contiguous
+  n0 = load 0 : f32 store n0 -> 1 end)";
+constexpr const char* kNodeNumber = R"(cluster rank 0 operand 0 f32 in contiguous operand 1 f32 out contiguous
+  n1 = load 0 : f32 store n0 -> 1 end)";
 constexpr const char* kNoStore = "cluster rank 0 operand 0 f32 in contiguous n0 = load 0 : f32 end";
 
 INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
@@ -99,6 +103,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
                                            Broken{"order", kOrder, "not before it"},
                                            Broken{"sum_used", kSumUsed, "uses a sum over rows"},
                                            Broken{"sum_place", kSumPlace, "go to block operands"},
+                                           Broken{"operand_number", kOperandNumber, "expected operand 0, not 3"},
+                                           Broken{"node_number", kNodeNumber, "expected node 0, not 1"},
                                            Broken{"no_store", kNoStore, "must store something"}),
                          [](const auto& info) { return std::string(info.param.name); });
 

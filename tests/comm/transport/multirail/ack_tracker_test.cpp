@@ -26,8 +26,8 @@ class AckTrackerTest : public testing::Test {
     header.offset = header.total - header.length;
     return header;
   }
-  transport::ByteView placeOn(int rail, const wire::FrameHeader& header) {
-    const transport::ByteView target = std::span(memory_).subspan(100 * static_cast<size_t>(rail), 100);
+  ByteView placeOn(int rail, const wire::FrameHeader& header) {
+    const ByteView target = std::span(memory_).subspan(100 * static_cast<size_t>(rail), 100);
     tracker_.place(rail, header, target);
     return target;
   }
@@ -99,7 +99,7 @@ TEST_F(AckTrackerTest, AFrameThatIsHereIsNotPlacedAgain) {
 TEST_F(AckTrackerTest, OfTwoCopiesTheLaterAttemptCounts) {
   ASSERT_TRUE(tracker_.begin(0, frame(1, 0)));
   EXPECT_FALSE(tracker_.takeEarlierCopy(frame(1, 0)));
-  const transport::ByteView target = placeOn(0, frame(1, 0));
+  const ByteView target = placeOn(0, frame(1, 0));
   ASSERT_TRUE(tracker_.begin(1, frame(1, 1)));
   const auto copy = tracker_.takeEarlierCopy(frame(1, 1));
   ASSERT_TRUE(copy);
@@ -126,7 +126,7 @@ TEST_F(AckTrackerTest, AFrameWithoutPayloadNeedsNoPlace) {
 
 TEST_F(AckTrackerTest, ACancelledReceiveIsFoundOnItsRailAloneAndItsFrameStillCounts) {
   ASSERT_TRUE(tracker_.begin(0, frame(1)));
-  const transport::ByteView target = placeOn(0, frame(1));
+  const ByteView target = placeOn(0, frame(1));
   EXPECT_TRUE(tracker_.cancel(1, target).empty());
   EXPECT_EQ(tracker_.cancel(0, target.subspan(50, 1)).data(), target.data());
   EXPECT_TRUE(tracker_.cancel(0, target).empty()) << "once";

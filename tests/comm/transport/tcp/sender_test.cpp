@@ -91,7 +91,7 @@ class SenderTest : public testing::TestWithParam<security::Protection>, public S
       return numRead == target.size();
     });
   }
-  void write(transport::ByteView bytes) {
+  void write(ByteView bytes) {
     const iovec part = {const_cast<std::byte*>(bytes.data()), bytes.size()};
     ASSERT_EQ(peer_.write(std::span(&part, 1)).numBytes, bytes.size());
   }
