@@ -28,7 +28,7 @@ uint64_t nameOf(const CollectiveOperation& operation) {
 
 engine::ScheduleKey scheduleOf(const CollectiveOperation& operation) {
   const int root = hasRoot(operation.call.collective) ? operation.call.root : 0;
-  return {operation.fitted.algorithm, root, operation.fitted.localGroupSize};
+  return {operation.fitted.algorithm, root, operation.fitted.localGroups};
 }
 
 /// Replaces the input of a premultiplied sum by a multiplied copy. The copy of an all-reduce is in its output, other

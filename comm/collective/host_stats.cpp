@@ -65,10 +65,10 @@ std::vector<uint32_t> HostStatsExchange::shares() {
   return plan::sharesFor(rates);
 }
 
-int HostStatsExchange::localGroupSize() const {
+std::vector<int> HostStatsExchange::localGroups() const {
   std::vector<uint32_t> hosts;
   for (const HostStats& stats : gathered_) hosts.push_back(static_cast<uint32_t>(stats.host));
-  return plan::localGroupSizeOf(hosts);
+  return plan::localGroupsOf(hosts);
 }
 
 std::optional<plan::NetworkMeasurement> HostStatsExchange::network() const {

@@ -51,8 +51,8 @@ class HostStatsExchange {
   /// Evaluates the rates of the exchange that has just completed. Call it once per exchange. Returns: the relative
   /// chunk sizes of the ranks; empty: equal chunks.
   std::vector<uint32_t> shares();
-  /// Returns the size of local groups for the gathered hosts; see ScheduleRequest::localGroupSize.
-  int localGroupSize() const;
+  /// Returns the local groups of the gathered hosts; see plan::localGroupsOf().
+  std::vector<int> localGroups() const;
   /// Returns the rate of the slowest rank, and the latency of the longest round trip. Returns nullopt until all rates
   /// were known in kNumExchanges exchanges, or if a round trip is not known.
   std::optional<plan::NetworkMeasurement> network() const;

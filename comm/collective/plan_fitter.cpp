@@ -19,13 +19,14 @@ plan::Choice PlanFitter::choose(const engine::CollectiveCall& call) const {
 FittedChoice PlanFitter::fit(const engine::CollectiveCall& call, const plan::Choice& choice) const {
   FittedChoice fitted;
   const bool isWidened = reduce::accumulatorOf(call.dtype) != call.dtype;
-  const bool isGrouped = choice.hierarchical && plan::gainsFromLocalGroups(call.collective, isWidened, localGroupSize_);
+  const bool isGrouped =
+      choice.hierarchical && groups_ && plan::gainsFromLocalGroups(call.collective, isWidened, *groups_);
   fitted.algorithm = isGrouped ? choice.hierarchical : choice.algorithm;
   if (!choice.isByRule && choice.shares.empty() && !isWidened && !fitted_.rules.empty()) {
     const plan::Choice quicker = fitted_.choose(call.collective, agreedBytes(call), numRanks_, false);
     if (quicker.isByRule) fitted.algorithm = quicker.algorithm;
   }
-  fitted.localGroupSize = fitted.algorithm->name == "hierarchical" ? localGroupSize_ : 1;
+  fitted.localGroups = fitted.algorithm->name == "hierarchical" ? localGroups_ : nullptr;
   const bool isOurs = choice.shares.empty() && plan::hasChunkPerRank(call.collective, *fitted.algorithm);
   fitted.shares = isOurs ? shares_ : choice.shares;
   fitted.segmentBytes = choice.segmentBytes;
@@ -41,22 +42,31 @@ bool PlanFitter::isExchangeDueBefore(const engine::CollectiveCall& call) {
 
 void PlanFitter::applyHostStats() {
   const bool wereEqual = shares_.empty();
-  const int sizeBefore = std::exchange(localGroupSize_, stats_.localGroupSize());
-  shares_ = localGroupSize_ > 1 ? std::vector<uint32_t>() : stats_.shares();
+  const std::vector<int>* groupsBefore = localGroups_;
+  setLocalGroups(stats_.localGroups());
+  shares_ = groups_ ? std::vector<uint32_t>() : stats_.shares();
   network_ = stats_.network();
   if (rank_ == 0 && !(wereEqual && shares_.empty())) {
     AG_LOG(kInfo, "group '{}': ranks of unequal speed ({}) own chunks of unequal size", group_, stats_.describeRates());
   }
-  if (rank_ == 0 && localGroupSize_ != sizeBefore) {
-    AG_LOG(kInfo, "group '{}': every {} ranks share a host; large collectives reduce and gather there first", group_,
-           localGroupSize_);
+  if (rank_ == 0 && groups_ && localGroups_ != groupsBefore) {
+    AG_LOG(kInfo, "group '{}': {} ranks share {} hosts; large collectives reduce and gather there first", group_,
+           numRanks_, groups_->numGroups());
   }
   fitRules();
 }
 
+void PlanFitter::setLocalGroups(std::vector<int> firstRanks) {
+  groups_.reset();
+  localGroups_ = nullptr;
+  if (firstRanks.empty()) return;
+  localGroups_ = &*knownGroups_.insert(std::move(firstRanks)).first;
+  groups_.emplace(numRanks_, *localGroups_);
+}
+
 void PlanFitter::fitRules() {
   fitted_.rules.clear();
-  if (!network_ || localGroupSize_ > 1 || !shares_.empty()) return;
+  if (!network_ || groups_ || !shares_.empty()) return;
   if (!counted_) counted_ = plan::countAllReduces(numRanks_);
   fitted_.rules = fitToNetwork(*counted_, *network_, numRanks_);
 }

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@
 #include "comm/engine/call.h"
 #include "comm/plan/cost_model.h"
 #include "comm/plan/plan.h"
+#include "comm/schedule/local_groups.h"
 
 namespace agspeed::comm::collective {
 
@@ -25,7 +27,8 @@ namespace agspeed::comm::collective {
 /// signature that they compare.
 struct FittedChoice {
   const schedule::Algorithm* algorithm = nullptr;
-  int localGroupSize = 1;  ///< see ScheduleRequest; 1 if the algorithm does not use it
+  /// The local groups as in ScheduleRequest; null if the algorithm does not use them. The fitter owns the list.
+  const std::vector<int>* localGroups = nullptr;
   std::vector<uint32_t> shares;
   size_t segmentBytes = 0;
 };
@@ -56,14 +59,17 @@ class PlanFitter {
   void applyHostStats();
 
  private:
+  void setLocalGroups(std::vector<int> firstRanks);
   void fitRules();
 
   const std::string group_;
   const int rank_, numRanks_;
   plan::Plan plan_;
   HostStatsExchange stats_;
-  int localGroupSize_ = 1;        ///< size of the local groups; see ScheduleRequest
-  std::vector<uint32_t> shares_;  ///< chunk sizes for unequal hosts; empty if there are local groups
+  std::set<std::vector<int>> knownGroups_;         ///< every list of local groups so far
+  const std::vector<int>* localGroups_ = nullptr;  ///< the present one; null if there are no local groups
+  std::optional<schedule::LocalGroups> groups_;    ///< the same
+  std::vector<uint32_t> shares_;                   ///< chunk sizes for unequal hosts; empty if there are local groups
   std::optional<plan::NetworkMeasurement> network_;
   plan::Plan fitted_;  ///< rules for the measured network; empty with local groups or shares
   std::optional<std::vector<plan::CountedAlgorithm>> counted_;  ///< result of countAllReduces(), set at the first use

@@ -6,7 +6,8 @@ namespace agspeed::comm::engine {
 Execution& ExecutionPool::acquire(const ScheduleKey& key) {
   auto at = entries_.find(key);
   if (at == entries_.end()) {
-    const schedule::ScheduleRequest request{key.algorithm->collective, rank_, numRanks_, key.root, key.localGroupSize};
+    schedule::ScheduleRequest request{key.algorithm->collective, rank_, numRanks_, key.root, {}};
+    if (key.localGroups != nullptr) request.localGroups = *key.localGroups;
     at = entries_.try_emplace(key, key.algorithm->make(request)).first;
   }
   Entry& entry = at->second;

@@ -19,8 +19,10 @@ namespace agspeed::comm::engine {
 /// Identifies a schedule among the schedules of one rank of a group.
 struct ScheduleKey {
   const schedule::Algorithm* algorithm = nullptr;
-  int root = 0;            ///< 0 if the collective has no root
-  int localGroupSize = 1;  ///< ranks per local group; see ScheduleRequest
+  int root = 0;  ///< 0 if the collective has no root
+  /// The first rank of each local group, or null; see ScheduleRequest. The caller keeps the list while the pool lives,
+  /// and has one list for equal groups.
+  const std::vector<int>* localGroups = nullptr;
   auto operator<=>(const ScheduleKey&) const = default;
 };
 

@@ -2,21 +2,52 @@
 #include "comm/plan/local_groups.h"
 
 #include <algorithm>
-#include <cstddef>
 
 namespace agspeed::comm::plan {
 
-int localGroupSizeOf(std::span<const uint32_t> hosts) {
-  if (std::count(hosts.begin(), hosts.end(), 0u) > 0) return 1;
-  size_t boundaries = 0;  // bitwise or of all ranks that begin a new host
-  for (size_t rank = 1; rank < hosts.size(); ++rank) boundaries |= hosts[rank] != hosts[rank - 1] ? rank : 0;
-  if (boundaries == 0) return 1;
-  boundaries |= hosts.size();
-  return static_cast<int>(boundaries & (~boundaries + 1));
+namespace {
+
+/// The chunks that leave a local group.
+struct Crossings {
+  int hierarchical = 0;
+  int direct = 0;
+};
+
+Crossings reducing(const schedule::LocalGroups& groups, int group, int wideSize) {
+  int numPartials = 0;
+  for (const schedule::RankRange& ranks : groups.subtrees(group)) numPartials += ranks.count > 1 ? wideSize : 1;
+  const int size = groups.ranks(group).count, numOthers = groups.numRanks() - size;
+  return {numPartials * numOthers, size * numOthers};
 }
 
-bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, int localGroupSize) {
-  return localGroupSize > (collective == schedule::Collective::kReduceScatter && isWidened ? 2 : 1);
+Crossings gathering(const schedule::LocalGroups& groups, int group) {
+  const int size = groups.ranks(group).count;
+  return {size * (groups.numGroups() - 1), size * (groups.numRanks() - size)};
+}
+
+}  // namespace
+
+std::vector<int> localGroupsOf(std::span<const uint32_t> hosts) {
+  if (hosts.empty() || std::count(hosts.begin(), hosts.end(), 0u) > 0) return {};
+  std::vector<int> firstRanks;
+  for (size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (rank == 0 || hosts[rank] != hosts[rank - 1]) firstRanks.push_back(static_cast<int>(rank));
+  }
+  return firstRanks.size() == 1 || firstRanks.size() == hosts.size() ? std::vector<int>() : firstRanks;
+}
+
+bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, const schedule::LocalGroups& groups) {
+  Crossings most;
+  for (int group = 0; group < groups.numGroups(); ++group) {
+    Crossings own;
+    if (isReduction(collective)) own = reducing(groups, group, isWidened ? 2 : 1);
+    if (collective != schedule::Collective::kReduceScatter) {
+      const Crossings gathered = gathering(groups, group);
+      own = {own.hierarchical + gathered.hierarchical, own.direct + gathered.direct};
+    }
+    most = {std::max(most.hierarchical, own.hierarchical), std::max(most.direct, own.direct)};
+  }
+  return most.hierarchical < most.direct;
 }
 
 }  // namespace agspeed::comm::plan

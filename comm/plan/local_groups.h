@@ -5,19 +5,19 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "comm/schedule/local_groups.h"
 #include "comm/schedule/schedule.h"
 
 namespace agspeed::comm::plan {
 
-/// Returns the size of local groups: the largest power of two B such that ranks i B to (i + 1) B - 1 share a host, for
-/// every i. Returns 1 if all ranks share one host or some host is not known. `hosts`: a number per rank, equal if ranks
-/// share a host; 0: not known.
-int localGroupSizeOf(std::span<const uint32_t> hosts);
+/// Returns the first rank of each local group. Returns an empty list if all ranks share one host, no two consecutive
+/// ranks share one, or some host is not known. `hosts`: a number per rank, equal if ranks share a host; 0: not known.
+std::vector<int> localGroupsOf(std::span<const uint32_t> hosts);
 
-/// Returns whether the hierarchical algorithm sends fewer bytes from each host than the direct one. In a reduce-scatter
-/// whose partial results are twice as wide (`isWidened`), a local group of two sends as many bytes as its two ranks
-/// would have sent.
-bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, int localGroupSize);
+/// Returns whether the hierarchical algorithm sends fewer bytes than the direct one, from the group that sends most.
+/// `isWidened`: partial results are twice as wide as the data.
+bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, const schedule::LocalGroups& groups);
 
 }  // namespace agspeed::comm::plan

@@ -2,23 +2,24 @@
 // Hierarchical algorithms: for networks of two levels. Ranks of a host reach each other through memory, ranks of
 // different hosts over network interfaces.
 //
-// The ranks form local groups of L ranks that share a host, where L is a power of two
-// (ScheduleRequest::localGroupSize). There are H groups, and rank h L + l is member l of group h. Data leaves a group
-// only once, and not once for each of its ranks:
+// The ranks form local groups of any sizes (local_groups.h). Each rank owns a chunk, and every group has one worker for
+// it. Data leaves a group only once, and not once for each of its ranks:
 //
-//   all-reduce      1. In each group, member l reduces the group's contributions to part l of the buffer.
-//                   2. The members l of all groups reduce part l, one chunk of it each, and gather these chunks.
-//                   3. In each group, the members gather all parts.
-//   reduce-scatter  1. In each group, member l reduces the group's contributions to the chunks of the members l of all
-//                      groups.
-//                   2. The members l of all groups exchange these partial results. Each one reduces its own chunk.
-//   all-gather      1. The members l of all groups gather their chunks.
+//   all-reduce      1. In each group, every member reduces the group's contributions to the chunks that it works on.
+//                   2. The workers send these partial results to the owners of the chunks. An owner reduces the partial
+//                      results of all groups, and sends the result to its workers.
+//                   3. In each group, the members gather all chunks.
+//   reduce-scatter  the first step, and the first half of the second
+//   all-gather      1. Every rank sends its chunk to its workers.
 //                   2. In each group, the members exchange all chunks that they have.
 //
-// Local groups are subtrees of the canonical tree (reduce_op.h), in which H groups are paired as H ranks would be. The
-// partial results of a group have the accumulator type (they are "wide"). So the messages between groups carry 16-bit
-// floats as f32. With L = 1 these are the direct algorithms.
+// A group makes one partial result for each of its subtrees of the canonical tree (reduce_op.h). With 8 + 7 ranks on
+// two hosts, this is one per host; with 6 + 6 ranks, two. The partial results of several ranks have the accumulator
+// type (they are "wide"). So these messages carry 16-bit floats as f32. If each rank is a group of its own, these are
+// the direct algorithms.
+#include "comm/reduce/reduce_op.h"
 #include "comm/schedule/algorithms.h"
+#include "comm/schedule/local_groups.h"
 
 namespace agspeed::comm::schedule {
 
@@ -26,122 +27,222 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// The position of a rank in its local group. Visits the other members of the group, and the same member of other
-/// groups.
+uint32_t number(int value) { return static_cast<uint32_t>(value); }
+
+/// The other members of a rank's group, and the other groups.
 class TwoLevels {
  public:
   explicit TwoLevels(const ScheduleRequest& request)
-      : groupSize(request.localGroupSize),
-        numGroups(request.numRanks / groupSize),
-        group(request.rank / groupSize),
-        member(request.rank % groupSize) {}
+      : groups(request.numRanks, request.localGroups), rank(request.rank), group(groups.groupOf(rank)) {}
 
-  int rankOf(int ofGroup, int ofMember) const { return ofGroup * groupSize + ofMember; }
   /// Calls f(to, from) for all other members of this rank's group. It goes by distance, so that not all members send to
   /// the same member first.
   template <typename F>
   void forOtherMembers(F f) const {
-    for (int i = 1; i < groupSize; ++i) f((member + i) % groupSize, (member + groupSize - i) % groupSize);
+    const auto [first, size] = groups.ranks(group);
+    const int member = rank - first;
+    for (int i = 1; i < size; ++i) f(first + (member + i) % size, first + (member + size - i) % size);
   }
   /// Calls f(to, from) for all other groups, by distance.
   template <typename F>
   void forOtherGroups(F f) const {
-    for (int i = 1; i < numGroups; ++i) f((group + i) % numGroups, (group + numGroups - i) % numGroups);
+    const int size = groups.numGroups();
+    for (int i = 1; i < size; ++i) f((group + i) % size, (group + size - i) % size);
+  }
+  /// Calls f(owner) for the ranks of `ofGroup` on whose chunks this rank works.
+  template <typename F>
+  void forOwners(int ofGroup, F f) const {
+    const auto [first, count] = groups.ownersOf(rank, ofGroup);
+    for (int owner = first; owner < first + count; ++owner) f(owner);
   }
 
-  const int groupSize, numGroups, group, member;
+  const LocalGroups groups;
+  const int rank, group;
 };
 
-uint32_t number(int value) { return static_cast<uint32_t>(value); }
-
 /// Adds the steps that reduce within the group: sends `give(m)` to every other member m, receives the contributions of
-/// all other members to `own`, and reduces them together with this rank's contribution. Returns: the partial result, in
-/// wide scratch memory.
+/// all other members to `own`, and reduces them together with this rank's contribution. Returns: a partial result for
+/// each subtree of the group.
 template <typename Give>
-ChunkRange reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& own, uint32_t tag, Give give) {
-  std::vector<ChunkRange> contributions(number(levels.groupSize), own);
-  levels.forOtherMembers([&](int to, int from) {
-    builder.send(levels.rankOf(levels.group, to), give(to), tag);
-    contributions[number(from)] = builder.scratch(own);
-    builder.receive(levels.rankOf(levels.group, from), contributions[number(from)], tag);
+std::vector<ChunkRange> reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& own, uint32_t tag,
+                                      Give give) {
+  const auto [first, size] = levels.groups.ranks(levels.group);
+  std::vector<ChunkRange> contributions(number(size), own);
+  levels.forOtherMembers([&, first = first](int to, int from) {
+    if (const ChunkRange given = give(to); given.count > 0) builder.send(to, given, tag);
+    if (own.count == 0) return;
+    contributions[number(from - first)] = builder.scratch(own);
+    builder.receive(from, contributions[number(from - first)], tag);
   });
-  const ChunkRange partial = builder.wideScratch(own);
-  builder.reducePartly(partial, contributions);
-  return partial;
+  std::vector<ChunkRange> partials;
+  for (const RankRange& ranks : levels.groups.subtrees(levels.group)) {
+    const auto begin = contributions.begin() + (ranks.first - first);
+    if (ranks.count == 1 || own.count == 0) {
+      partials.push_back(*begin);
+    } else {
+      partials.push_back(builder.wideScratch(own));
+      builder.reducePartly(partials.back(), {begin, begin + ranks.count});
+    }
+  }
+  return partials;
 }
 
-/// Adds the steps that reduce across groups: sends `partialOf(g)` to the same member of every other group g, receives
-/// the partial results of `own` from these members, and reduces them together with this group's into `target`.
-template <typename PartialOf>
+/// Adds the steps that join the partial results of all groups in the canonical order.
+class Joining {
+ public:
+  Joining(B& builder, const TwoLevels& levels, const ChunkRange& own) : builder_(builder), levels_(levels), own_(own) {}
+
+  /// Reduces `partials`, the partial results of all subtrees in rank order, to the final value in `target`.
+  void run(const ChunkRange& target, const std::vector<ChunkRange>& partials, int numRanks) {
+    next_ = partials.begin();
+    const reduce::CanonicalTree tree(numRanks);
+    builder_.reduceFinally(target, join(tree, numRanks, 0, tree.numPositions));
+  }
+
+ private:
+  using Sources = std::vector<ChunkRange>;
+
+  /// Returns sources whose canonical fold is the value of `count` positions of the tree.
+  Sources join(const reduce::CanonicalTree& tree, int numRanks, int position, int count) {
+    const int first = tree.firstLeaf(position);
+    const int end = position + count == tree.numPositions ? numRanks : tree.firstLeaf(position + count);
+    if (levels_.groups.groupOf(first) == levels_.groups.groupOf(end - 1)) return {*next_++};
+    if (count == 1) {
+      const ChunkRange left = *next_++;
+      return {left, *next_++};
+    }
+    Sources left = join(tree, numRanks, position, count / 2);
+    Sources right = join(tree, numRanks, position + count / 2, count / 2);
+    if (!isFoldOf(left.size(), right.size())) {
+      left = {reduced(left)};
+      right = {reduced(right)};
+    }
+    left.insert(left.end(), right.begin(), right.end());
+    return left;
+  }
+
+  /// Whether the canonical fold of left + right sources merges the folds of the left and of the right ones.
+  static bool isFoldOf(size_t left, size_t right) {
+    const reduce::CanonicalTree tree(static_cast<int>(left + right));
+    return tree.firstLeaf(tree.numPositions / 2) == static_cast<int>(left);
+  }
+
+  ChunkRange reduced(const Sources& sources) {
+    if (sources.size() == 1) return sources[0];
+    const ChunkRange target = builder_.wideScratch(own_);
+    builder_.reducePartly(target, sources);
+    return target;
+  }
+
+  B& builder_;
+  const TwoLevels& levels_;
+  const ChunkRange own_;
+  Sources::const_iterator next_;
+};
+
+/// Adds the steps that reduce across groups: sends `partials(owner)` to each owner in another group for which this rank
+/// works, receives the partial results of its `own` chunk, and reduces all of them into `target`.
+template <typename Partials>
 void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& own, const ChunkRange& target,
-                        PartialOf partialOf) {
-  std::vector<ChunkRange> partials(number(levels.numGroups), partialOf(levels.group));
+                        Partials partials) {
+  const LocalGroups& groups = levels.groups;
+  std::vector<std::vector<ChunkRange>> ofGroups(number(groups.numGroups()));
+  ofGroups[number(levels.group)] = partials(levels.rank);
   levels.forOtherGroups([&](int to, int from) {
-    builder.send(levels.rankOf(to, levels.member), partialOf(to));
-    partials[number(from)] = builder.wideScratch(own);
-    builder.receive(levels.rankOf(from, levels.member), partials[number(from)]);
+    levels.forOwners(to, [&](int owner) {
+      uint32_t tag = 0;
+      for (const ChunkRange& partial : partials(owner)) builder.send(owner, partial, tag++);
+    });
+    for (const RankRange& ranks : groups.subtrees(from)) {
+      auto& received = ofGroups[number(from)];
+      received.push_back(ranks.count == 1 ? builder.scratch(own) : builder.wideScratch(own));
+      builder.receive(groups.workerOf(levels.rank, from), received.back(), static_cast<uint32_t>(received.size() - 1));
+    }
   });
-  builder.reduceFinally(target, partials);
+  std::vector<ChunkRange> all;
+  for (const auto& each : ofGroups) all.insert(all.end(), each.begin(), each.end());
+  const auto [first, count] = groups.ranks(groups.numGroups() - 1);
+  Joining(builder, levels, own).run(target, all, first + count);
 }
 
 }  // namespace
 
 Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   const TwoLevels levels(request);
-  if (levels.groupSize == 1) return directAllReduce(request);
+  const LocalGroups& groups = levels.groups;
+  if (groups.numGroups() == request.numRanks) return directAllReduce(request);
   B builder(request, number(request.numRanks));
-  // Part m of the buffer consists of one chunk for each group's member m.
-  const auto chunkOf = [&](int member, int group) { return number(member * levels.numGroups + group); };
-  const auto partOf = [&](int member) { return B::input(chunkOf(member, 0), number(levels.numGroups)); };
-  const ChunkRange partial = reduceInGroup(builder, levels, partOf(levels.member), 0, partOf);
+  const auto partOf = [&](int worker) { return B::input(groups.firstChunkOf(worker), groups.numChunksOf(worker)); };
+  const std::vector<ChunkRange> partials = reduceInGroup(builder, levels, partOf(request.rank), 0, partOf);
 
-  const uint32_t own = chunkOf(levels.member, levels.group);
-  reduceAcrossGroups(builder, levels, B::input(own), B::output(own),
-                     [&](int group) { return part(partial, chunkOf(levels.member, group), 1); });
-  levels.forOtherGroups([&](int to, int from) {
-    builder.send(levels.rankOf(to, levels.member), B::output(own), 1);
-    builder.receive(levels.rankOf(from, levels.member), B::output(chunkOf(levels.member, from)), 1);
+  const uint32_t own = groups.chunkOf(request.rank);
+  reduceAcrossGroups(builder, levels, B::input(own), B::output(own), [&](int owner) {
+    std::vector<ChunkRange> ofOwner;
+    for (const ChunkRange& partial : partials) ofOwner.push_back(part(partial, groups.chunkOf(owner), 1));
+    return ofOwner;
   });
-  const auto resultOf = [&](int member) { return B::output(chunkOf(member, 0), number(levels.numGroups)); };
+  // The tags of partial results are smaller than the number of the sender's subtrees.
+  const auto resultTag = [&](int sender) {
+    return static_cast<uint32_t>(groups.subtrees(groups.groupOf(sender)).size());
+  };
+  levels.forOtherGroups([&](int to, int from) {
+    builder.send(groups.workerOf(request.rank, to), B::output(own), resultTag(request.rank));
+    levels.forOwners(from,
+                     [&](int owner) { builder.receive(owner, B::output(groups.chunkOf(owner)), resultTag(owner)); });
+  });
+  const auto resultOf = [&](int worker) { return B::output(groups.firstChunkOf(worker), groups.numChunksOf(worker)); };
   levels.forOtherMembers([&](int to, int from) {
-    builder.send(levels.rankOf(levels.group, to), resultOf(levels.member), 1);
-    builder.receive(levels.rankOf(levels.group, from), resultOf(from), 1);
+    builder.send(to, resultOf(request.rank), 1);
+    builder.receive(from, resultOf(from), 1);
   });
   return std::move(builder).build();
 }
 
 Schedule hierarchicalReduceScatter(const ScheduleRequest& request) {
   const TwoLevels levels(request);
-  if (levels.groupSize == 1) return directReduceScatter(request);
+  const LocalGroups& groups = levels.groups;
+  if (groups.numGroups() == request.numRanks) return directReduceScatter(request);
   B builder(request, number(request.numRanks));
-  const auto chunkOf = [&](int group, int member) { return B::input(number(levels.rankOf(group, member))); };
-  std::vector<ChunkRange> partials;
-  for (int group = 0; group < levels.numGroups; ++group) {
-    partials.push_back(reduceInGroup(builder, levels, chunkOf(group, levels.member), number(group),
-                                     [&](int member) { return chunkOf(group, member); }));
+  std::vector<std::vector<ChunkRange>> partials;  // by group of the owners
+  for (int group = 0; group < groups.numGroups(); ++group) {
+    const auto chunksOf = [&](int worker) {
+      const auto [first, count] = groups.ownersOf(worker, group);
+      return B::input(number(first), number(count));
+    };
+    partials.push_back(reduceInGroup(builder, levels, chunksOf(request.rank), number(group), chunksOf));
   }
-  const ChunkRange own = chunkOf(levels.group, levels.member);
-  reduceAcrossGroups(builder, levels, own, B::output(own.first), [&](int group) { return partials[number(group)]; });
+  const ChunkRange own = B::input(number(request.rank));
+  reduceAcrossGroups(builder, levels, own, B::output(own.first), [&](int owner) {
+    std::vector<ChunkRange> ofOwner;
+    for (const ChunkRange& partial : partials[number(groups.groupOf(owner))]) {
+      ofOwner.push_back(part(partial, number(owner), 1));
+    }
+    return ofOwner;
+  });
   return std::move(builder).build();
 }
 
 Schedule hierarchicalAllGather(const ScheduleRequest& request) {
   const TwoLevels levels(request);
-  if (levels.groupSize == 1) return directAllGather(request);
+  const LocalGroups& groups = levels.groups;
+  if (groups.numGroups() == request.numRanks) return directAllGather(request);
   B builder(request, number(request.numRanks));
   const uint32_t own = number(request.rank);
-  const auto outputOf = [&](int group, int member) { return B::output(number(levels.rankOf(group, member))); };
   levels.forOtherGroups([&](int to, int from) {
-    builder.send(levels.rankOf(to, levels.member), B::input(own));
-    builder.receive(levels.rankOf(from, levels.member), outputOf(from, levels.member));
+    builder.send(groups.workerOf(request.rank, to), B::input(own));
+    levels.forOwners(from, [&](int owner) { builder.receive(owner, B::output(number(owner))); });
   });
-  for (int i = 0; i < levels.numGroups; ++i) {
+  for (int i = 0; i < groups.numGroups(); ++i) {
     // The groups in the order in which their chunks arrive, this rank's own group first.
-    const int group = (levels.group + levels.numGroups - i) % levels.numGroups;
+    const int group = (levels.group + groups.numGroups() - i) % groups.numGroups();
+    const auto chunksOf = [&](int worker) {
+      const auto [first, count] = groups.ownersOf(worker, group);
+      return B::output(number(first), number(count));
+    };
     levels.forOtherMembers([&](int to, int from) {
-      builder.send(levels.rankOf(levels.group, to), i == 0 ? B::input(own) : outputOf(group, levels.member),
-                   number(group));
-      builder.receive(levels.rankOf(levels.group, from), outputOf(group, from), number(group));
+      const ChunkRange given = i == 0 ? B::input(own) : chunksOf(request.rank), taken = chunksOf(from);
+      if (given.count > 0) builder.send(to, given, number(group));
+      if (taken.count > 0) builder.receive(from, taken, number(group));
     });
   }
   builder.copy(B::output(own), B::input(own));

@@ -19,9 +19,8 @@ struct ScheduleRequest {
   int rank = 0;
   int numRanks = 1;
   int root = 0;  ///< rank of the root, for collectives with a root
-  /// The number of ranks in a local group: ranks i * localGroupSize to (i + 1) * localGroupSize - 1 share a host, for
-  /// every i. It is a power of two that divides numRanks.
-  int localGroupSize = 1;
+  /// The first rank of each local group, for hierarchical algorithms; see LocalGroups. Empty: no ranks share a host.
+  std::vector<int> localGroups = {};
 };
 
 class ScheduleBuilder {

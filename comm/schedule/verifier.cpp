@@ -360,10 +360,11 @@ StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, co
   return Verification(collective, order, root, schedules).run();
 }
 
-StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root, int localGroupSize) {
+StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root,
+                                const std::vector<int>& localGroups) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < numRanks; ++rank) {
-    schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root, localGroupSize}));
+    schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root, localGroups}));
   }
   auto counts = verify(algorithm.collective, algorithm.order, root, schedules);
   if (!counts.hasValue()) return counts.status().withContext("algorithm " + std::string(algorithm.name));

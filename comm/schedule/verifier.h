@@ -25,8 +25,9 @@ struct ScheduleCounts {
 };
 
 /// Verifies an algorithm for `numRanks` ranks. Returns: its costs, or an error that describes the first violation.
-/// Requires: 0 <= root < numRanks; localGroupSize as in ScheduleRequest.
-StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root = 0, int localGroupSize = 1);
+/// Requires: 0 <= root < numRanks; localGroups as in ScheduleRequest.
+StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root = 0,
+                                const std::vector<int>& localGroups = {});
 /// Verifies given schedules, one per rank, in the same way.
 StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, const std::vector<Schedule>& schedules);
 

@@ -35,6 +35,8 @@ struct Case {
                        std::string(agspeed::toString(dtype)) + " " + std::string(toString(op)) + ", segments " +
                        std::to_string(segmentBytes) + (isInPlace ? ", in place" : "") + ", counts";
     for (const size_t count : counts) text += " " + std::to_string(count);
+    text += ", hosts";
+    for (const uint32_t host : loopback.hosts) text += " " + std::to_string(host);
     return text;
   }
 };
@@ -227,8 +229,14 @@ class EveryAlgorithm : public testing::TestWithParam<schedule::Algorithm> {
     test.segmentBytes = 256 << (random() % 6);
     test.isInPlace = random() % 2;
     test.loopback = {.eagerBytes = random() % 2 ? size_t{64} : size_t{1} << 20, .shuffleSeed = random()};
-    const int perHost = 1 << random() % 4;
-    for (int i = 0; i < numRanks; ++i) test.loopback.hosts.push_back(1 + static_cast<uint32_t>(i / perHost));
+    // Hosts of equal sizes, or each of a random size.
+    const uint64_t perHost = 1 + random() % 4;
+    const bool isEqual = random() % 2;
+    for (uint32_t host = 1; test.loopback.hosts.size() < static_cast<size_t>(numRanks); ++host) {
+      const uint64_t size = isEqual ? perHost : 1 + random() % 5;
+      for (uint64_t i = 0; i < size; ++i) test.loopback.hosts.push_back(host);
+    }
+    test.loopback.hosts.resize(static_cast<size_t>(numRanks));
     return test;
   }
 };

@@ -61,7 +61,7 @@ TEST_F(Fitters, BeforeAnyExchangeThePlanHolds) {
   make(4);
   const FittedChoice fitted = fit(0, allReduce(8 * kMiB));
   EXPECT_EQ(fitted.algorithm->name, "direct");
-  EXPECT_EQ(fitted.localGroupSize, 1);
+  EXPECT_EQ(fitted.localGroups, nullptr);
   EXPECT_TRUE(fitted.shares.empty());
 }
 
@@ -71,9 +71,21 @@ TEST_F(Fitters, RanksThatShareHostsFormLocalGroupsForLongCalls) {
   for (size_t rank = 0; rank < 4; ++rank) {
     const FittedChoice fitted = fit(rank, allReduce(8 * kMiB));
     EXPECT_EQ(fitted.algorithm->name, "hierarchical");
-    EXPECT_EQ(fitted.localGroupSize, 2);
+    ASSERT_NE(fitted.localGroups, nullptr);
+    EXPECT_EQ(*fitted.localGroups, (std::vector<int>{0, 2}));
   }
-  EXPECT_EQ(fit(0, allReduce(1024)).localGroupSize, 1);
+  EXPECT_EQ(fit(0, allReduce(1024)).localGroups, nullptr);
+}
+
+TEST_F(Fitters, EqualLocalGroupsAreOneListAcrossExchanges) {
+  make(3);
+  exchange({{.number = 7}, {.number = 7}, {.number = 9}});
+  const std::vector<int>* const before = fit(0, allReduce(8 * kMiB)).localGroups;
+  ASSERT_NE(before, nullptr);
+  exchange({{.number = 7}, {.number = 9}, {.number = 9}});
+  EXPECT_NE(fit(0, allReduce(8 * kMiB)).localGroups, before);
+  exchange({{.number = 7}, {.number = 7}, {.number = 9}});
+  EXPECT_EQ(fit(0, allReduce(8 * kMiB)).localGroups, before);
 }
 
 TEST_F(Fitters, ASlowHostOwnsASmallerChunkOnceThreeExchangesAgree) {

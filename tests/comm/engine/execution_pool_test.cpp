@@ -17,8 +17,8 @@ class Pool : public testing::Test {
  protected:
   Pool() : network_(1), engine_(network_.messenger(0)), pool(engine_, listener_, 0, 4) {}
 
-  static ScheduleKey key(const char* algorithm, int root = 0, int localGroupSize = 1) {
-    return {findAlgorithm(schedule::Collective::kReduce, algorithm), root, localGroupSize};
+  static ScheduleKey key(const char* algorithm, int root = 0) {
+    return {findAlgorithm(schedule::Collective::kReduce, algorithm), root, nullptr};
   }
 
  private:

@@ -8,30 +8,38 @@
 namespace agspeed::comm::plan {
 namespace {
 
-int localGroupSize(const std::vector<uint32_t>& hosts) { return localGroupSizeOf(hosts); }
+using schedule::Collective;
 
-TEST(LocalGroups, AreTheLargestPowerOfTwoThatFitsAllHosts) {
-  EXPECT_EQ(localGroupSize({1, 1, 2, 2}), 2);
-  EXPECT_EQ(localGroupSize({1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3}), 4);
-  EXPECT_EQ(localGroupSize({1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2}), 2) << "six on each";
-  EXPECT_EQ(localGroupSize({1, 1, 1, 1, 2, 2}), 2) << "four and two";
-  EXPECT_EQ(localGroupSize({1, 1, 1, 2, 2, 2}), 1) << "three on each";
-  EXPECT_EQ(localGroupSize({1, 1, 2, 2, 1, 1}), 2) << "the first host's ranks in two places";
+std::vector<int> groupsOf(const std::vector<uint32_t>& hosts) { return localGroupsOf(hosts); }
+
+bool gains(Collective collective, bool isWidened, const std::vector<int>& firstRanks, int numRanks) {
+  return gainsFromLocalGroups(collective, isWidened, schedule::LocalGroups(numRanks, firstRanks));
 }
 
-TEST(LocalGroups, AreMissingWhereRanksAreNumberedAcrossHostsOrAllOnOneOrUnknown) {
-  EXPECT_EQ(localGroupSize({1, 2, 1, 2}), 1);
-  EXPECT_EQ(localGroupSize({1, 1, 1, 1}), 1);
-  EXPECT_EQ(localGroupSize({1, 1, 0, 0}), 1);
-  EXPECT_EQ(localGroupSize({}), 1);
+TEST(LocalGroupsOf, BeginWhereTheHostChanges) {
+  EXPECT_EQ(groupsOf({1, 1, 2, 2}), (std::vector<int>{0, 2}));
+  EXPECT_EQ(groupsOf({1, 1, 1, 2, 2, 2}), (std::vector<int>{0, 3}));
+  EXPECT_EQ(groupsOf({1, 1, 1, 1, 2}), (std::vector<int>{0, 4}));
+  EXPECT_EQ(groupsOf({1, 1, 2, 2, 1, 1}), (std::vector<int>{0, 2, 4})) << "the first host's ranks in two places";
 }
 
-TEST(LocalGroups, OfTwoDoNotPayWhereTheirSumsAreTwiceAsLong) {
-  EXPECT_FALSE(gainsFromLocalGroups(schedule::Collective::kAllReduce, false, 1));
-  EXPECT_TRUE(gainsFromLocalGroups(schedule::Collective::kReduceScatter, false, 2));
-  EXPECT_FALSE(gainsFromLocalGroups(schedule::Collective::kReduceScatter, true, 2));
-  EXPECT_TRUE(gainsFromLocalGroups(schedule::Collective::kReduceScatter, true, 4));
-  EXPECT_TRUE(gainsFromLocalGroups(schedule::Collective::kAllReduce, true, 2));
+TEST(LocalGroupsOf, AreMissingIfNeighboursShareNoHostOrAllShareOneOrOneIsUnknown) {
+  EXPECT_TRUE(groupsOf({1, 2, 1, 2}).empty());
+  EXPECT_TRUE(groupsOf({1, 1, 1, 1}).empty());
+  EXPECT_TRUE(groupsOf({1, 1, 0, 0}).empty());
+  EXPECT_TRUE(groupsOf({}).empty());
+}
+
+TEST(LocalGroupsOf, GainIfFewerBytesLeaveTheBusiestHost) {
+  EXPECT_TRUE(gains(Collective::kReduceScatter, false, {0, 2}, 4));
+  EXPECT_TRUE(gains(Collective::kReduceScatter, true, {0, 4}, 8));
+  EXPECT_TRUE(gains(Collective::kAllReduce, true, {0, 2}, 4));
+  EXPECT_TRUE(gains(Collective::kAllReduce, false, {0, 8}, 15));
+  EXPECT_TRUE(gains(Collective::kAllGather, false, {0, 2}, 4));
+}
+
+TEST(LocalGroupsOf, OfTwoDoNotGainIfTheirSumsAreTwiceAsLong) {
+  EXPECT_FALSE(gains(Collective::kReduceScatter, true, {0, 2}, 4));
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "comm/schedule/verifier.h"
 
@@ -24,16 +27,79 @@ TEST(Catalog, EveryAlgorithmIsProvedForOneToSeventeenRanksAndEveryRoot) {
   }
 }
 
+/// Returns the first ranks of local groups of `size` ranks each.
+std::vector<int> equalGroups(int numRanks, int size) {
+  std::vector<int> firstRanks;
+  for (int rank = 0; rank < numRanks; rank += size) firstRanks.push_back(rank);
+  return firstRanks;
+}
+
 TEST(Catalog, EveryAlgorithmIsProvedForSeveralRanksPerHost) {
   for (const Algorithm& algorithm : algorithms()) {
-    for (const int localGroupSize : {2, 4, 8}) {
-      for (int numRanks = localGroupSize; numRanks <= 7 * localGroupSize && numRanks <= 40;
-           numRanks += localGroupSize) {
-        const auto counts = verify(algorithm, numRanks, numRanks / 2, localGroupSize);
-        ASSERT_TRUE(counts.hasValue()) << localGroupSize << " ranks per host: " << counts.status().toString();
+    for (const int size : {2, 3, 4, 8}) {
+      for (int numRanks = size; numRanks <= 7 * size && numRanks <= 40; numRanks += size) {
+        const auto counts = verify(algorithm, numRanks, numRanks / 2, equalGroups(numRanks, size));
+        ASSERT_TRUE(counts.hasValue()) << size << " ranks per host: " << counts.status().toString();
       }
     }
   }
+}
+
+/// Calls f(firstRanks) for every split of the ranks into local groups.
+template <typename F>
+void forEachSplit(int numRanks, F f) {
+  for (uint32_t borders = 0; borders < uint32_t{1} << (numRanks - 1); ++borders) {
+    std::vector<int> firstRanks = {0};
+    for (int rank = 1; rank < numRanks; ++rank) {
+      if ((borders >> (rank - 1) & 1) != 0) firstRanks.push_back(rank);
+    }
+    f(firstRanks);
+  }
+}
+
+TEST(Catalog, HierarchicalAlgorithmsAreProvedForEverySplitOfRanksIntoHosts) {
+  // All splits of up to 8 ranks, and every 499th of up to 17. AG_TEST_THOROUGH=1 tries all.
+  const bool isThorough = std::getenv("AG_TEST_THOROUGH") != nullptr;
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.name != "hierarchical") continue;
+    for (int numRanks = 1; numRanks <= 17; ++numRanks) {
+      int split = 0;
+      forEachSplit(numRanks, [&](const std::vector<int>& firstRanks) {
+        if (!isThorough && numRanks > 8 && split++ % 499 != 0) return;
+        const auto counts = verify(algorithm, numRanks, 0, firstRanks);
+        ASSERT_TRUE(counts.hasValue()) << testing::PrintToString(firstRanks) << ": " << counts.status().toString();
+      });
+    }
+  }
+}
+
+/// Returns the bytes that leave the host with most such bytes in an f32 all-reduce, as a share of the buffer.
+double mostLeaving(const std::vector<int>& sizes) {
+  std::vector<int> firstRanks, hostOf;
+  for (size_t host = 0; host < sizes.size(); ++host) {
+    firstRanks.push_back(static_cast<int>(hostOf.size()));
+    hostOf.insert(hostOf.end(), static_cast<size_t>(sizes[host]), static_cast<int>(host));
+  }
+  const int numRanks = static_cast<int>(hostOf.size());
+  std::vector<double> leaving(sizes.size());
+  for (int rank = 0; rank < numRanks; ++rank) {
+    const size_t host = static_cast<size_t>(hostOf[static_cast<size_t>(rank)]);
+    const Schedule schedule = findAlgorithm(Collective::kAllReduce, "hierarchical")
+                                  ->make({Collective::kAllReduce, rank, numRanks, 0, firstRanks});
+    for (const Step& step : schedule.steps) {
+      if (step.kind != StepKind::kSend || hostOf[static_cast<size_t>(step.peer)] == static_cast<int>(host)) continue;
+      leaving[host] += static_cast<double>(step.range.count) / schedule.numChunks;
+    }
+  }
+  return *std::max_element(leaving.begin(), leaving.end());
+}
+
+TEST(Catalog, AHostSendsAnAllReduceOncePerSubtreeOfItsRanks) {
+  EXPECT_DOUBLE_EQ(mostLeaving({8, 8}), 1.0);
+  EXPECT_DOUBLE_EQ(mostLeaving({8, 8, 8, 8}), 1.5);
+  EXPECT_DOUBLE_EQ(mostLeaving({8, 7}), 1.0);
+  EXPECT_DOUBLE_EQ(mostLeaving({4, 3}), 1.0);
+  EXPECT_DOUBLE_EQ(mostLeaving({6, 6}), 1.5) << "two subtrees on each host";
 }
 
 TEST(Catalog, AlgorithmsHoldForManyRanks) {
@@ -55,7 +121,7 @@ TEST(Catalog, NamesAreUniqueWithinACollective) {
 std::string rowOf(const Algorithm& algorithm) {
   std::string row = "| `" + std::string(toString(algorithm.collective)) + "` | " + std::string(algorithm.name) + " |";
   for (const int numRanks : {4, 6, 16}) {
-    const ScheduleCounts counts = verify(algorithm, numRanks, 0, 2).value();
+    const ScheduleCounts counts = verify(algorithm, numRanks, 0, equalGroups(numRanks, 2)).value();
     char cell[64];
     std::snprintf(cell, sizeof cell, " %d / %d / %.2f / %.2f |", counts.numRounds, counts.numMessages, counts.sent,
                   counts.received);
