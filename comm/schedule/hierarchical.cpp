@@ -7,16 +7,18 @@
 //
 //   all-reduce      1. In each group, every member reduces the group's contributions to the chunks that it works on.
 //                   2. The workers send these partial results to the owners of the chunks. An owner reduces the partial
-//                      results of all groups, and sends the result to its workers.
+//                      results of all groups, and sends the result to the workers of the chunk.
 //                   3. In each group, the members gather all chunks.
 //   reduce-scatter  the first step, and the first half of the second
-//   all-gather      1. Every rank sends its chunk to its workers.
+//   all-gather      1. Every rank sends its chunk to the workers of the chunk.
 //                   2. In each group, the members exchange all chunks that they have.
 //
 // A group makes one partial result for each of its subtrees of the canonical tree (reduce_op.h). With 8 + 7 ranks on
 // two hosts, this is one per host; with 6 + 6 ranks, two. The partial results of several ranks have the accumulator
 // type (they are "wide"). So these messages carry 16-bit floats as f32. If each rank is a group of its own, these are
 // the direct algorithms.
+#include <algorithm>
+
 #include "comm/reduce/reduce_op.h"
 #include "comm/schedule/algorithms.h"
 #include "comm/schedule/local_groups.h"
@@ -49,10 +51,10 @@ class TwoLevels {
     const int size = groups.numGroups();
     for (int i = 1; i < size; ++i) f((group + i) % size, (group + size - i) % size);
   }
-  /// Calls f(owner) for the ranks of `ofGroup` on whose chunks this rank works.
+  /// Calls f(owner) for the ranks of `ofGroup` on whose chunks `worker` works.
   template <typename F>
-  void forOwners(int ofGroup, F f) const {
-    const auto [first, count] = groups.ownersOf(rank, ofGroup);
+  void forOwners(int worker, int ofGroup, F f) const {
+    const auto [first, count] = groups.ownersOf(worker, ofGroup);
     for (int owner = first; owner < first + count; ++owner) f(owner);
   }
 
@@ -60,28 +62,38 @@ class TwoLevels {
   const int rank, group;
 };
 
-/// Adds the steps that reduce within the group: sends `give(m)` to every other member m, receives the contributions of
-/// all other members to `own`, and reduces them together with this rank's contribution. Returns: a partial result for
-/// each subtree of the group.
-template <typename Give>
-std::vector<ChunkRange> reduceInGroup(B& builder, const TwoLevels& levels, const ChunkRange& own, uint32_t tag,
-                                      Give give) {
+/// A range of the input that is reduced in the group, and the tag of its messages.
+struct Task {
+  ChunkRange range;
+  uint32_t tag = 0;
+};
+
+/// Adds the steps that reduce within the group: sends the ranges `tasksOf(m)` to every other member m, receives the
+/// contributions of all other members to this rank's tasks, and reduces them together with its own. Returns for each of
+/// these tasks: a partial result per subtree of the group.
+template <typename TasksOf>
+std::vector<std::vector<ChunkRange>> reduceInGroup(B& builder, const TwoLevels& levels, TasksOf tasksOf) {
   const auto [first, size] = levels.groups.ranks(levels.group);
-  std::vector<ChunkRange> contributions(number(size), own);
+  const std::vector<Task> own = tasksOf(levels.rank);
+  std::vector<std::vector<ChunkRange>> contributions;
+  for (const Task& task : own) contributions.emplace_back(number(size), task.range);
   levels.forOtherMembers([&, first = first](int to, int from) {
-    if (const ChunkRange given = give(to); given.count > 0) builder.send(to, given, tag);
-    if (own.count == 0) return;
-    contributions[number(from - first)] = builder.scratch(own);
-    builder.receive(from, contributions[number(from - first)], tag);
+    for (const Task& task : tasksOf(to)) builder.send(to, task.range, task.tag);
+    for (size_t i = 0; i < own.size(); ++i) {
+      contributions[i][number(from - first)] = builder.scratch(own[i].range);
+      builder.receive(from, contributions[i][number(from - first)], own[i].tag);
+    }
   });
-  std::vector<ChunkRange> partials;
-  for (const RankRange& ranks : levels.groups.subtrees(levels.group)) {
-    const auto begin = contributions.begin() + (ranks.first - first);
-    if (ranks.count == 1 || own.count == 0) {
-      partials.push_back(*begin);
-    } else {
-      partials.push_back(builder.wideScratch(own));
-      builder.reducePartly(partials.back(), {begin, begin + ranks.count});
+  std::vector<std::vector<ChunkRange>> partials(own.size());
+  for (size_t i = 0; i < own.size(); ++i) {
+    for (const RankRange& ranks : levels.groups.subtrees(levels.group)) {
+      const auto begin = contributions[i].begin() + (ranks.first - first);
+      if (ranks.count == 1) {
+        partials[i].push_back(*begin);
+      } else {
+        partials[i].push_back(builder.wideScratch(own[i].range));
+        builder.reducePartly(partials[i].back(), {begin, begin + ranks.count});
+      }
     }
   }
   return partials;
@@ -149,7 +161,7 @@ void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& o
   std::vector<std::vector<ChunkRange>> ofGroups(number(groups.numGroups()));
   ofGroups[number(levels.group)] = partials(levels.rank);
   levels.forOtherGroups([&](int to, int from) {
-    levels.forOwners(to, [&](int owner) {
+    levels.forOwners(levels.rank, to, [&](int owner) {
       uint32_t tag = 0;
       for (const ChunkRange& partial : partials(owner)) builder.send(owner, partial, tag++);
     });
@@ -173,7 +185,8 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   if (groups.numGroups() == request.numRanks) return directAllReduce(request);
   B builder(request, number(request.numRanks));
   const auto partOf = [&](int worker) { return B::input(groups.firstChunkOf(worker), groups.numChunksOf(worker)); };
-  const std::vector<ChunkRange> partials = reduceInGroup(builder, levels, partOf(request.rank), 0, partOf);
+  const std::vector<ChunkRange> partials =
+      reduceInGroup(builder, levels, [&](int worker) { return std::vector<Task>{{partOf(worker)}}; })[0];
 
   const uint32_t own = groups.chunkOf(request.rank);
   reduceAcrossGroups(builder, levels, B::input(own), B::output(own), [&](int owner) {
@@ -187,7 +200,7 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   };
   levels.forOtherGroups([&](int to, int from) {
     builder.send(groups.workerOf(request.rank, to), B::output(own), resultTag(request.rank));
-    levels.forOwners(from,
+    levels.forOwners(request.rank, from,
                      [&](int owner) { builder.receive(owner, B::output(groups.chunkOf(owner)), resultTag(owner)); });
   });
   const auto resultOf = [&](int worker) { return B::output(groups.firstChunkOf(worker), groups.numChunksOf(worker)); };
@@ -203,21 +216,22 @@ Schedule hierarchicalReduceScatter(const ScheduleRequest& request) {
   const LocalGroups& groups = levels.groups;
   if (groups.numGroups() == request.numRanks) return directReduceScatter(request);
   B builder(request, number(request.numRanks));
-  std::vector<std::vector<ChunkRange>> partials;  // by group of the owners
-  for (int group = 0; group < groups.numGroups(); ++group) {
-    const auto chunksOf = [&](int worker) {
-      const auto [first, count] = groups.ownersOf(worker, group);
-      return B::input(number(first), number(count));
-    };
-    partials.push_back(reduceInGroup(builder, levels, chunksOf(request.rank), number(group), chunksOf));
-  }
+  const auto ownersOf = [&](int worker) {
+    std::vector<int> owners;
+    for (int group = 0; group < groups.numGroups(); ++group) {
+      levels.forOwners(worker, group, [&](int owner) { owners.push_back(owner); });
+    }
+    return owners;
+  };
+  const auto partials = reduceInGroup(builder, levels, [&](int worker) {
+    std::vector<Task> tasks;
+    for (const int owner : ownersOf(worker)) tasks.push_back({B::input(number(owner)), number(owner)});
+    return tasks;
+  });
+  const std::vector<int> owners = ownersOf(request.rank);
   const ChunkRange own = B::input(number(request.rank));
   reduceAcrossGroups(builder, levels, own, B::output(own.first), [&](int owner) {
-    std::vector<ChunkRange> ofOwner;
-    for (const ChunkRange& partial : partials[number(groups.groupOf(owner))]) {
-      ofOwner.push_back(part(partial, number(owner), 1));
-    }
-    return ofOwner;
+    return partials[static_cast<size_t>(std::find(owners.begin(), owners.end(), owner) - owners.begin())];
   });
   return std::move(builder).build();
 }
@@ -230,19 +244,16 @@ Schedule hierarchicalAllGather(const ScheduleRequest& request) {
   const uint32_t own = number(request.rank);
   levels.forOtherGroups([&](int to, int from) {
     builder.send(groups.workerOf(request.rank, to), B::input(own));
-    levels.forOwners(from, [&](int owner) { builder.receive(owner, B::output(number(owner))); });
+    levels.forOwners(request.rank, from, [&](int owner) { builder.receive(owner, B::output(number(owner))); });
   });
   for (int i = 0; i < groups.numGroups(); ++i) {
     // The groups in the order in which their chunks arrive, this rank's own group first.
     const int group = (levels.group + groups.numGroups() - i) % groups.numGroups();
-    const auto chunksOf = [&](int worker) {
-      const auto [first, count] = groups.ownersOf(worker, group);
-      return B::output(number(first), number(count));
-    };
     levels.forOtherMembers([&](int to, int from) {
-      const ChunkRange given = i == 0 ? B::input(own) : chunksOf(request.rank), taken = chunksOf(from);
-      if (given.count > 0) builder.send(to, given, number(group));
-      if (taken.count > 0) builder.receive(from, taken, number(group));
+      levels.forOwners(request.rank, group, [&](int owner) {
+        builder.send(to, i == 0 ? B::input(own) : B::output(number(owner)), number(owner));
+      });
+      levels.forOwners(from, group, [&](int owner) { builder.receive(from, B::output(number(owner)), number(owner)); });
     });
   }
   builder.copy(B::output(own), B::input(own));

@@ -360,11 +360,32 @@ StatusOr<ScheduleCounts> verify(Collective collective, Order order, int root, co
   return Verification(collective, order, root, schedules).run();
 }
 
+namespace {
+
+/// Checks that a schedule for chunks that may lie anywhere accesses the caller's chunks one by one.
+Status checkChunkwise(const Schedule& schedule) {
+  const auto isLong = [](const ChunkRange& range) { return range.buffer != BufferKind::kScratch && range.count > 1; };
+  for (size_t i = 0; i < schedule.steps.size(); ++i) {
+    const Step& step = schedule.steps[i];
+    if (isLong(step.range) || std::any_of(step.sources.begin(), step.sources.end(), isLong)) {
+      return internalError("rank {}, step {} ({}) accesses several chunks at once, which may not follow each other",
+                           schedule.rank, i, describe(step.range));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 StatusOr<ScheduleCounts> verify(const Algorithm& algorithm, int numRanks, int root,
                                 const std::vector<int>& localGroups) {
   std::vector<Schedule> schedules;
   for (int rank = 0; rank < numRanks; ++rank) {
     schedules.push_back(algorithm.make({algorithm.collective, rank, numRanks, root, localGroups}));
+  }
+  for (const Schedule& schedule : schedules) {
+    const Status status = algorithm.memory == Memory::kChunks ? checkChunkwise(schedule) : Status();
+    if (!status.isOk()) return status.withContext("algorithm " + std::string(algorithm.name));
   }
   auto counts = verify(algorithm.collective, algorithm.order, root, schedules);
   if (!counts.hasValue()) return counts.status().withContext("algorithm " + std::string(algorithm.name));

@@ -8,6 +8,7 @@
 // - Every message has one sender, one receiver and one length, and no step waits forever.
 // - No step writes memory that another step reads or writes at the same time, even if input and output are the same.
 //   Steps write only the caller's output and scratch memory.
+// - Algorithms for chunks that may lie anywhere access the caller's chunks one by one.
 #pragma once
 
 #include "comm/schedule/catalog.h"

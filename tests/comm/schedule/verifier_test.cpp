@@ -77,6 +77,13 @@ TEST(Verifier, FindsMessagesWithoutPartnerOrOfAnotherSize) {
   expectWrong(schedules, "sends another size");
 }
 
+TEST(Verifier, FindsChunksThatAreReadAsIfTheyFollowedEachOther) {
+  Algorithm algorithm = *findAlgorithm(Collective::kAllReduce, "hierarchical");
+  EXPECT_TRUE(verify(algorithm, 4, 0, {0, 2}).hasValue());
+  algorithm.memory = Memory::kChunks;
+  EXPECT_NE(verify(algorithm, 4, 0, {0, 2}).status().message().find("several chunks at once"), std::string::npos);
+}
+
 TEST(Verifier, FindsAPartialResultThatIsRounded) {
   auto schedules = good("doubling");
   schedules[0].scratch[static_cast<size_t>(firstOf(schedules[0], StepKind::kReduce).range.scratch)].isWide = false;
