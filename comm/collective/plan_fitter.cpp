@@ -26,7 +26,7 @@ FittedChoice PlanFitter::fit(const engine::CollectiveCall& call, const plan::Cho
     const plan::Choice quicker = fitted_.choose(call.collective, agreedBytes(call), numRanks_, false);
     if (quicker.isByRule) fitted.algorithm = quicker.algorithm;
   }
-  fitted.localGroups = fitted.algorithm->name == "hierarchical" ? localGroups_ : nullptr;
+  fitted.localGroups = usesLocalGroups(*fitted.algorithm) ? localGroups_ : nullptr;
   const bool isOurs = choice.shares.empty() && plan::hasChunkPerRank(call.collective, *fitted.algorithm);
   fitted.shares = isOurs ? shares_ : choice.shares;
   fitted.segmentBytes = choice.segmentBytes;

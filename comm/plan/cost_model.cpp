@@ -48,7 +48,7 @@ std::vector<CountedAlgorithm> countAllReduces(int numRanks) {
   for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
     if (algorithm.collective != schedule::Collective::kAllReduce || algorithm.order != schedule::Order::kCanonical)
       continue;
-    if (algorithm.name == "hierarchical") continue;
+    if (usesLocalGroups(algorithm)) continue;
     const schedule::Schedule schedule = algorithm.make({schedule::Collective::kAllReduce, 0, numRanks, 0});
     if (const auto counts = verify(algorithm, numRanks); counts.hasValue()) {
       counted.push_back({&algorithm, *counts, static_cast<double>(schedule.numChunks)});

@@ -20,6 +20,8 @@ constexpr Algorithm kAlgorithms[] = {
 
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 
+bool usesLocalGroups(const Algorithm& algorithm) { return algorithm.name.starts_with("hierarchical"); }
+
 const Algorithm* findAlgorithm(Collective collective, std::string_view name) {
   const auto* at = std::find_if(std::begin(kAlgorithms), std::end(kAlgorithms), [&](const Algorithm& algorithm) {
     return algorithm.collective == collective && algorithm.name == name;

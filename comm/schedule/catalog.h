@@ -22,6 +22,9 @@ struct Algorithm {
   Memory memory;
 };
 
+/// Returns whether the algorithm uses ScheduleRequest::localGroups.
+bool usesLocalGroups(const Algorithm& algorithm);
+
 /// Returns all algorithms; the algorithms of one collective are adjacent.
 std::span<const Algorithm> algorithms();
 /// Returns the algorithm with this name, or nullptr if there is none.

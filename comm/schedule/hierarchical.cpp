@@ -17,6 +17,9 @@
 // two hosts, this is one per host; with 6 + 6 ranks, two. The partial results of several ranks have the accumulator
 // type (they are "wide"). So these messages carry 16-bit floats as f32. If each rank is a group of its own, these are
 // the direct algorithms.
+//
+// The variants "hierarchical-rounded" round each partial result of a group to the type of the data. Their messages
+// carry 16-bit floats as they are, with half of the bytes, but a sum is rounded twice. Other types keep the same bits.
 #include <algorithm>
 
 #include "comm/reduce/reduce_op.h"
@@ -34,8 +37,11 @@ uint32_t number(int value) { return static_cast<uint32_t>(value); }
 /// The other members of a rank's group, and the other groups.
 class TwoLevels {
  public:
-  explicit TwoLevels(const ScheduleRequest& request)
-      : groups(request.numRanks, request.localGroups), rank(request.rank), group(groups.groupOf(rank)) {}
+  TwoLevels(const ScheduleRequest& request, bool roundsPartials)
+      : groups(request.numRanks, request.localGroups),
+        rank(request.rank),
+        group(groups.groupOf(rank)),
+        roundsPartials_(roundsPartials) {}
 
   /// Calls f(to, from) for all other members of this rank's group. It goes by distance, so that not all members send to
   /// the same member first.
@@ -58,8 +64,16 @@ class TwoLevels {
     for (int owner = first; owner < first + count; ++owner) f(owner);
   }
 
+  /// Adds scratch memory for the partial result of `own` over `ranks`.
+  ChunkRange partialOf(B& builder, const ChunkRange& own, const RankRange& ranks) const {
+    return ranks.count == 1 || roundsPartials_ ? builder.scratch(own) : builder.wideScratch(own);
+  }
+
   const LocalGroups groups;
   const int rank, group;
+
+ private:
+  const bool roundsPartials_;
 };
 
 /// A range of the input that is reduced in the group, and the tag of its messages.
@@ -91,7 +105,7 @@ std::vector<std::vector<ChunkRange>> reduceInGroup(B& builder, const TwoLevels& 
       if (ranks.count == 1) {
         partials[i].push_back(*begin);
       } else {
-        partials[i].push_back(builder.wideScratch(own[i].range));
+        partials[i].push_back(levels.partialOf(builder, own[i].range, ranks));
         builder.reducePartly(partials[i].back(), {begin, begin + ranks.count});
       }
     }
@@ -167,7 +181,7 @@ void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& o
     });
     for (const RankRange& ranks : groups.subtrees(from)) {
       auto& received = ofGroups[number(from)];
-      received.push_back(ranks.count == 1 ? builder.scratch(own) : builder.wideScratch(own));
+      received.push_back(levels.partialOf(builder, own, ranks));
       builder.receive(groups.workerOf(levels.rank, from), received.back(), static_cast<uint32_t>(received.size() - 1));
     }
   });
@@ -177,10 +191,8 @@ void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& o
   Joining(builder, levels, own).run(target, all, first + count);
 }
 
-}  // namespace
-
-Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
-  const TwoLevels levels(request);
+Schedule allReduce(const ScheduleRequest& request, bool roundsPartials) {
+  const TwoLevels levels(request, roundsPartials);
   const LocalGroups& groups = levels.groups;
   if (groups.numGroups() == request.numRanks) return directAllReduce(request);
   B builder(request, number(request.numRanks));
@@ -211,8 +223,8 @@ Schedule hierarchicalAllReduce(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
-Schedule hierarchicalReduceScatter(const ScheduleRequest& request) {
-  const TwoLevels levels(request);
+Schedule reduceScatter(const ScheduleRequest& request, bool roundsPartials) {
+  const TwoLevels levels(request, roundsPartials);
   const LocalGroups& groups = levels.groups;
   if (groups.numGroups() == request.numRanks) return directReduceScatter(request);
   B builder(request, number(request.numRanks));
@@ -236,8 +248,15 @@ Schedule hierarchicalReduceScatter(const ScheduleRequest& request) {
   return std::move(builder).build();
 }
 
+}  // namespace
+
+Schedule hierarchicalAllReduce(const ScheduleRequest& request) { return allReduce(request, false); }
+Schedule roundedHierarchicalAllReduce(const ScheduleRequest& request) { return allReduce(request, true); }
+Schedule hierarchicalReduceScatter(const ScheduleRequest& request) { return reduceScatter(request, false); }
+Schedule roundedHierarchicalReduceScatter(const ScheduleRequest& request) { return reduceScatter(request, true); }
+
 Schedule hierarchicalAllGather(const ScheduleRequest& request) {
-  const TwoLevels levels(request);
+  const TwoLevels levels(request, false);
   const LocalGroups& groups = levels.groups;
   if (groups.numGroups() == request.numRanks) return directAllGather(request);
   B builder(request, number(request.numRanks));

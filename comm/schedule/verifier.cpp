@@ -180,7 +180,9 @@ class Verification {
     if (step.range.first + step.range.count > rank.schedule.numChunks) return wrong(rank, index, "leaves the buffer");
     if (step.kind == StepKind::kSend) return {};
     if (step.range.buffer == BufferKind::kInput) return wrong(rank, index, "writes the input");
-    if (step.kind == StepKind::kReduce && step.isResult == rank.schedule.isWide(step.range)) {
+    const bool isRounded = !rank.schedule.isWide(step.range);
+    if (step.kind == StepKind::kReduce && step.isResult != isRounded &&
+        (step.isResult || order_ == Order::kCanonical)) {
       return wrong(rank, index, "rounds a partial result or leaves the final one wide");
     }
     for (uint32_t i = 0; step.range.buffer == BufferKind::kOutput && i < step.range.count; ++i) {

@@ -26,9 +26,9 @@ THOROUGH = pytest.mark.thorough
     ("sizes", "buffers"),
     [
         ((4, 3), 1.0),
+        ((6, 6), 1.5),
         pytest.param((8, 7), 1.0, marks=THOROUGH),
         pytest.param((8, 8), 1.0, marks=THOROUGH),
-        pytest.param((6, 6), 1.5, marks=THOROUGH),
         pytest.param((5, 3, 2), 2.0, marks=THOROUGH),
         pytest.param((8, 8, 8, 8), 1.5, marks=THOROUGH),
     ],

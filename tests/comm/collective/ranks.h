@@ -54,7 +54,8 @@ std::span<std::byte> bytesOf(std::vector<T>& values) {
 /// A plan that always takes this algorithm, with segments of `segmentBytes` per chunk.
 inline plan::Plan planWith(schedule::Collective collective, std::string algorithm, size_t segmentBytes = 0) {
   plan::Plan plan;
-  plan.isReproducible = algorithm != "ring";
+  const schedule::Algorithm* found = schedule::findAlgorithm(collective, algorithm);
+  plan.isReproducible = found == nullptr || found->order == schedule::Order::kCanonical;
   plan.rules = {{collective, SIZE_MAX, std::move(algorithm), segmentBytes}};
   return plan;
 }

@@ -61,7 +61,7 @@ TEST(Catalog, HierarchicalAlgorithmsAreProvedForEverySplitOfRanksIntoHosts) {
   // All splits of up to 8 ranks, and every 499th of up to 17. AG_TEST_THOROUGH=1 tries all.
   const bool isThorough = std::getenv("AG_TEST_THOROUGH") != nullptr;
   for (const Algorithm& algorithm : algorithms()) {
-    if (algorithm.name != "hierarchical") continue;
+    if (!usesLocalGroups(algorithm)) continue;
     for (int numRanks = 1; numRanks <= 17; ++numRanks) {
       int split = 0;
       forEachSplit(numRanks, [&](const std::vector<int>& firstRanks) {
@@ -73,8 +73,9 @@ TEST(Catalog, HierarchicalAlgorithmsAreProvedForEverySplitOfRanksIntoHosts) {
   }
 }
 
-/// Returns the bytes that leave the host with most such bytes in an f32 all-reduce, as a share of the buffer.
-double mostLeaving(const std::vector<int>& sizes) {
+/// Returns the bytes that leave the host with most such bytes in an all-reduce, as a share of the buffer. Wide values
+/// count `wideBytes` times.
+double mostLeaving(const std::vector<int>& sizes, const char* algorithm = "hierarchical", double wideBytes = 1) {
   std::vector<int> firstRanks, hostOf;
   for (size_t host = 0; host < sizes.size(); ++host) {
     firstRanks.push_back(static_cast<int>(hostOf.size()));
@@ -84,11 +85,11 @@ double mostLeaving(const std::vector<int>& sizes) {
   std::vector<double> leaving(sizes.size());
   for (int rank = 0; rank < numRanks; ++rank) {
     const size_t host = static_cast<size_t>(hostOf[static_cast<size_t>(rank)]);
-    const Schedule schedule = findAlgorithm(Collective::kAllReduce, "hierarchical")
-                                  ->make({Collective::kAllReduce, rank, numRanks, 0, firstRanks});
+    const Schedule schedule =
+        findAlgorithm(Collective::kAllReduce, algorithm)->make({Collective::kAllReduce, rank, numRanks, 0, firstRanks});
     for (const Step& step : schedule.steps) {
       if (step.kind != StepKind::kSend || hostOf[static_cast<size_t>(step.peer)] == static_cast<int>(host)) continue;
-      leaving[host] += static_cast<double>(step.range.count) / schedule.numChunks;
+      leaving[host] += (schedule.isWide(step.range) ? wideBytes : 1) * step.range.count / schedule.numChunks;
     }
   }
   return *std::max_element(leaving.begin(), leaving.end());
@@ -100,6 +101,11 @@ TEST(Catalog, AHostSendsAnAllReduceOncePerSubtreeOfItsRanks) {
   EXPECT_DOUBLE_EQ(mostLeaving({8, 7}), 1.0);
   EXPECT_DOUBLE_EQ(mostLeaving({4, 3}), 1.0);
   EXPECT_DOUBLE_EQ(mostLeaving({6, 6}), 1.5) << "two subtrees on each host";
+}
+
+TEST(Catalog, RoundedPartialResultsOfSixteenBitsLeaveAHostAtTheirOwnSize) {
+  EXPECT_DOUBLE_EQ(mostLeaving({8, 8}, "hierarchical", 2), 1.5);
+  EXPECT_DOUBLE_EQ(mostLeaving({8, 8}, "hierarchical-rounded", 2), 1.0);
 }
 
 TEST(Catalog, AlgorithmsHoldForManyRanks) {
