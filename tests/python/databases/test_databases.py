@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 _STEPS = 6
-_FIRST = {"aot": 0, "native": 7}
+_FIRST = {"aot": 0, "native": 7, "inductor": 13}
 _TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
@@ -119,7 +119,7 @@ def _assert_all_right(chosen: list[Sample], backend: str, dtype: torch.dtype, le
 
 
 @pytest.mark.parametrize("dtype", first_of([torch.float32, torch.bfloat16], 1), ids=str)
-@pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
+@pytest.mark.parametrize("backend", first_of(["native", "aot", "inductor"], 1))
 @pytest.mark.parametrize("database", first_of(["op_db", "autograd_function_db", "hop_db"], 2))
 def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
     chosen = list(samples.operator_samples(database, dtype, _FIRST[backend]))
@@ -128,7 +128,7 @@ def test_operators(database: str, backend: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", first_of([torch.float32, torch.bfloat16], 1), ids=str)
-@pytest.mark.parametrize("backend", first_of(["native", "aot"], 1))
+@pytest.mark.parametrize("backend", first_of(["native", "aot", "inductor"], 1))
 def test_modules(backend: str, dtype: torch.dtype) -> None:
     _assert_all_right(list(samples.module_samples(dtype, _FIRST[backend])), backend, dtype, least_run=0.8)
 
