@@ -134,7 +134,7 @@ class Verifier {
       AG_RETURN_IF_ERROR(checkRead(id));
       const auto& outputs = program_.outputs;
       if (std::find(outputs.begin(), outputs.end(), id) == outputs.end() || program_.values[id].isScalar) {
-        return broken(name(id) + " is handed over but is no tensor output");
+        return broken(name(id) + " is handed over but is not a tensor output");
       }
       handedOver_[id] = true;
     }

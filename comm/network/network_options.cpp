@@ -34,7 +34,7 @@ StatusOr<std::string> NetworkOptions::resolvedMode() const {
                                              : std::string(toString(security::Protection::kAuthenticated));
   if (resolved != kOpportunistic && !security::protectionFromString(resolved)) {
     return invalidArgument("AGSPEED_COMM_MODE: '" + resolved +
-                           "' is no mode: use integrity, authenticated, encrypted or opportunistic");
+                           "' is not a mode: use integrity, authenticated, encrypted or opportunistic");
   }
   if (resolved != kOpportunistic && resolved != toString(security::Protection::kIntegrity) && key.empty()) {
     return invalidArgument(

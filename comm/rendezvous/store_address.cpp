@@ -17,7 +17,7 @@ StatusOr<StoreAddress> StoreAddress::parse(const std::string& text) {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
   const bool isNumber = !port.empty() && port.size() <= 5 && port.find_first_not_of("0123456789") == std::string::npos;
   if (host.empty() || !isNumber || std::stoi(port) > UINT16_MAX) {
-    return invalidArgument("'{}' is no address: write HOST:PORT, like 10.0.0.1:29500", text);
+    return invalidArgument("'{}' is not an address: write HOST:PORT, like 10.0.0.1:29500", text);
   }
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

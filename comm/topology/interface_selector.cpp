@@ -55,7 +55,7 @@ StatusOr<InterfaceSelector::Entry> InterfaceSelector::parseEntry(std::string_vie
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), bits);
   const bool isNumber = error == std::errc() && end == digits.data() + digits.size();
   if (!address || !isNumber || bits < 0 || bits > (address->isV6 ? 128 : 32)) {
-    return invalidArgument(quoted + " is no network: write it like 10.0.0.0/8 or fd00::/64");
+    return invalidArgument(quoted + " is not a network: write it like 10.0.0.0/8 or fd00::/64");
   }
   return Entry{"", address, bits};
 }

@@ -12,7 +12,7 @@ StatusOr<std::unique_ptr<named::NamedGroup>> createNamedGroup(World& world, name
   const collective::GroupOptions& group = options.group;
   const auto own = std::find(group.members.begin(), group.members.end(), world.rank());
   if (own == group.members.end()) {
-    return invalidArgument("rank {} is no member of the group '{}' that it makes", world.rank(), group.name);
+    return invalidArgument("rank {} is not a member of the group '{}' that it makes", world.rank(), group.name);
   }
   const NewGroup made{.name = group.name,
                       .rank = static_cast<int>(own - group.members.begin()),

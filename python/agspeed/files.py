@@ -72,7 +72,7 @@ def append(path: str | os.PathLike[str]) -> TextIO:
     if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and found.st_nlink == 1:
         return os.fdopen(descriptor, "w", encoding="utf-8")
     os.close(descriptor)
-    raise PermissionError(errno.EPERM, "it is no regular file of this user's alone", os.fspath(path))
+    raise PermissionError(errno.EPERM, "it is not a regular file of this user's alone", os.fspath(path))
 
 
 def make_folder(folder: Path) -> None:
@@ -86,6 +86,6 @@ def _new(path: str | os.PathLike[str]) -> tuple[int, str]:
     """Makes a temporary file in the folder of `path`. Returns: its descriptor and its name."""
     with contextlib.suppress(FileNotFoundError):
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise FileExistsError(errno.EEXIST, "it is there and is no regular file", os.fspath(path))
+            raise FileExistsError(errno.EEXIST, "it is there and is not a regular file", os.fspath(path))
     place = Path(path).absolute()
     return tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)

@@ -71,7 +71,7 @@ StatusOr<IValue> toDevice(const Plain& value) {
   try {
     return IValue(c10::Device(*text));
   } catch (const std::exception& error) {
-    return invalidArgument("\"" + *text + "\" is no device");
+    return invalidArgument("\"" + *text + "\" is not a device");
   }
 }
 

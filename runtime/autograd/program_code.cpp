@@ -48,7 +48,7 @@ Status ProgramCode::check(const RegionSignature& signature) const {
   AG_RETURN_IF_ERROR(checkStages(signature));
   for (int32_t input : signature.mutatedInputs) {
     if (forward_->isScalarInput(input)) {
-      return invalidArgument("mutated_inputs names input {}, which is no tensor", input);
+      return invalidArgument("mutated_inputs names input {}, which is not a tensor", input);
     }
   }
   return checkAliases(signature);

@@ -53,6 +53,7 @@ def test_a_host_sends_a_sum_once_per_subtree_of_its_ranks(
     ]
     outcomes = [outcome for job in jobs for outcome in job.wait(120)]
     assert all(outcome.code == 0 for outcome in outcomes), "\n".join(outcome.output for outcome in outcomes)
-    sent = [now[0].since(then[0]).sent_bytes / (ROUNDS * BYTES) for now, then in zip(bed.counters(), before, strict=True)]
+    pairs = zip(bed.counters(), before, strict=True)
+    sent = [now[0].since(then[0]).sent_bytes / (ROUNDS * BYTES) for now, then in pairs]
     print(f"{sizes} ranks: buffers that left each host in an all-reduce: {[round(each, 3) for each in sent]}")
     assert max(sent) <= buffers + OVERHEAD, sent

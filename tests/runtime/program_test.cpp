@@ -64,7 +64,7 @@ TEST(ProgramVerify, RejectsAReadAfterAnOutputWasHandedOver) {
 TEST(ProgramVerify, RejectsHandingOverWhatIsNoOutput) {
   ProgramBuilder b = valid();
   b.ready({b.program.inputs[0]});
-  EXPECT_THAT(problem(b.program), HasSubstr("is handed over but is no tensor output"));
+  EXPECT_THAT(problem(b.program), HasSubstr("is handed over but is not a tensor output"));
 }
 
 TEST(ProgramVerify, RejectsAnOutputInsideTheArena) {

@@ -44,7 +44,7 @@ StatusOr<SharedMemory> SharedMemory::open(const io::FileDescriptor& descriptor, 
   const int seals = fcntl(descriptor.get(), F_GET_SEALS);
   const bool isSealed = seals >= 0 && (seals & kSeals) == kSeals;
   if (!isSealed || fstat(descriptor.get(), &info) != 0 || static_cast<size_t>(info.st_size) != size) {
-    return invalidArgument("the received descriptor is no shared memory of {} bytes", size);
+    return invalidArgument("the received descriptor is not shared memory of {} bytes", size);
   }
   AG_ASSIGN_OR_RETURN(const std::span<std::byte> bytes, mapWhole(descriptor.get(), size));
   return SharedMemory(bytes, io::FileDescriptor());

@@ -90,7 +90,7 @@ def _folder(arguments: argparse.Namespace) -> Path:
     except RuntimeError:
         raise UserError(f"--cache-dir {given}: there is no such home; name the directory without ~.") from None
     if os.path.lexists(folder) and not folder.is_dir():
-        raise UserError(f"The cache directory {str(folder)!r} is no directory: name one with --cache-dir.")
+        raise UserError(f"The cache directory {str(folder)!r} is not a directory: name one with --cache-dir.")
     return folder
 
 

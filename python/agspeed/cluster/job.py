@@ -124,7 +124,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"--file {path}: {error.strerror}; name a file that can be read.") from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f'--file {path} is no TOML: {error}; write lines such as name = "train".') from None
+        raise UserError(f'--file {path} is not valid TOML: {error}; write lines such as name = "train".') from None
     if found is None:
         raise UserError(f"--file {path} is longer than {_MOST_FILE_BYTES} bytes; write one description.")
     _check_keys(path, found)

@@ -52,7 +52,7 @@ def look(name: str = _LIBRARY) -> Driver:
     try:
         return _look(library)
     except AttributeError as error:
-        return Driver((), "", f"{name} is no CUDA driver: {error}")
+        return Driver((), "", f"{name} is not a CUDA driver: {error}")
 
 
 def kernel_driver() -> str:

@@ -27,7 +27,7 @@ __all__ = ["ChangeInterrupt", "State"]
 _TENSOR = "agspeed tensor number"
 
 
-class ChangeInterrupt(Exception):  # noqa: N818  it is no error
+class ChangeInterrupt(Exception):  # noqa: N818  it is not an error
     """Raised by `State.advance` when the processes of the job change. `elastic.run` handles it."""
 
 

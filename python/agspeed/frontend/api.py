@@ -98,7 +98,7 @@ def optimize(
         cache_dir: folder for decisions and compiled code.
         report: path of a report (.json or .html) that is written when tuning ends and at exit.
         strict: raise at the end of the step if a candidate fails or is refused, or if a frame is left to eager. Raise
-            in a backward if replicas differ. Under numerics="exact", a candidate that is not bit-equal is no error.
+            in a backward if replicas differ. Under numerics="exact", a candidate that is not bit-equal is not an error.
 
     A missing keyword is taken from the environment, then from agspeed.toml, then from the defaults (`agspeed config`).
     If the module is already optimized and a keyword has a new value, it is tuned again.

@@ -117,7 +117,9 @@ def _check_plan(plan: Path, settings: config.Settings) -> None:
         raise UserError(f"{where} holds no decision: its run was still tuning.")
     chosen = found["decision"]["chosen"]
     if not is_plan(chosen):
-        raise UserError(f"{where} says that {chosen[:80]!r} was chosen, which is no plan: give a report of agspeed's.")
+        raise UserError(
+            f"{where} says that {chosen[:80]!r} was chosen, which is not a plan: give a report of agspeed's."
+        )
     _check_backends(candidates_of(chosen), where)
 
 

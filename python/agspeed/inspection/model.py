@@ -218,13 +218,13 @@ def _finished(found: Mapping[str, Any]) -> Finished:
 
 def _each(found: Any, parse: Callable[[Any], T]) -> tuple[T, ...]:
     if not isinstance(found, list):
-        raise TypeError(f"{found!r:.40} is no list")
+        raise TypeError(f"{found!r:.40} is not a list")
     return tuple(parse(item) for item in found)
 
 
 def _text(found: Any) -> str:
     if not isinstance(found, str) or len(found) > _LONGEST_TEXT:
-        raise TypeError(f"{found!r:.40} is no text")
+        raise TypeError(f"{found!r:.40} is not text")
     return found
 
 
@@ -236,11 +236,11 @@ def _flag(found: Any) -> bool:
 
 def _count(found: Any, most: int = _MOST) -> int:
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= most:
-        raise TypeError(f"{found!r:.40} is no number from 0 to {most}")
+        raise TypeError(f"{found!r:.40} is not a number from 0 to {most}")
     return found
 
 
 def _seconds(found: Any) -> float:
     if isinstance(found, bool) or not isinstance(found, (int, float)) or found < 0:
-        raise TypeError(f"{found!r:.40} is no positive number")
+        raise TypeError(f"{found!r:.40} is not a positive number")
     return float(found)

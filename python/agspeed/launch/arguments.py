@@ -341,7 +341,7 @@ def _pause(arguments: argparse.Namespace) -> tuple[float, float]:
 
 
 def seconds_of(flag: str, seconds: float) -> float:
-    """Returns the value of a flag. Raises: UserError if it is no time."""
+    """Returns the value of a flag. Raises: UserError if it is not a time."""
     if not 0 < seconds < math.inf:
         raise UserError(f"{flag} {seconds}: write a number of seconds, more than 0.")
     return seconds

@@ -89,7 +89,7 @@ def read(path: Path) -> dict[str, Any]:
         raise UserError(f"--config-file {path}: {error.strerror}; name a file that can be read.") from None
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"--config-file {path} is no YAML: {reason}.") from None
+        raise UserError(f"--config-file {path} is not valid YAML: {reason}.") from None
     values: dict[str, Any] = {}
     for section, given in _mapping(path, "the file", {} if found is None else found).items():
         if section == "controller":

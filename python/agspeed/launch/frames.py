@@ -63,7 +63,7 @@ class Frame(NamedTuple):
 
 
 class FrameError(ValueError):
-    """The other side sent bytes that are no frame. The message says which, for the end of a sentence."""
+    """The other side sent bytes that are not a frame. The message says which, for the end of a sentence."""
 
 
 class ClosedError(Exception):

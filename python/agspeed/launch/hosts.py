@@ -76,7 +76,7 @@ def read(path: Path, flag: str = "--hostfile ") -> tuple[Host, ...]:
     except OSError as error:
         raise UserError(f"{flag}{path}: {error.strerror}; name a file that can be read.") from None
     except UnicodeDecodeError:
-        raise UserError(f"{flag}{path} is no text; write one line per host, such as node0 slots=4.") from None
+        raise UserError(f"{flag}{path} is not text; write one line per host, such as node0 slots=4.") from None
     if len(content) > _MOST_FILE_BYTES:
         raise UserError(f"{flag}{path} is longer than {_MOST_FILE_BYTES} bytes; write one line per host.")
     found = []
@@ -143,7 +143,7 @@ def _host(where: str, entry: str) -> Host:
 
 def _no_host(where: str, entry: str) -> UserError:
     return UserError(
-        f"{where}: {entry[:_MOST_SHOWN]!r} is no host with slots. "
+        f"{where}: {entry[:_MOST_SHOWN]!r} is not a host with slots. "
         "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
     )
 

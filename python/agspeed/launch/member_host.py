@@ -278,7 +278,7 @@ class MemberConnection(Connection):
                 self._report = HostReport.of(value)
                 self._known = {*(each.member for each in self._report.living), *(each for each, _ in self._report.gone)}
             case "absent", 0 if self._may_report:
-                self._has_confirmed = True  # the end of the connection is no failure
+                self._has_confirmed = True  # the end of the connection is not a failure
             case "refused", str(sentence) if not self._has_started:
                 self.refusal = sentence
             case _:

@@ -105,7 +105,7 @@ class EpochStore:
         try:
             total = int(base64.b64decode(self._values.get(key, ""), validate=True) or b"0") + number
         except ValueError:
-            return False, f"the value of {key!r} is no number"
+            return False, f"the value of {key!r} is not a number"
         is_ok, error = self._set(key, base64.b64encode(str(total).encode()).decode())
         return (True, total) if is_ok else (False, error)
 

@@ -141,13 +141,13 @@ class Survey:
 def text(found: Any) -> str:
     """The printable part of a text that another host sent, safe to show. Raises: TypeError."""
     if not isinstance(found, str):
-        raise TypeError(f"{found!r} is no text")
+        raise TypeError(f"{found!r} is not text")
     return "".join(filter(str.isprintable, found))[:_MOST_CHARACTERS]
 
 
 def _count(found: Any, most: int) -> int:
     if type(found) is not int or not 0 <= found <= most:
-        raise ValueError(f"{found!r} is no number up to {most}")
+        raise ValueError(f"{found!r} is not a number up to {most}")
     return found
 
 
@@ -158,7 +158,7 @@ def _port(found: Any) -> int:
 def number(found: Any) -> float:
     """Checks a number that another host sent. Raises: ValueError."""
     if type(found) not in (int, float) or not abs(found) < _MOST_NUMBER:
-        raise ValueError(f"{found!r} is no number")
+        raise ValueError(f"{found!r} is not a number")
     return float(found)
 
 

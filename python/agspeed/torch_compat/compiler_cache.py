@@ -119,7 +119,7 @@ def _why_unfit(folder: Path) -> str | None:
     except OSError as error:
         return f"{str(folder)!r}, which cannot be made ({error.strerror})"
     if not stat.S_ISDIR(info.st_mode):
-        return f"{str(folder)!r}, which is no folder"
+        return f"{str(folder)!r}, which is not a folder"
     if info.st_uid not in (os.geteuid(), 0):
         return f"{str(folder)!r}, which belongs to user {info.st_uid} and not to you"
     from agspeed.config import paths

@@ -83,7 +83,7 @@ def check_decision(decision: Decision) -> str | None:
     if not isinstance(record, dict) or not isinstance(record.get("arm"), str):
         return "has no decision (the member `arm`)"
     if record["arm"] and not is_plan(record["arm"]):
-        return f"names {record['arm'][:80]!r}, which is no plan"
+        return f"names {record['arm'][:80]!r}, which is not a plan"
     bounds = ((decision.created, _LATEST_TIME), (decision.used, _LATEST_TIME), (decision.uses, _MAX_USES))
     if any(type(value) is not int or not 0 <= value <= most for value, most in bounds):
         return "has times or counts that are not whole numbers, or that no clock shows"

@@ -36,7 +36,7 @@ def why_no_record(record: Json) -> str | None:
     """Returns why a record of the database is invalid, as the end of a sentence; None if it is valid."""
     arm, seconds = record.get("arm"), record.get("capture_seconds")
     if arm != "" and not is_plan(arm):
-        return f"names {str(arm)[:80]!r}, which is no plan"
+        return f"names {str(arm)[:80]!r}, which is not a plan"
     if seconds is not None and (type(seconds) not in (int, float) or not 0 <= seconds <= _MAX_CAPTURE_S):
         return f"says that capturing took {str(seconds)[:40]} s"
     return None

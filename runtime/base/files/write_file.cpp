@@ -16,7 +16,7 @@ namespace {
 StatusOr<int> newFile(const std::string& path, std::string& temporary) {
   struct stat info = {};
   if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
-    return unavailable("it is there and is no regular file");
+    return unavailable("it is there and is not a regular file");
   }
   temporary = path + ".XXXXXX";
   const int file = mkostemp(temporary.data(), O_CLOEXEC);

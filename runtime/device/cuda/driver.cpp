@@ -36,10 +36,10 @@ StatusOr<std::shared_ptr<const CudaDriver>> CudaDriver::open(const std::string& 
     return unavailable("no NVIDIA driver: {} cannot be opened; install it, or train on the CPU", library);
   }
   std::shared_ptr<CudaDriver> driver(new CudaDriver(handle));
-#define AG_CUDA_ENTRY(symbol, parameters)                                                                        \
-  if (!resolve(handle, #symbol, driver->symbol)) {                                                               \
-    return unsupported("{} has no {}: the driver is older than CUDA 12, or it is no driver; update it", library, \
-                       std::string(#symbol));                                                                    \
+#define AG_CUDA_ENTRY(symbol, parameters)                                                                           \
+  if (!resolve(handle, #symbol, driver->symbol)) {                                                                  \
+    return unsupported("{} has no {}: the driver is older than CUDA 12, or it is not a driver; update it", library, \
+                       std::string(#symbol));                                                                       \
   }
 #include "runtime/device/cuda/driver_entries.def"
 #undef AG_CUDA_ENTRY

@@ -60,7 +60,7 @@ std::string textMember(const Json& json, const char* name) {
 }
 
 StatusOr<ArmFindings> parseArm(const Json& json) {
-  if (!json.is_object()) return invalidArgument("an arm is no object");
+  if (!json.is_object()) return invalidArgument("an arm is not an object");
   ArmFindings findings;
   findings.name = textMember(json, "name");
   if (findings.name.empty()) return invalidArgument("an arm has no name");
@@ -69,7 +69,7 @@ StatusOr<ArmFindings> parseArm(const Json& json) {
   findings.beatenBy = textMember(json, "beaten_by");
   AG_ASSIGN_OR_RETURN(findings.pairs, parsePairs(json.value("pairs", Json::array())));
   const Json duel = json.value("duel", Json::object());
-  if (!duel.is_object()) return invalidArgument("a duel is no object");
+  if (!duel.is_object()) return invalidArgument("a duel is not an object");
   findings.duelAgainst = textMember(duel, "against");
   AG_ASSIGN_OR_RETURN(findings.duelPairs, parsePairs(duel.value("pairs", Json::array())));
   return findings;

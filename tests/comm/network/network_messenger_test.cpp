@@ -128,7 +128,7 @@ TEST(NetworkMessenger, BadOptionsAreNamed) {
   rendezvous::MemoryStore store;
   NetworkOptions options = loopbackOptions(0, 2, 1);
   options.mode = "none";
-  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'none' is no mode"));
+  EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("'none' is not a mode"));
   for (const char* mode : {"authenticated", "encrypted"}) {
     options.mode = mode;
     EXPECT_THAT(NetworkMessenger::create(store, options).status().message(), HasSubstr("AGSPEED_JOB_KEY"));

@@ -169,7 +169,7 @@ TEST_F(Inspection, ANameThatTheCoordinatorsRankHasNotStarted) {
 TEST_F(Inspection, AGroupOfOthersIsNotMade) {
   const Status status = createNamedGroup(*worlds_[0], {.group = {.name = "names", .members = {1}}}).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(status.message(), "rank 0 is no member of the group 'names' that it makes");
+  EXPECT_EQ(status.message(), "rank 0 is not a member of the group 'names' that it makes");
 }
 
 TEST_F(Inspection, AnEngineThatDoesNotAnswerIsBusy) {

@@ -209,7 +209,7 @@ REDACTOR = Redactor(
         ("fe80::1%eth0 and fd00::/8: silent, ::1", "[address] and [address]/8: silent, ::1"),
         ("link/ether 02:42:ac:11:00:02 enx0242ac110002", "link/ether [address] enx[address]"),
         ("at 12:30:45 std::string c10::Error 2.15.0", "at 12:30:45 std::string c10::Error 2.15.0"),
-        ("570.86.15.1 is no address", "570.86.15.1 is no address"),
+        ("570.86.15.1 is not an address", "570.86.15.1 is not an address"),
         ("torch 2.11.0+cpu in a tree house", "torch 2.11.0+cpu in a ***"),
         ("GPU17 and gpu18.corp.example, not gpu170 on localhost", "[host] and [host], not gpu170 on localhost"),
         ("alice's, not malice", "[user]'s, not malice"),

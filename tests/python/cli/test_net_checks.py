@@ -121,9 +121,9 @@ def test_where_no_interface_is_up_the_remedy_is_to_bring_one_up(host: Host) -> N
 
 def test_a_wrong_selector_is_reported(host: Host) -> None:
     host.answer.clear()
-    host.answer["network_error"] = "UserError: 'net/8' is no network"
+    host.answer["network_error"] = "UserError: 'net/8' is not a network"
     [verdict] = net_checks.interfaces()
-    assert verdict.status == "fail" and "'net/8' is no network" in verdict.detail
+    assert verdict.status == "fail" and "'net/8' is not a network" in verdict.detail
 
 
 @pytest.mark.parametrize(

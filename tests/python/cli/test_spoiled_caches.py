@@ -36,10 +36,10 @@ def rewrite(folder: Path, **columns: object) -> None:
 def test_a_name_that_is_no_plan_is_no_decision(agspeed, cache, tmp_path, arm):
     packed = archive(tmp_path / "bad.zip", {"decisions.jsonl": lines(ROW | {"record": RECORD | {"arm": arm}})})
     result = agspeed("cache", "--cache-dir", tmp_path / "new", "import", "--decisions-only", packed)
-    assert result.code == 2 and "which is no plan" in result.err
+    assert result.code == 2 and "which is not a plan" in result.err
     rewrite(cache, record=json.dumps(RECORD | {"arm": arm}))
     verified = agspeed("cache", "--cache-dir", cache, "verify")
-    assert verified.code == 1 and "which is no plan" in verified.out
+    assert verified.code == 1 and "which is not a plan" in verified.out
     assert "0 decisions" in agspeed("cache", "--cache-dir", cache, "ls").out
 
 
@@ -95,7 +95,7 @@ def test_a_kernel_of_terabytes_is_named_and_not_read(agspeed, cache):
 def test_a_file_is_no_cache_and_nan_no_number_of_days(agspeed, cache, tmp_path):
     (tmp_path / "file").write_text("")
     result = agspeed("cache", "--cache-dir", tmp_path / "file", "ls")
-    assert result.code == 2 and "is no directory" in result.err
+    assert result.code == 2 and "is not a directory" in result.err
     assert agspeed("cache", "--cache-dir", cache, "prune", "--days", "nan").code == 2
 
 

@@ -75,4 +75,4 @@ def test_a_machine_without_a_driver_says_so() -> None:
 
 def test_a_library_that_is_no_driver_says_so() -> None:
     found = driver.look(ctypes.util.find_library("m") or "libm.so.6")
-    assert not found.gpus and "is no CUDA driver" in found.why_none
+    assert not found.gpus and "is not a CUDA driver" in found.why_none

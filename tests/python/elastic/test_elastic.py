@@ -212,7 +212,7 @@ def test_sigterm_lets_a_member_finish_its_step_and_leave(training: Training) -> 
     members = training.wait_for_epoch(3)
     os.kill(members[1], signal.SIGTERM)
     assert training.finish() == 0, training.job.errors()
-    assert "ended" not in training.job.errors(), "leaving is no failure"
+    assert "ended" not in training.job.errors(), "leaving is not a failure"
     assert "80 steps in 2 epochs; " in training.job.errors()
     assert_all_have_the_same(training, 2)
     assert members[1] not in training.results()

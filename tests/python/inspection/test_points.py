@@ -59,7 +59,7 @@ def test_a_long_answer_comes_in_packets() -> None:
         (document(groups=[group(operations=[operation(1, seconds=-1)])]), "no positive number"),
         (document(groups=[group(operations=[operation(1, seconds=10**400)])]), "is not a number that JSON can hold"),
         (document(groups=[group(operations=[operation(1, bytes=True)])]), "no number from 0"),
-        (document(stack=["x" * 5000]), "is no text"),
+        (document(stack=["x" * 5000]), "is not text"),
         (document(peers=[{"rank": 1}]), "not complete: 'silent_s'"),
     ],
 )

@@ -41,7 +41,7 @@ def test_hosts_that_appear_get_members_and_members_of_hosts_that_vanish_leave(tr
     assert training.stop() == 0, training.job.errors()
     assert training.ends("node1") + training.ends("node2") == 3 * ["done"]
     assert "host node0 is not in the list any more, so its members leave" in training.job.errors()
-    assert "ended" not in training.job.errors(), "leaving is no failure"
+    assert "ended" not in training.job.errors(), "leaving is not a failure"
 
 
 def test_all_hosts_can_be_replaced_by_others(training: Training) -> None:
@@ -94,7 +94,7 @@ def test_a_script_that_fails_later_changes_nothing_and_is_named_once(training: T
     training.start_found(1)
     training.wait_for("node0")
     training.print_hosts("node0:1", "node1;reboot")
-    sentence = f"agspeed: --host-discovery-script {training.script}, line 2: 'node1;reboot' is no host with slots"
+    sentence = f"agspeed: --host-discovery-script {training.script}, line 2: 'node1;reboot' is not a host with slots"
     training.wait_for_line(sentence)
     time.sleep(2.5)  # some more runs
     assert training.hosts() == ["node0"]
@@ -170,9 +170,9 @@ def found(discovery: Discovery) -> None:
         ("kill -9 $$", "ended by signal SIGKILL; run it by hand"),
         ("echo node0:1; printf 'node\\377:1\\n'", ", line 2: it has bytes that are no ASCII"),
         ("echo; echo node0", ", line 2: node0 has no slots; print node0:4, for example, or give --slots-per-host."),
-        ("echo '$(reboot)'", ", line 1: '$(reboot)' is no host"),
+        ("echo '$(reboot)'", ", line 1: '$(reboot)' is not a host"),
         ("echo node0:0", ", line 1: node0 has 0 slots"),
-        ("echo -- -oProxyCommand=x:1", ", line 1: '-- -oProxyCommand=x:1' is no host"),
+        ("echo -- -oProxyCommand=x:1", ", line 1: '-- -oProxyCommand=x:1' is not a host"),
         ("echo node0:1; echo node0:1", ", line 2: node0 is named twice"),
     ],
 )

@@ -147,8 +147,8 @@ def test_a_config_file_holds_over_flags_before_it_and_flags_behind_it_over_the_f
         ("controller: ring", "No such controller supported: ring"),
         ("controller: mpi", "--mpi: `agspeed run` starts ranks on hosts that"),
         ("params: {cache_capacity: -1}", "--cache-capacity -1: write a number, 0 or more"),
-        ("a: [", "is no YAML: while parsing"),
-        ("!!python/object/apply:os.system ['touch pwned']", "is no YAML: could not determine a constructor"),
+        ("a: [", "is not valid YAML: while parsing"),
+        ("!!python/object/apply:os.system ['touch pwned']", "is not valid YAML: could not determine a constructor"),
     ],
 )
 def test_a_config_file_that_is_wrong_says_where(content: str, sentence: str, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_a_peer_that_refuses_and_one_without_an_address_are_named_beside_a_good_
     assert [each.name for each in survey.hosts] == ["here", "there"], port
     text = sentences(survey)
     assert "fail peer: 127.0.0.3 refuses connections" in text and "agspeed doctor --listen" in text
-    assert "fail peer: no host is no name or address" in text
+    assert "fail peer: no host is not a name or address" in text
 
 
 class Half(Listener):

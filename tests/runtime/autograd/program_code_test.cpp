@@ -213,7 +213,7 @@ TEST(ProgramCode, AMutatedIntegerIsRefused) {
   RegionSignature signature = plainSignature(1, 1, 0);
   signature.tangents.clear();
   signature.mutatedInputs = {0};
-  EXPECT_EQ(code->check(signature).message(), "mutated_inputs names input 0, which is no tensor");
+  EXPECT_EQ(code->check(signature).message(), "mutated_inputs names input 0, which is not a tensor");
 }
 
 }  // namespace

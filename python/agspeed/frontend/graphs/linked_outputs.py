@@ -189,7 +189,7 @@ def _inputs(gm: fx.GraphModule, nodes: Sequence[fx.Node]) -> list[fx.Node]:
 def _check(results: Sequence[fx.Node]) -> None:
     for node in results:
         if not isinstance(node.meta.get("example_value"), torch.Tensor | torch.SymInt | int):
-            raise UnsupportedError(f"an output that others are computed from cuts {node.name}, which is no tensor")
+            raise UnsupportedError(f"an output that others are computed from cuts {node.name}, which is not a tensor")
 
 
 def _is_size(node: fx.Node) -> bool:

@@ -47,7 +47,9 @@ def reduction_of(op: int | None, average: bool | None) -> int:
 def name_of(op: int) -> str:
     """Returns the engine's name of a reduction. Raises: ValueError for a reduction that the engine does not have."""
     if op not in _NAMES:
-        raise ValueError(f"op={op!r} is no reduction here: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product.")
+        raise ValueError(
+            f"op={op!r} is not a reduction here: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product."
+        )
     return _NAMES[op]
 
 
