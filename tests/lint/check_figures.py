@@ -28,7 +28,7 @@ COMPARED = {
 """README and the title of a table's first column -> the test that owns its figures, and names the README."""
 
 SPEEDS = "training step"
-"""The table of README.md begins so. Its columns are Inductor's and agspeed's speed with all cores, and with 1 thread."""
+"""The table of README.md begins so. It has Inductor's and agspeed's speeds with all cores, and then with 1 thread."""
 MODELS = [("steady/two_threads", "published/two_threads"), ("steady/one_thread_newest_torch", "published/one_thread")]
 """The kept tables of the workloads and of the published models, for each pair of columns."""
 ROWS = {
