@@ -182,6 +182,11 @@ def test_all_members_follow_one_decision(training: Training, rank: int, kind: st
     last = {training.statuses(pid)[-1] for pid in members}
     assert last == {("tuned", "aot")} or (kind == "tuned" and last == {("eager", "eager")}), last
     assert "restore and optimize it" not in training.job.errors()
+    if when == "after the decision":
+        for pid in set(first) - {first[rank]}:
+            states = [state for state, _ in training.statuses(pid)]
+            decided = next(number for number, state in enumerate(states) if state != "tuning")
+            assert "tuning" not in states[decided:], f"process {pid} keeps what was decided: {states}"
 
 
 @pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.thorough)])
