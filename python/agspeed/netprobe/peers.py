@@ -15,7 +15,7 @@ from agspeed.netprobe.parallel import all_at_once
 from agspeed.netprobe.probe import Prober
 from agspeed.netprobe.wire import Connection, PeerError, connect
 
-__all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "routes_to", "survey_peers"]
+__all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "reach", "routes_to", "survey_peers"]
 
 LOOK_S = 9.0  # for the checks of all paths, even if many fail
 STREAM_S = 0.4
@@ -61,6 +61,13 @@ def look_at(
     calls = [functools.partial(_look, route, prober, deadline, and_back) for route in routes]
     found = all_at_once(calls, deadline + _SPARE_S)
     return [each or (_late(route, prober), []) for each, route in zip(found, routes, strict=True)]
+
+
+def reach(routes: Sequence[Route], prober: Prober, deadline: float) -> list[Path]:
+    """Checks only whether each route carries connections, all at once. Returns: the paths, by route."""
+    calls = [functools.partial(prober.reach, mine, peer.name, theirs) for mine, peer, theirs in routes]
+    found = all_at_once(calls, deadline + _SPARE_S)
+    return [each or _late(route, prober) for each, route in zip(found, routes, strict=True)]
 
 
 def measure_to(paths: Sequence[Path], routes: Sequence[Route], prober: Prober, *, sends: bool) -> list[float | None]:

@@ -54,6 +54,21 @@ class Prober:
                 path.problem = "sends a message that this version does not understand"
         return path
 
+    def reach(self, mine: Rail, host: str, theirs: Rail) -> Path:
+        """Checks only whether the other rail can be reached, and the job key, unless the host is too busy for it."""
+        path = Path(self.name, host, mine.name, theirs.name, theirs.address)
+        connection = self._connect_to_all(path, mine, theirs)
+        if connection is None:
+            return path
+        with connection:
+            try:
+                path.key = self._challenge(connection)
+            except PeerError as error:
+                path.problem = "" if time.monotonic() >= connection.deadline else str(error)
+        if path.key not in ("", keys.EQUAL, keys.NONE):
+            path.problem = "has an address that another host has, too"
+        return path
+
     def measure(self, path: Path, mine: Rail, theirs: Rail, seconds: float, *, sends: bool) -> float | None:
         """Measures bits per second to the other rail (`sends`) or from it, over a port that `look` found open.
 
