@@ -80,11 +80,16 @@ def _train(model: nn.Module, optimizer: torch.optim.Optimizer, indices: Sequence
 
 
 class _Member:
-    """This process, and what happens to it."""
+    """This process, and what happens to it.
+
+    Attributes:
+        num_epochs: how many groups it has trained in.
+    """
 
     def __init__(self, name: str, way: str, folder: Path) -> None:
         self._scenario, self._way, self._folder = SCENARIOS[name], way, folder
         self._notes = folder / "members"
+        self.num_epochs = 0
 
     def seed(self) -> int:
         """Returns: for the weights at the begin, of which only those of the first rank 0 matter."""
@@ -98,6 +103,7 @@ class _Member:
         found = members.of_this_process()
         assert found is not None and found.place is not None
         self._rank, self._size = rank, size
+        self.num_epochs += 1
         self._say("epoch", found.place.number, rank, size, step)
 
     def before(self, step: int) -> None:
@@ -166,12 +172,15 @@ def _by_horovod(member: _Member) -> nn.Module:
     optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
     sampler = hvd.elastic.ElasticSampler(_SAMPLES)
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, step=0)
+    resets: list[int] = []
+    state.register_reset_callbacks([lambda: resets.append(state.step)])
     if member.is_early():
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
     @hvd.elastic.run
     def train(state: hvd.elastic.TorchState) -> None:
         member.begin(hvd.rank(), hvd.size(), state.step)
+        assert len(resets) >= member.num_epochs - 1, "the callbacks run before each other group trains"
         while state.step < NUM_STEPS:
             for number, indices in enumerate(_batches(state.sampler, hvd.size())):
                 member.before(state.step)
