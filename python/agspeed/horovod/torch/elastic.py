@@ -264,8 +264,7 @@ class _Loop:
                 self._state.restore()
                 has_to_sync = True
             except HostsUpdatedInterrupt as interrupt:
-                has_to_sync = not interrupt.skip_sync
-                self._note_interrupt()
+                has_to_sync = self._note_interrupt(interrupt)
             self._begin_again()
             self._state.on_reset()
 
@@ -275,8 +274,9 @@ class _Loop:
     def _is_done(self) -> bool:
         return True
 
-    def _note_interrupt(self) -> None:
-        """Called when the state is the newest one, and has not been restored."""
+    def _note_interrupt(self, interrupt: HostsUpdatedInterrupt) -> bool:
+        """Called when hosts change, and the state has not been restored. Returns: whether the ranks synchronize it."""
+        return not interrupt.skip_sync
 
     def _note_failure(self, error: HorovodInternalError) -> None:
         """Raises: the error, if training cannot go on."""
@@ -304,10 +304,15 @@ class _ElasticLoop(_Loop):
         self._member.begin(_progress(self._state))
 
     def _is_done(self) -> bool:
-        self._note_interrupt()
+        self._note_newest()
         return self._member.finish()
 
-    def _note_interrupt(self) -> None:
+    def _note_interrupt(self, interrupt: HostsUpdatedInterrupt) -> bool:
+        self._note_newest()
+        return True  # all ranks do the same: the others may have no state yet
+
+    def _note_newest(self) -> None:
+        self._state.save()  # for a failure before the state has been synchronized
         self._member.note_step(_progress(self._state, is_newest=True))
 
     def _note_failure(self, error: HorovodInternalError) -> None:
