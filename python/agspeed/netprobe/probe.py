@@ -55,16 +55,19 @@ class Prober:
         return path
 
     def reach(self, mine: Rail, host: str, theirs: Rail) -> Path:
-        """Checks only whether the other rail can be reached, and the job key, unless the host is too busy for it."""
+        """Checks only whether a connection to the other rail can be made, and whether its listener has the key.
+
+        A listener that accepts and is too busy to answer counts as reached.
+        """
         path = Path(self.name, host, mine.name, theirs.name, theirs.address)
         connection = self._connect_to_all(path, mine, theirs)
         if connection is None:
             return path
-        with connection:
+        with connection, contextlib.suppress(PeerError):
             try:
                 path.key = self._challenge(connection)
-            except PeerError as error:
-                path.problem = "" if time.monotonic() >= connection.deadline else str(error)
+            except keys.StrangerError:
+                path.key = keys.DIFFERENT
         if path.key not in ("", keys.EQUAL, keys.NONE):
             path.problem = "has an address that another host has, too"
         return path

@@ -24,7 +24,7 @@ from agspeed.netprobe.probe import Prober
 
 __all__ = ["answering"]
 
-_LOOK_S = 8.0
+_LOOK_S = 20.0
 _MOST_FAILURES = 500
 
 

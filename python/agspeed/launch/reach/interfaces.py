@@ -7,6 +7,7 @@ or else an IPv6 address. Loopback, link-local addresses and bridges of container
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import ipaddress
 import os
@@ -35,14 +36,20 @@ def rails() -> tuple[Rail, ...]:
             return ()
     except UserError:  # ranks that need the settings raise it
         return ()
-    found = [_rail(name) for _, name in socket.if_nameindex() if not name.startswith(_CONTAINER_BRIDGES)]
+    found = []
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):  # it has just gone
+            found.append(None if name.startswith(_CONTAINER_BRIDGES) else _rail(name))
     return tuple(rail for rail in found if rail is not None)
 
 
 def identity() -> str:
-    """Returns a text that is equal for agents that share a machine and its network."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}:{os.stat('/proc/self/ns/net').st_ino}"
+    """Returns a text that is equal for agents that share a machine and its network; empty if it is unknown."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}:{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""
 
 
 def _rail(name: str) -> Rail | None:
