@@ -2,8 +2,8 @@
 """The training of a scenario (`scenarios.py`), under Horovod's API or under DistributedDataParallel.
 
 Arguments: "horovod" or "ddp", the scenario, how ranks fail ("exit" or "SIGKILL"), and a folder. Each step uses the same
-samples, whatever the number of ranks is. So the weights at the end are those of one process, `alone`, except for the
-rounding of sums, if no sample is left out and no step is counted twice.
+samples, whatever the number of ranks is. So if no sample is left out and no step is counted twice, the weights at the
+end equal the weights of one process (`alone`), except for the rounding of sums.
 
 Each member writes to FOLDER/members/PID, one line at a time: "epoch NUMBER RANK SIZE STEP" when it begins to train in a
 group, and "done" at the end, after it has saved its weights in FOLDER/members/PID.pt.
@@ -92,7 +92,7 @@ class _Member:
         self.num_epochs = 0
 
     def seed(self) -> int:
-        """Returns: for the weights at the begin, of which only those of the first rank 0 matter."""
+        """Returns the seed of the weights at the begin. Only the weights of the first rank 0 matter."""
         is_first_slot = os.environ["LOCAL_RANK"] == "0"
         is_first_host = os.environ["HOROVOD_HOSTNAME"] == self._scenario.hosts[0].partition(":")[0]
         is_first = is_first_slot and is_first_host and not (self._notes / "begun").exists()

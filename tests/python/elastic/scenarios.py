@@ -130,8 +130,8 @@ SCENARIOS = {
         _TWO_HOSTS,
         (Failure(5, (0,)),),
         (4,),
-        (*_NO_OTHERS, "--elastic-timeout", "20"),
-        fails="the job cannot go on: 3 of at least 4 members were ready after 20 s",
+        (*_NO_OTHERS, "--elastic-timeout", "40"),
+        fails="the job cannot go on: 3 of at least 4 members were ready after 40 s",
     ),
     "more changes than allowed": Scenario(
         (1, 1, 2), ("localhost:1",), _ONE_BY_ONE, (1, 2), ("--reset-limit", "1"), fails="--reset-limit allows"

@@ -50,7 +50,7 @@ def _sizes_of(groups: dict[int, int]) -> tuple[int, ...]:
 
 @pytest.fixture(scope="module")
 def weights() -> dict[str, torch.Tensor]:
-    """Of the training in one process."""
+    """The weights after the training in one process."""
     return alone()
 
 

@@ -149,7 +149,7 @@ class TorchState(ObjectState):
             elif isinstance(value, torch.optim.Optimizer):
                 functions.broadcast_optimizer_state(value, _root())
             else:
-                # Of the same rank as the weights: another one may have counted a batch that these have not seen.
+                # The weights come from the same rank. Another one may have counted a batch that they have not seen.
                 value.load_state_dict(functions.broadcast_object(value.state_dict(), _root(), f"elastic.{name}"))
         super().sync()
 

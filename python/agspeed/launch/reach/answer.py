@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An agent's part of the probe: it listens on this host's interfaces, and connects to those of the other hosts.
+"""An agent's part of the probe: it listens on this host's interfaces, and connects to the other hosts.
 
 Each connection shows by a random key of this probe that the agents of one job have met, and not a stranger with the
 same address. Ports are closed when the ranks start.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher's part of the probe: it collects what agents say of their interfaces, and of those of other hosts.
+"""The launcher's part of the probe: it collects what agents say of their own interfaces and of other hosts.
 
 Threading: one thread owns a `Survey`.
 """
@@ -69,7 +69,7 @@ class Survey:
         return self._failures.keys() == set(self._names)
 
     def others(self, name: str) -> list[dict[str, Any]]:
-        """Returns the hosts that a host is to reach: those that do not share its machine and network."""
+        """Returns the hosts that a host is to reach: all that do not share its machine and network."""
         own, _ = self._hosts[name]
         return [record.to_json() for identity, record in self._hosts.values() if identity != own]
 
