@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 __all__ = [
-    # keep-sorted
     "NUM_STEPS",
     "SCENARIOS",
     "AfterLeaving",

@@ -63,7 +63,7 @@ def _rail(name: str) -> Rail | None:
 
 
 def _is_running(name: str) -> bool:
-    flags = struct.unpack_from("H", _ask(name, _SIOCGIFFLAGS))[0]
+    flags: int = struct.unpack_from("H", _ask(name, _SIOCGIFFLAGS))[0]
     return flags & _IFF_UP != 0 and flags & _IFF_RUNNING != 0
 
 
