@@ -26,7 +26,6 @@ __all__ = ["PrivateFolder", "sweep"]
 _FILES: dict[str, re.Pattern[str] | None] = {
     "child": None,
     "host": re.compile(r"[0-9a-f]{24}\.(lock|json|\d{1,10})"),
-    "run": re.compile(r"call|result\.\d{1,10}|\.(call|result\.\d{1,10})\.\w{1,20}"),
 }
 """{kind of folder: the pattern of its file names}. Only files that match are removed. None: compilers choose the names,
 and everything is removed."""
@@ -44,7 +43,7 @@ class PrivateFolder:
         """Makes or opens a folder.
 
         Args:
-            kind: "child", "host" or "run".
+            kind: "child" or "host".
             name: hexadecimal digits by which other processes of this user can open the same folder; None: random.
         Raises:
             OSError if there is no room for it, PermissionError if another user has taken the name.

@@ -200,7 +200,7 @@ PURE_PYTHON = {
     "config": ("errors",),
     "files": (),
     "inspection": ("bounded_json", "errors", "launch", "reporting"),
-    "launch": ("bounded_json", "errors", "files", "membership", "parent_death", "version"),
+    "launch": ("bounded_json", "config", "errors", "files", "membership", "netprobe", "parent_death", "version"),
     "log": ("errors",),
     "membership": ("bounded_json", "errors"),
     "nccl": ("errors",),

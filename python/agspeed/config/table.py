@@ -15,7 +15,7 @@ from agspeed.config.kinds import Secret, Setting
 __all__ = ["INTERNAL_VARIABLES", "SETTINGS", "Values"]
 
 # fmt: off
-INTERNAL_VARIABLES: Final[tuple[str, ...]] = ("AGSPEED_BUILD_DIR", "AGSPEED_CONTROL_FD")
+INTERNAL_VARIABLES: Final[tuple[str, ...]] = ("AGSPEED_BUILD_DIR", "AGSPEED_CONTROL_FD", "AGSPEED_EXCHANGE")
 
 SETTINGS: Final[tuple[Setting, ...]] = (
     Setting(

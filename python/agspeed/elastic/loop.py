@@ -29,6 +29,7 @@ from agspeed.membership.messages import Place
 __all__ = ["run"]
 
 _BACKEND = "agspeed"
+_NAMED_ERRORS = ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError")
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,7 +86,9 @@ class _Loop:
             except ChangeInterrupt:
                 self._member.note_step(self._state.num_steps)
                 self._state.goodput.note_change(self._member.connection.noticed_at)
-            except (distributed.DistError, BrokenEpochError) as error:
+            except (RuntimeError, BrokenEpochError) as error:
+                if not _is_of_communication(error):
+                    raise
                 if self._begun:
                     self._member.note_step(self._state.num_steps)
                     self._is_interrupted |= self._begun == place.number
@@ -101,6 +104,13 @@ class _Loop:
         if self._size not in (0, place.size):
             self._state.size_changed(self._size, place.size)
         self._size = place.size
+
+
+def _is_of_communication(error: Exception) -> bool:
+    """Whether a collective has failed. If it was one of a communication hook, torch raises a RuntimeError, which names
+    the type of the error in its text only."""
+    kinds = (distributed.DistError, BrokenEpochError)
+    return isinstance(error, kinds) or any(f"{kind}: " in str(error) for kind in _NAMED_ERRORS)
 
 
 @contextlib.contextmanager

@@ -40,6 +40,11 @@ class Member:
         """Whether this process has to be ready for another epoch."""
         return self.connection.wants_change
 
+    @property
+    def has_predecessors(self) -> bool:
+        """Whether other members may have trained before the current epoch."""
+        return self.place is not None and self.place.number > 1
+
     def next_place(self) -> Place:
         """Returns the place in the next epoch. Waits for it and raises as `wait_for_place` does."""
         if not self._is_placed:

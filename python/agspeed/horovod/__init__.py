@@ -4,7 +4,7 @@
     import agspeed.horovod.torch as hvd      replaces `import horovod.torch as hvd` in a script
     python -m agspeed.horovod train.py       runs a script with `import horovod.torch as hvd` unchanged
     agspeed.horovod.install_alias()          does the same within a program, before it imports horovod
-    agspeed.horovod.run(function, num_proc=4)  calls a function at every rank of a job on this host
+    agspeed.horovod.run(function, num_proc=4)  calls a function at every rank of a job
 
 Importing this package is cheap; only agspeed.horovod.torch imports torch.
 """

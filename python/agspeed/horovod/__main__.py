@@ -6,7 +6,6 @@ from __future__ import annotations
 import os
 import runpy
 import sys
-from pathlib import Path
 
 from agspeed.horovod.alias import install_alias
 from agspeed.horovod.function_job import call
@@ -17,9 +16,9 @@ _USAGE = "usage: python -m agspeed.horovod [-m MODULE | SCRIPT] [ARGUMENTS ...]"
 def main() -> None:
     """Runs the script or module on the command line, as Python would."""
     words = sys.argv[1:]
-    if words[:1] == ["--call"] and len(words) == 2:  # a rank of function_job.run
+    if words == ["--call"]:  # a rank of function_job.run
         install_alias()
-        return call(Path(words[1]))
+        return call()
     is_module = words[:1] == ["-m"]
     if len(words) < 1 + is_module or (words[0].startswith("-") and not is_module):
         sys.exit(_USAGE)

@@ -20,10 +20,12 @@ description.py  what a host says of itself, and where the ranks meet
 agent.py        the process that runs the ranks of one host
 member_agent.py its part in an elastic job
 launcher_link.py    its side of the connection to the launcher
+exchange.py     a job as a call: an argument for all ranks, and the result of each one
 pipes.py        what these ranks write
 ranks.py        an agent's side of the keeper
 attach/         a new launcher takes a job over whose launcher was killed
 check/          agspeed run --check: looks at hosts before a job
+reach/          which interfaces of the hosts reach each other
 install/        agspeed cluster up: installs agspeed's wheel on hosts
 keeper.py       the process that starts ranks and ends them
 output.py       passes output on, with prefixes and into files

@@ -18,10 +18,11 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
-from agspeed.launch import frames, job_key
+from agspeed.launch import exchange, frames, job_key
 from agspeed.launch.launcher_link import LauncherLink
 from agspeed.launch.pipes import Pipes
 from agspeed.launch.ranks import Ranks
@@ -80,12 +81,23 @@ def _run(link: LauncherLink) -> None:
             return
     described = _description(_prepare(job))
     link.send("ready", described)
-    with _key(job["key"]) as (of_key, inherited):
+    with _key(job["key"]) as (of_key, inherited), exchange.receive(link, job["num_pieces"]) as argument:
         if job["kind"] == "elastic":
-            member_agent.run(link, job, described, of_key, inherited)
+            member_agent.run(link, job, described, of_key, inherited, argument)
         else:
-            _run_ranks(link, job["command"], [each | of_key for each in link.wait_for("start")], inherited)
+            with _answering(link, job["probe"]):
+                started = link.wait_for("start")
+            _run_ranks(link, job["command"], [each | of_key for each in started], inherited, argument)
     link.send("over", 0)
+
+
+def _answering(link: LauncherLink, probe: Mapping[str, Any] | None) -> AbstractContextManager[None]:
+    """Takes part in the probe of interfaces, if the job has one."""
+    if probe is None:
+        return contextlib.nullcontext()
+    from agspeed.launch.reach.answer import answering  # not above: its imports would make each start slower
+
+    return answering(link, probe)
 
 
 def _run_ranks(
@@ -93,16 +105,21 @@ def _run_ranks(
     command: Sequence[str],
     variables: Sequence[Mapping[str, str]],
     inherited: Sequence[int],
+    argument: int | None,
 ) -> None:
-    with Pipes() as pipes:
-        for rank in range(len(variables)):
+    ranks = range(len(variables))
+    with Pipes() as pipes, exchange.Memory(argument, ranks) as memory:
+        for rank in ranks:
             pipes.open(rank)
-        with Ranks(command, variables, list(pipes.rank_ends.values()), inherited) as running:
+        whole = [{**each, **memory.variables(rank)} for rank, each in enumerate(variables)]
+        passed = [*inherited, *memory.descriptors]
+        with Ranks(command, whole, list(pipes.rank_ends.values()), passed) as running:
             pipes.close_rank_ends()
             _follow(link, running, pipes)
-        for rank in range(len(variables)):
+        for rank in ranks:
             for piece in pipes.rest(rank):
                 link.send_piece(piece)
+        memory.send(link)
 
 
 def _follow(link: LauncherLink, ranks: Ranks, pipes: Pipes) -> None:

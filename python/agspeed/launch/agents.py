@@ -20,11 +20,16 @@ from agspeed.errors import AgspeedError
 from agspeed.launch import frames
 from agspeed.launch.connection import Connection
 from agspeed.launch.description import Description, address_of_first
+from agspeed.launch.exchange import Call
 from agspeed.launch.output import Output
 from agspeed.launch.placement import Share, variables
+from agspeed.launch.reach.survey import Survey
 from agspeed.launch.starters import Starter
 
-__all__ = ["Agents", "Plan"]
+__all__ = ["INTERFACE_VARIABLES", "Agents", "Plan"]
+
+INTERFACE_VARIABLES = ("AGSPEED_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+"""The variables that choose the interfaces of a rank."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class Plan:
         jobs: by host, the agent's "job".
         variables: every rank gets them.
         master_address: where rank 0 listens; None for an address that the agents report.
+        call: the call that the ranks make; None if they run a command only.
+        probes: whether the hosts' interfaces are probed before the ranks start.
     """
 
     shares: Sequence[Share]
@@ -45,6 +52,8 @@ class Plan:
     variables: Mapping[str, str]
     master_address: str | None
     start_timeout_s: float
+    call: Call | None = None
+    probes: bool = False
 
 
 class Agents:
@@ -62,11 +71,16 @@ class Agents:
         self._agents: list[_Agent] = []
         self._has_started = self._is_ending = False
         self._start_deadline = time.monotonic() + plan.start_timeout_s
+        self._survey: Survey | None = None
 
     def __enter__(self) -> Self:
+        names = [share.host.name for share in self._plan.shares]
+        self._survey = Survey(names) if self._plan.probes and len(names) > 1 else None
         try:
             for share, starter, job in zip(self._plan.shares, self._plan.starters, self._plan.jobs, strict=True):
-                self._agents.append(_Agent(share, starter, self._output, job))
+                probe = None if self._survey is None else self._survey.probe(share.host.name)
+                whole = {**job, "probe": probe}
+                self._agents.append(_Agent(share, starter, self._output, whole, self._plan.call, self._survey))
         except BaseException:
             self.__exit__()
             raise
@@ -100,6 +114,7 @@ class Agents:
         deadlines = [each.deadline for each in self._agents if not each.is_over]
         if not self._has_started and not self._is_ending:
             deadlines.append(self._start_deadline)
+            deadlines += [] if self._survey is None else [self._survey.deadline]
         return max(0.0, min(deadlines, default=math.inf) - time.monotonic())
 
     def note(self, ready: Collection[int]) -> None:
@@ -132,8 +147,9 @@ class Agents:
         """Starts the ranks if all agents are ready."""
         waiting = [each for each in self._agents if each.description is None]
         if not waiting:
-            self._has_started = True
-            self._start_ranks([each.description for each in self._agents if each.description is not None])
+            if self._survey is None or self._has_probed(self._survey):
+                self._has_started = True
+                self._start_ranks([each.description for each in self._agents if each.description is not None])
             return
         remote = [each for each in waiting if not each.host.is_local]
         if remote and time.monotonic() >= self._start_deadline:
@@ -141,6 +157,14 @@ class Agents:
                 f"{remote[0].share} was not ready after {self._plan.start_timeout_s:g} s; check that the host is up "
                 f"and that `{remote[0].attempt}` is quick, or raise --start-timeout."
             )
+
+    def _has_probed(self, survey: Survey) -> bool:
+        """Lets the hosts reach each other. Returns: whether all have answered, or time is over."""
+        survey.begin()
+        if survey.has_rails:
+            for each in self._agents:
+                each.ask(survey.others(each.host.name))
+        return survey.is_complete or time.monotonic() >= survey.deadline
 
     def _start_ranks(self, described: Sequence[Description]) -> None:
         shares, given = self._plan.shares, self._plan.master_address
@@ -151,9 +175,21 @@ class Agents:
                     f"{share} has no folder {job['folder']}, so its ranks run in {description.folder}"
                 )
         address = given or address_of_first(shares, described)
+        interfaces = self._decided_interfaces()
         for each in self._agents:
             own = [variables(shares, rank, address, described[0].port) for rank in each.share.ranks]
-            each.start([{**self._plan.variables, **of_rank} for of_rank in own])
+            of_host = {**self._plan.variables, **interfaces.get(each.host.name, {})}
+            each.start([{**of_host, **of_rank} for of_rank in own])
+
+    def _decided_interfaces(self) -> Mapping[str, Mapping[str, str]]:
+        """Returns variables of the hosts that leave interfaces out."""
+        if self._survey is None:
+            return {}
+        decision = self._survey.decision()
+        for sentence in decision.sentences:
+            self._output.write_note(sentence)
+        chosen = {host: f"={','.join(names)}" for host, names in decision.kept.items()}
+        return {host: dict.fromkeys(INTERFACE_VARIABLES, text) for host, text in chosen.items()}
 
 
 class _Agent(Connection):
@@ -163,10 +199,25 @@ class _Agent(Connection):
         first_failed: the first of its ranks that ended with another status than 0, and that status.
     """
 
-    def __init__(self, share: Share, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        share: Share,
+        starter: Starter,
+        output: Output,
+        job: Mapping[str, Any],
+        call: Call | None,
+        survey: Survey | None,
+    ) -> None:
         self.share = share
         self.first_failed: tuple[int, int] | None = None
-        super().__init__(share.host, str(share), starter, output, job)
+        self._survey, self._has_asked = survey, False
+        super().__init__(share.host, str(share), starter, output, job, call=call)
+
+    def ask(self, others: Sequence[Mapping[str, Any]]) -> None:
+        """Lets the host reach others. Repeated calls do nothing."""
+        if not self._has_asked:
+            self._has_asked = True
+            self._link.send("others", list(others))
 
     def start(self, ranks: Sequence[Mapping[str, str]]) -> None:
         self._has_started = True
@@ -179,5 +230,11 @@ class _Agent(Connection):
                 self._pass_on(ranks[rank], stream, frame.data, len(ranks))
             case "failed", [int(rank), int(status)] if 0 <= rank < len(ranks) and -128 < status < 256 and status:
                 self.first_failed = self.first_failed or (ranks[rank], status)
+            case "rails", value if self._survey is not None and not self._has_asked:
+                self._survey.note_rails(self.host.name, value)
+            case "failures", value if self._survey is not None and self._has_asked:
+                self._survey.note_failures(self.host.name, value)
+            case "result", [int(rank), bool(is_last)] if self._call is not None and 0 <= rank < len(ranks):
+                self._call.add(ranks[rank], is_last, frame.data)
             case _:
                 raise frames.FrameError(repr(frame.kind[:60]))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from agspeed.errors import UserError
 from agspeed.launch import hosts
+from agspeed.launch.agents import INTERFACE_VARIABLES
 from agspeed.launch.attach import identity
 from agspeed.launch.check.look import CheckRequest
 from agspeed.launch.config_file import ConfigFile
@@ -371,8 +372,7 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
     if arguments.tcp:
         variables["NCCL_IB_DISABLE"] = "1"
     if interfaces := ",".join(_interfaces(arguments)):
-        variables["AGSPEED_SOCKET_IFNAME"] = interfaces
-        variables["NCCL_SOCKET_IFNAME"] = interfaces
+        variables |= dict.fromkeys(INTERFACE_VARIABLES, interfaces)
     return variables
 
 

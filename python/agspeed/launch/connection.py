@@ -21,6 +21,7 @@ from typing import Any
 from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import agent, frames, job_key
 from agspeed.launch.description import Description
+from agspeed.launch.exchange import Call
 from agspeed.launch.hosts import Host
 from agspeed.launch.install import carried_code
 from agspeed.launch.output import Output
@@ -54,10 +55,21 @@ class Connection:
     """How long the agent may take to end. Ranks have less than 5 s (`keeper.py`); the rest is for the network."""
 
     def __init__(
-        self, host: Host, name: str, starter: Starter, output: Output, job: Mapping[str, Any], code: bytes = b""
+        self,
+        host: Host,
+        name: str,
+        starter: Starter,
+        output: Output,
+        job: Mapping[str, Any],
+        code: bytes = b"",
+        call: Call | None = None,
     ) -> None:
-        """code: `carried_code.packed()`, for a host that may have no agspeed; empty if it has one."""
-        self.host, self.name = host, name
+        """
+        Args:
+            code: `carried_code.packed()`, for a host that may have no agspeed; empty if it has one.
+            call: the call that the job is, if it is one.
+        """
+        self.host, self.name, self._call = host, name, call
         self.description: Description | None = None
         self.attempt = starter.attempt(host)
         self.is_over = self.is_lost = False
@@ -79,7 +91,10 @@ class Connection:
         self._link = frames.Link(source, sink, frames.MOST_AGENT_BYTES)
         self._errors = _Errors(self._process)
         self._link.send_code(code)
-        self._link.send("job", {**job, "silence_s": starter.silence_s})
+        pieces = [] if call is None else call.pieces()
+        self._link.send("job", {**job, "silence_s": starter.silence_s, "num_pieces": len(pieces)})
+        for piece in pieces:
+            self._link.send("argument", 0, piece)
 
     @property
     def deadline(self) -> float:

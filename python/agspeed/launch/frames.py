@@ -11,6 +11,9 @@
     {"taken": [n, m]} output bytes       {"failed": [1, -9]}  rank of this host, status
     {"end": 0}        end the ranks      {"over": 0}          the ranks have ended, all output has been sent
     {"alive": 0}                         {"error": ["sentence", true]}   true: the user's mistake
+    {"others": [...]} to be reached      {"rails": {...}}     this host's interfaces (`reach/`)
+                                         {"failures": [...]}  the interfaces that it does not reach
+    {"argument": 0} bytes   a piece      {"result": [1, true]} bytes   rank of this host or member; true: the last
 
 In an elastic job, and between a launcher that attaches and the agent of an earlier one (`attach/`):
 

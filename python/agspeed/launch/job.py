@@ -24,9 +24,10 @@ from typing import Any, Self
 
 from agspeed.errors import AgspeedError
 from agspeed.launch import hosts, job_key
-from agspeed.launch.agents import Agents, Plan
+from agspeed.launch.agents import INTERFACE_VARIABLES, Agents, Plan
 from agspeed.launch.attach.identity import Identity
 from agspeed.launch.discovery import Discovery
+from agspeed.launch.exchange import Call
 from agspeed.launch.members import ElasticPlan, Members
 from agspeed.launch.output import Output
 from agspeed.launch.placement import place
@@ -95,6 +96,8 @@ class Request:
     """The slots of hosts for which the script prints no number; None if it has to."""
     pause_s: tuple[float, float] = (1.0, 60.0)
     """The shortest and the longest time for which a host of an elastic job stays unused after a failure."""
+    call: Call | None = None
+    """The call that the ranks make by the command; None if they run the command only."""
 
 
 def run(request: Request) -> int:
@@ -146,6 +149,8 @@ def _ranks(request: Request, output: Output) -> Agents:
         variables=request.variables,
         master_address=request.master_address,
         start_timeout_s=request.start_timeout_s,
+        call=request.call,
+        probes=not any(name in request.variables or name in os.environ for name in INTERFACE_VARIABLES),
     )
     return Agents(plan, output)
 
@@ -162,6 +167,7 @@ def _members(request: Request, limits: Limits, identity: Identity, output: Outpu
         start_timeout_s=request.start_timeout_s,
         pause_s=request.pause_s,
         is_attaching=identity.is_attaching,
+        call=request.call,
     )
     variables = {_PEER_TIMEOUT: os.environ.get(_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS), **request.variables}
     return Members(ElasticPlan(identity, plan, variables, limits, request.most_resets), output)

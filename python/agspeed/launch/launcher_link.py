@@ -60,12 +60,16 @@ class LauncherLink:
 
     def wait_for(self, kind: str) -> Any:
         """Returns the value of the next frame of this kind. Raises: ClosedError if the launcher ends the job."""
+        return self.wait_for_frame(kind).value
+
+    def wait_for_frame(self, kind: str, *others: str) -> frames.Frame:
+        """Returns the next frame of one of these kinds. Raises: ClosedError if the launcher ends the job."""
         while True:
             while not self.received:
                 self.poll(())
             found = self.received.pop(0)
-            if found.kind == kind:
-                return found.value
+            if found.kind in (kind, *others):
+                return found
             if found.kind == "end":
                 raise frames.ClosedError
 

@@ -19,11 +19,13 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import frames
 from agspeed.launch.attach.callers import Callers, Offer
+from agspeed.launch.exchange import Memory
 from agspeed.launch.launcher_link import LauncherLink
 from agspeed.launch.pipes import STREAMS, Backlog, Piece, Pipes
 from agspeed.launch.ranks import Ranks
@@ -41,6 +43,7 @@ def run(
     described: Mapping[str, Any],
     variables: Mapping[str, str],
     inherited: Sequence[int],
+    argument: int | None,
 ) -> None:
     """Starts, follows and ends members, as the launcher says, until it ends the job.
 
@@ -49,12 +52,13 @@ def run(
         described: this host, for a new launcher.
         variables: for all members; the launcher sends others for each one.
         inherited: descriptors that members inherit under the same numbers.
+        argument: the descriptor of the call's argument; None if the job is no call.
 
     Raises: ClosedError if the launcher or its connection is lost, and no other launcher comes in time. All members are
     ended then.
     """
     with Pipes() as pipes, _callers(job) as callers:
-        host = _Host(link, job["command"], variables, inherited, pipes)
+        host = _Host(link, _Way(job["command"], variables, inherited, argument), pipes)
         try:
             while not host.is_over:
                 host.turn(callers, described)
@@ -79,6 +83,19 @@ def _callers(job: Mapping[str, Any]) -> Iterator[Callers | None]:
         yield found
 
 
+@dataclass(frozen=True)
+class _Way:
+    """How members are started.
+
+    Attributes: as `run` takes them.
+    """
+
+    command: Sequence[str]
+    variables: Mapping[str, str]
+    inherited: Sequence[int]
+    argument: int | None
+
+
 class _Host:
     """The members on this host, and what a new launcher has to know.
 
@@ -86,16 +103,8 @@ class _Host:
         is_over: whether the launcher has ended the job, and all members have ended.
     """
 
-    def __init__(
-        self,
-        link: LauncherLink,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        inherited: Sequence[int],
-        pipes: Pipes,
-    ) -> None:
-        self._link, self._pipes = link, pipes
-        self._command, self._variables, self._inherited = command, variables, inherited
+    def __init__(self, link: LauncherLink, way: _Way, pipes: Pipes) -> None:
+        self._link, self._way, self._pipes = link, way, pipes
         self._members: dict[int, _Member] = {}
         self._is_ending = False
         self._until = math.inf  # when the members end unless a launcher comes
@@ -154,6 +163,7 @@ class _Host:
             return
         for piece in self._pipes.rest(member.number):
             self._pass_on(piece)
+        member.memory.send(self._link)
         self._members.pop(member.number).close()
         if self._link.is_attached:
             self._link.send("gone", [member.number, member.status])
@@ -165,9 +175,7 @@ class _Host:
         for kind, value, data in received:
             match kind, value:
                 case "add", [number, own] if not self._is_ending:
-                    self._members[number] = _Member(
-                        number, self._command, {**own, **self._variables}, self._inherited, self._pipes
-                    )
+                    self._members[number] = _Member(number, own, self._way, self._pipes)
                 case "taken", taken:
                     self._pipes.open_windows(taken)
                 case "end", _:
@@ -223,27 +231,24 @@ class _Member:
         is_connected: whether the member may still send messages.
         has_spoken: whether it has sent any.
         status: how it has ended, as `Ranks` says it.
+        memory: its part of the call, if the job is one.
     """
 
-    def __init__(
-        self,
-        number: int,
-        command: Sequence[str],
-        variables: Mapping[str, str],
-        inherited: Sequence[int],
-        pipes: Pipes,
-    ) -> None:
+    def __init__(self, number: int, variables: Mapping[str, str], way: _Way, pipes: Pipes) -> None:
+        """variables: of this member alone."""
         self.number, self.slot, self.status = number, int(variables["LOCAL_RANK"]), 0
+        self.memory = Memory(way.argument, [number])
         self.is_connected, self.has_spoken = True, False
         self._is_in_line = self._skips = False
         self.control, theirs = socket.socketpair()
         self.control.setblocking(False)
         self._unsent = b""
         pipes.open(number)
-        own = {**variables, CONTROL_VARIABLE: str(theirs.fileno())}
+        own = {CONTROL_VARIABLE: str(theirs.fileno()), **self.memory.variables(number)}
+        passed = [*way.inherited, *self.memory.descriptors, theirs.fileno()]
         with theirs:
             ends = [pipes.rank_ends[number]]
-            self.ranks = Ranks(command, [own], ends, [*inherited, theirs.fileno()])
+            self.ranks = Ranks(way.command, [{**variables, **way.variables, **own}], ends, passed)
         pipes.close_rank_ends()
 
     def pass_on(self, link: LauncherLink) -> None:
@@ -303,6 +308,7 @@ class _Member:
     def close(self) -> None:
         """Ends the member, if it has not ended, and waits for its end."""
         self.control.close()
+        self.memory.close()
         with contextlib.suppress(AgspeedError):
             self.ranks.__exit__()
 

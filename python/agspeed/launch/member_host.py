@@ -15,6 +15,7 @@ from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import frames
 from agspeed.launch.attach.report import HostReport
 from agspeed.launch.connection import Connection
+from agspeed.launch.exchange import Call
 from agspeed.launch.hosts import Host
 from agspeed.launch.output import Output
 from agspeed.launch.starters import Starter
@@ -232,8 +233,8 @@ class MemberConnection(Connection):
 
     loss = "was lost"
 
-    def __init__(self, host: Host, starter: Starter, output: Output, job: Mapping[str, Any]) -> None:
-        super().__init__(host, f"host {host.name}", starter, output, job)
+    def __init__(self, host: Host, starter: Starter, output: Output, job: Mapping[str, Any], call: Call | None) -> None:
+        super().__init__(host, f"host {host.name}", starter, output, job, call=call)
         self.refusal = ""
         self._news: list[Said | Ended] = []
         self._known: set[int] = set()
@@ -273,6 +274,8 @@ class MemberConnection(Connection):
                 self._news.append(Said(member, frame.data))
             case "gone", [int(member), int(status)] if member in self._known and -128 < status < 256:
                 self._news.append(Ended(member, status))
+            case "result", [int(member), bool(is_last)] if self._call is not None and member in self._known:
+                self._call.add(member, is_last, frame.data)
             case "report", value if self._may_report:
                 self._may_report, self._has_started = False, True
                 self._report = HostReport.of(value)

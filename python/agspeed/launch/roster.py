@@ -14,6 +14,7 @@ from typing import Any
 
 from agspeed.errors import AgspeedError
 from agspeed.launch.discovery import Discovery
+from agspeed.launch.exchange import Call
 from agspeed.launch.hosts import Host
 from agspeed.launch.member_host import MemberConnection, MemberHost, Pause
 from agspeed.launch.output import Output
@@ -32,6 +33,7 @@ class HostPlan:
         start_timeout_s: how long a host may take until it is ready.
         pause_s: the shortest and the longest time for which a host stays unused after a failure.
         is_attaching: whether the hosts may have members of a launcher that was lost.
+        call: the call that the members make; None if they run a command only.
     """
 
     hosts: Sequence[Host]
@@ -41,6 +43,7 @@ class HostPlan:
     start_timeout_s: float
     pause_s: tuple[float, float]
     is_attaching: bool = False
+    call: Call | None = None
 
 
 class Roster:
@@ -125,7 +128,7 @@ class Roster:
 
         def connect(host: Host, mode: str) -> MemberConnection:
             job = {**plan.job(host), **self._changes, "mode": mode, "agent": agent}
-            return MemberConnection(host, plan.starter(host), self._output, job)
+            return MemberConnection(host, plan.starter(host), self._output, job, plan.call)
 
         return MemberHost(host, connect, pause, plan.start_timeout_s, self._mode)
 

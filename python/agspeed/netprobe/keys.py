@@ -21,7 +21,18 @@ from pathlib import Path
 from agspeed.errors import UserError
 from agspeed.netprobe.wire import Connection, PeerError
 
-__all__ = ["ABSENT_HERE", "ABSENT_THERE", "DIFFERENT", "EQUAL", "NONE", "challenge", "is_proven", "load_job_key"]
+__all__ = [
+    # keep-sorted
+    "ABSENT_HERE",
+    "ABSENT_THERE",
+    "DIFFERENT",
+    "EQUAL",
+    "NONE",
+    "StrangerError",
+    "challenge",
+    "is_proven",
+    "load_job_key",
+]
 
 EQUAL, NONE = "equal", "none on either side"
 DIFFERENT, ABSENT_HERE, ABSENT_THERE = "different", "only the other host has one", "the other host has none"
@@ -34,6 +45,10 @@ _MOST_KEY_BYTES = 4096
 _MOST_SPACE_BYTES = 64
 """Most white space that may surround the key in a file."""
 _INHERITED, _MEMORY_NAME = Path("/proc/self/fd"), "/memfd:agspeed-job-key"
+
+
+class StrangerError(PeerError):
+    """The program that answers is no listener of ours."""
 
 
 def load_job_key(text: str | None, file: Path | None) -> bytes:
@@ -118,7 +133,7 @@ def _hello(key: bytes) -> bytes:
 
 def _receive_hello(connection: Connection) -> bytes:
     if connection.receive(len(_MAGIC)) != _MAGIC:
-        raise PeerError("is answered by another program: `agspeed doctor` of the same version must listen there")
+        raise StrangerError("is answered by another program: `agspeed doctor` of the same version must listen there")
     return _MAGIC + connection.receive(1 + _NONCE_BYTES)
 
 

@@ -15,12 +15,13 @@ from agspeed.netprobe.parallel import all_at_once
 from agspeed.netprobe.probe import Prober
 from agspeed.netprobe.wire import Connection, PeerError, connect
 
-__all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "routes_to", "survey_peers"]
+__all__ = ["LOOK_S", "STREAM_S", "look_at", "measure_to", "reach", "routes_to", "survey_peers"]
 
 LOOK_S = 9.0  # for the checks of all paths, even if many fail
 STREAM_S = 0.4
 _RECORD_S = 4.0
 _MEASURE_S = 4.0  # for all paths to one peer; each takes a handshake and a stream
+_MOST_AT_ONCE = 256
 _SPARE_S = 0.5  # a peer ends its check of the way back this long before this host stops waiting
 
 _START_LISTENER = (
@@ -61,6 +62,22 @@ def look_at(
     calls = [functools.partial(_look, route, prober, deadline, and_back) for route in routes]
     found = all_at_once(calls, deadline + _SPARE_S)
     return [each or (_late(route, prober), []) for each, route in zip(found, routes, strict=True)]
+
+
+def reach(routes: Sequence[Route], prober: Prober, deadline: float) -> list[Path]:
+    """Checks only whether routes carry connections (`Prober.reach`), many at once.
+
+    Returns: the paths, in the order of the routes. Routes at the end are left out if time is over before their turn.
+    """
+    paths: list[Path] = []
+    for begin in range(0, len(routes), _MOST_AT_ONCE):
+        if begin and time.monotonic() >= deadline:
+            break
+        some = routes[begin : begin + _MOST_AT_ONCE]
+        calls = [functools.partial(prober.reach, mine, peer.name, theirs) for mine, peer, theirs in some]
+        found = all_at_once(calls, deadline + _SPARE_S)
+        paths += [each or _late(route, prober) for each, route in zip(found, some, strict=True)]
+    return paths
 
 
 def measure_to(paths: Sequence[Path], routes: Sequence[Route], prober: Prober, *, sends: bool) -> list[float | None]:

@@ -54,6 +54,24 @@ class Prober:
                 path.problem = "sends a message that this version does not understand"
         return path
 
+    def reach(self, mine: Rail, host: str, theirs: Rail) -> Path:
+        """Checks only whether a connection to the other rail can be made, and whether its listener has the key.
+
+        A listener that accepts and is too busy to answer counts as reached.
+        """
+        path = Path(self.name, host, mine.name, theirs.name, theirs.address)
+        connection = self._connect_to_all(path, mine, theirs)
+        if connection is None:
+            return path
+        with connection, contextlib.suppress(PeerError):
+            try:
+                path.key = self._challenge(connection)
+            except keys.StrangerError:
+                path.key = keys.DIFFERENT
+        if path.key not in ("", keys.EQUAL, keys.NONE):
+            path.problem = "has an address that another host has, too"
+        return path
+
     def measure(self, path: Path, mine: Rail, theirs: Rail, seconds: float, *, sends: bool) -> float | None:
         """Measures bits per second to the other rail (`sends`) or from it, over a port that `look` found open.
 

@@ -555,3 +555,15 @@ def elastic_sampler() -> dict[str, Any]:
         rest = list(sampler)
         sampler.set_epoch(1)
         return {"first": first, "state": state, "rest": rest, "next": list(sampler), "length": len(sampler)}
+
+
+def elastic_sampler_of_ranks_that_were_interrupted() -> tuple[int, int]:
+    """Rank 1 has counted one batch more than rank 0, as after an interruption between the two. Returns: the number of
+    batches, and of samples that the sampler has counted, after they are synchronized."""
+    with job() as (rank, _size):
+        state = hvd.elastic.TorchState(sampler=hvd.elastic.ElasticSampler(range(11)), batch=0)
+        for number in range(1 + rank):
+            state.sampler.record_batch(number, 1)
+            state.batch += 1
+        state.sync()
+        return state.batch, state.sampler.processed_num

@@ -48,3 +48,8 @@ def test_every_index_of_an_epoch_is_taken_also_when_it_is_shared_out_again(ranks
     assert rest[:7] == order[4:11]
     again = {index for found in answers for index in found["next"]}
     assert again == set(range(11)) and answers[0]["next"] != answers[0]["first"]
+
+
+def test_the_sampler_is_synchronized_with_the_values_that_belong_to_it(ranks: Ranks, tmp_path: Path) -> None:
+    """Otherwise the samples of the batch that is made again would be left out."""
+    assert ranks.run(programs.elastic_sampler_of_ranks_that_were_interrupted, tmp_path) == [(1, 2), (1, 2)]

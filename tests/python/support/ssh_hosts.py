@@ -172,12 +172,12 @@ class SshHosts:
 
 
 @contextmanager
-def ssh_hosts(count: int, folder: Path, prepare: str = "true") -> Iterator[SshHosts]:
-    """Yields hosts whose files are in `folder`. Call `unavailable` before.
+def ssh_hosts(count: int, folder: Path, prepare: str = "true", rails: int = 1) -> Iterator[SshHosts]:
+    """Yields hosts whose files are in `folder`, with this many interfaces each. Call `unavailable` before.
 
     prepare: a command of the shell on each host before its sshd starts. Mounts are seen by logins only.
     """
-    with netbed.Netbed(hosts=count) as bed:
+    with netbed.Netbed(hosts=count, rails=rails) as bed:
         yield SshHosts(bed, folder, prepare)
 
 

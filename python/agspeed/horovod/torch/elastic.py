@@ -8,7 +8,7 @@
 
 A state holds its arguments: modules, optimizers and samplers by their state_dict(), other values directly. commit()
 copies them, restore() goes back to the copy, and sync() gives one rank's values to all ranks. That is rank 0, or, after
-a change of an elastic job, a rank with the latest commit.
+a change of an elastic job, a rank with the newest state.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class State:
         self.num_commits += 1
         member = members.of_this_process()
         if member is not None:
-            member.note_step(self.num_commits)
+            member.note_step(_progress(self))
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -149,7 +149,8 @@ class TorchState(ObjectState):
             elif isinstance(value, torch.optim.Optimizer):
                 functions.broadcast_optimizer_state(value, _root())
             else:
-                self._sync_sampler(name, value)
+                # The weights come from the same rank. Another one may have counted a batch that they have not seen.
+                value.load_state_dict(functions.broadcast_object(value.state_dict(), _root(), f"elastic.{name}"))
         super().sync()
 
     def reset(self) -> None:
@@ -157,16 +158,16 @@ class TorchState(ObjectState):
             if isinstance(value := getattr(self, name), ElasticSampler):
                 value.reset()
 
-    def _sync_sampler(self, name: str, sampler: Any) -> None:
-        """Gives all ranks the state of the rank that has counted the most samples, in the latest epoch."""
-        states = functions.allgather_object(sampler.state_dict(), f"elastic.{name}")
-        sampler.load_state_dict(max(states, key=lambda state: (state["epoch"], state["processed_num"])))
-
 
 def _root() -> int:
-    """The rank whose state all ranks get: one with the latest commit, and in a job of a fixed size rank 0."""
+    """The rank whose state all ranks get: one with the newest state, and in a job of a fixed size rank 0."""
     member = members.of_this_process()
     return 0 if member is None or member.place is None else member.place.source
+
+
+def _progress(state: State, *, is_newest: bool = False) -> int:
+    """How far a member has come: ranks that were interrupted between commits are ahead of ranks that were restored."""
+    return 2 * state.num_commits + is_newest
 
 
 def _has_state(value: Any) -> bool:
@@ -263,7 +264,7 @@ class _Loop:
                 self._state.restore()
                 has_to_sync = True
             except HostsUpdatedInterrupt as interrupt:
-                has_to_sync = not interrupt.skip_sync
+                has_to_sync = self._note_interrupt(interrupt)
             self._begin_again()
             self._state.on_reset()
 
@@ -272,6 +273,10 @@ class _Loop:
 
     def _is_done(self) -> bool:
         return True
+
+    def _note_interrupt(self, interrupt: HostsUpdatedInterrupt) -> bool:
+        """Called when hosts change, and the state has not been restored. Returns: whether the ranks synchronize it."""
+        return not interrupt.skip_sync
 
     def _note_failure(self, error: HorovodInternalError) -> None:
         """Raises: the error, if training cannot go on."""
@@ -293,13 +298,22 @@ class _ElasticLoop(_Loop):
         self._member = member
 
     def _sync(self) -> None:
+        job.current().is_early = False
         self._state.sync()
         self._state.num_commits = functions.broadcast_object(self._state.num_commits, _root(), "elastic.num_commits")
-        self._member.begin(self._state.num_commits)
+        self._member.begin(_progress(self._state))
 
     def _is_done(self) -> bool:
-        self._member.note_step(self._state.num_commits)
+        self._note_newest()
         return self._member.finish()
+
+    def _note_interrupt(self, interrupt: HostsUpdatedInterrupt) -> bool:
+        self._note_newest()
+        return True  # all ranks do the same: the others may have no state yet
+
+    def _note_newest(self) -> None:
+        self._state.save()  # for a failure before the state has been synchronized
+        self._member.note_step(_progress(self._state, is_newest=True))
 
     def _note_failure(self, error: HorovodInternalError) -> None:
         self._member.note_loss(error)

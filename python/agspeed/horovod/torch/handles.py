@@ -15,6 +15,7 @@ import torch
 
 from agspeed import native
 from agspeed.horovod.exceptions import HorovodInternalError
+from agspeed.horovod.torch import job
 from agspeed.horovod.torch.arguments import check_tensors, name_of
 from agspeed.horovod.torch.not_captured import not_captured
 from agspeed.horovod.torch.process_sets import ProcessSet
@@ -41,9 +42,10 @@ def reduce(
 ) -> int:
     """Starts the reduction of one tensor over the set's ranks, into `output` or in place. Returns: a handle.
 
-    Raises: ValueError for a tensor that cannot be reduced, and for a name that is already in flight;
-    HorovodInternalError if the job is over.
+    Raises: ValueError for a tensor that cannot be reduced, for a name that is already in flight, and before the
+    training of an elastic job that goes on (`Job.is_early`); HorovodInternalError if the job is over.
     """
+    job.current().check_not_early()
     group = process_set.group()
     module: Any = native.load()
     again: int | None = module.reduce_again(table(), group, tensor, output, name, op, prescale, postscale)
@@ -75,8 +77,10 @@ def start(
 
     Without `finish`, synchronize() returns the list of outputs if `is_list`, else the only output.
 
-    Raises: ValueError if the name is already in flight; HorovodInternalError if the job is over.
+    Raises: ValueError if the name is already in flight, and before the training of an elastic job that goes on
+    (`Job.is_early`); HorovodInternalError if the job is over.
     """
+    job.current().check_not_early()
     group = process_set.group()
     module: Any = native.load()
     try:

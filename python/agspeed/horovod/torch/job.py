@@ -46,6 +46,17 @@ class Job:
     """Only at rank 0, and only if HOROVOD_AUTOTUNE asks for it."""
     parts: dict[int, Any] = field(default_factory=dict)
     """The groups of all process sets but the global one, by their number; None if this rank is not in the set."""
+    is_early: bool = False
+    """Whether ranks of this job may train already, and expect this rank in the function of hvd.elastic.run."""
+
+    def check_not_early(self) -> None:
+        """Raises: UserError if an operation of this rank would wait for ever, because it `is_early`."""
+        if self.is_early:
+            raise UserError(
+                "this rank has joined a job that trains, and starts an operation before the function of "
+                "hvd.elastic.run, where the other ranks do not take part in it: leave it out, because hvd.elastic.run "
+                "gives new ranks the state of the others, or move it into that function."
+            )
 
 
 class Follower(Protocol):
@@ -103,7 +114,7 @@ def init(comm: Any = None) -> None:
         stall_shutdown=options.stall_shutdown,
         timeout=options.timeout,
     )
-    _job = Job(group, where, options)
+    _job = Job(group, where, options, is_early=member is not None and member.has_predecessors)
     quick.use(group)
     if options.timeline:
         group.start_timeline(options.timeline, options.marks_cycles)

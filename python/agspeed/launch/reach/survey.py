@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The launcher's part of the probe: it collects what agents say of their own interfaces and of other hosts.
+
+Threading: one thread owns a `Survey`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agspeed.launch.frames import FrameError
+from agspeed.launch.reach.decision import Decision, Failure, decide
+from agspeed.netprobe import HostRecord
+from agspeed.netprobe.model import text
+
+__all__ = ["Survey"]
+
+_LONGEST_S = 30.0
+
+
+class Survey:
+    """The answers of the agents, by the names of their hosts.
+
+    Attributes:
+        deadline: after it, the job begins without an answer (time.monotonic()); infinite before `begin`.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.deadline = math.inf
+        self._names, self._key = names, os.urandom(32).hex()
+        self._hosts: dict[str, tuple[str, HostRecord]] = {}
+        self._failures: dict[str, list[Failure]] = {}
+
+    def probe(self, name: str) -> Mapping[str, str]:
+        """Returns the part of the agent's "job" that asks for the probe."""
+        return {"name": name, "key": self._key}
+
+    def begin(self) -> None:
+        """All hosts are ready, so they should answer soon. Repeated calls do nothing."""
+        self.deadline = min(self.deadline, time.monotonic() + _LONGEST_S)
+
+    def note_rails(self, name: str, value: Any) -> None:
+        """Takes the interfaces of a host. Raises: FrameError for anything else."""
+        try:
+            found = HostRecord.from_json(value["record"])
+            self._hosts[name] = text(value["identity"]), HostRecord(name, found.rails)
+        except (KeyError, TypeError, ValueError):
+            raise FrameError("interfaces that are none") from None
+
+    def note_failures(self, name: str, value: Any) -> None:
+        """Takes what a host has not reached. Raises: FrameError for anything else."""
+        try:
+            rows = [list(map(text, row)) for row in value]
+            self._failures[name] = [Failure(name, *row) for row in rows if row[1] in self._names]
+        except (IndexError, TypeError):
+            raise FrameError("failures that are none") from None
+
+    @property
+    def has_rails(self) -> bool:
+        """Whether all hosts have named their interfaces."""
+        return self._hosts.keys() == set(self._names)
+
+    @property
+    def is_complete(self) -> bool:
+        return self._failures.keys() == set(self._names)
+
+    def others(self, name: str) -> list[dict[str, Any]]:
+        """Returns the hosts that a host is to reach: all that do not share its machine and network."""
+        own, _ = self._hosts[name]
+        return [record.to_json() for identity, record in self._hosts.values() if identity != own]
+
+    def decision(self) -> Decision:
+        """Returns what follows. Agents that have not answered in time leave everything as it is."""
+        if not self.is_complete:
+            silent = next(each for each in self._names if each not in self._failures)
+            return Decision({}, [f"interfaces were not probed: host {silent} has not answered in {_LONGEST_S:g} s"])
+        hosts = [self._hosts[name][1] for name in self._names]
+        return decide(hosts, [failure for each in self._failures.values() for failure in each])
