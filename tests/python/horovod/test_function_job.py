@@ -22,16 +22,16 @@ _TIMEOUT_S = 240
 _CALLER = """
 import socket, sys
 import horovod
-import horovod.torch as hvd
-import torch
 
-def reduce(scale, offset=0):
+def reduce(scale, offset=0):  # the launcher needs no torch
+    import horovod.torch as hvd, torch
     hvd.init()
     total = hvd.allreduce(torch.full((100_000,), scale), op=hvd.Sum) + offset + hvd.rank()
     print("rank", hvd.rank(), "runs")
     return {"host": socket.gethostname(), "total": total}
 
 def train(num_steps):
+    import horovod.torch as hvd, torch
     hvd.init()
     state = hvd.elastic.TorchState(step=0, sum=torch.zeros(1))
 
