@@ -123,7 +123,7 @@ class Region:
     def __call__(self, *args: torch.Tensor | int) -> tuple[torch.Tensor | int | None, ...]: ...
     def stats(self) -> RegionStats: ...
 
-# --- memory (bind_memory_meter.cpp) -----------------------------------------------------------------------------------
+# --- memory (bind_memory.cpp) -----------------------------------------------------------------------------------------
 
 class MemoryMeter:
     """Live and peak bytes of CPU tensors over all threads, from `start` on. One runs at a time."""
@@ -136,6 +136,27 @@ class MemoryMeter:
     def peak_bytes(self) -> int: ...
     @property
     def is_running(self) -> bool: ...
+
+class RetainedMemory(TypedDict):
+    is_on: bool
+    is_replaced: bool  # other code has installed another CPU allocator since
+    used_bytes: int  # of tensors that live in retained blocks
+    idle_bytes: int
+    peak_used_bytes: int  # of recent steps
+    num_reused: int  # requests that got an idle block, since the process began
+    num_new: int
+
+def why_memory_is_not_retained() -> str:
+    """Why this process must not retain memory, as a sentence without its full stop; "" if it may."""
+
+def retain_memory(idle_bytes: int, slack_bytes: int) -> str:
+    """Keeps freed blocks of tensors from 1 MiB on, `idle_bytes` of them at most. Idle blocks raise the peak by at most
+    a quarter and `slack_bytes`. Returns: as `why_memory_is_not_retained`; nothing has changed if that is a sentence."""
+
+def release_memory() -> None:
+    """Releases idle blocks, and keeps none from now on. Blocks in use stay valid, and are released when freed."""
+
+def retained_memory() -> RetainedMemory: ...
 
 # --- network (bind_network.cpp) ---------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ void bindExecutable(pybind11::module_& module);
 /// create_named_group(), NamedGroup, NamedRequest, NamedHandles and GradientExchange: named operations on tensors, as
 /// in Horovod.
 void bindHorovod(pybind11::module_& module);
-/// MemoryMeter: live and peak bytes of CPU tensors.
-void bindMemoryMeter(pybind11::module_& module);
+/// MemoryMeter: live and peak bytes of CPU tensors. retain_memory() and its relatives: the allocator that keeps blocks.
+void bindMemory(pybind11::module_& module);
 /// explain_interfaces(): which network interfaces carry a job, and why. describe_transport(): the rails of a rank.
 void bindNetwork(pybind11::module_& module);
 /// ProcessGroup, create_process_group() and collective_algorithms(): the backend "agspeed" of torch.distributed. Binds

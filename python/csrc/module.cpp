@@ -12,7 +12,7 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindHorovod(module);
   agspeed::python::bindQuickCalls(module);
   agspeed::python::bindRegion(module);
-  agspeed::python::bindMemoryMeter(module);
+  agspeed::python::bindMemory(module);
   agspeed::python::bindNetwork(module);
   agspeed::python::bindProcessGroup(module);
   agspeed::python::bindSettings(module);

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agspeed._native import TunerSnapshot
@@ -15,5 +15,7 @@ if TYPE_CHECKING:
         """A sentence about earlier results that are not used, or about a decision for this process alone."""
         is_passing: bool
         """Whether the decision is for this process alone, because the machine lacked something for a time."""
+        retained: dict[str, Any]
+        """The report's object about retained memory."""
         has_database: bool
         """Whether decisions can be stored."""
