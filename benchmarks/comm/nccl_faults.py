@@ -102,7 +102,15 @@ def run(
     striker, way = threading.Thread(target=disturb), nccl_programs.find(nccl_programs.OURS)
     seconds = 2 * (_WHOLE_S[1] + _SILENT_S[1])
     try:
-        found = nccl_programs.checked_pair(bed, way, num_bytes, operations, seconds, variables, on_ready=striker.start)
+        found = nccl_programs.checked_pair(
+            bed,
+            way,
+            num_bytes,
+            operations + 1,  # the first one, which connects, is left out
+            seconds,
+            variables,
+            on_ready=striker.start,
+        )
     finally:
         ended.set()
         if striker.ident is not None:

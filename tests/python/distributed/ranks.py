@@ -30,7 +30,8 @@ class Ranks:
         self, size: int, prepare: Callable[[], None] | None = None, timeout_s: int = _TIMEOUT_S, **variables: str
     ) -> None:
         """Starts the ranks. Each one calls `prepare`, a module-level function, first. `variables` are added to its
-        environment. An answer may take `timeout_s`, a collective half as long.
+        environment. An answer may take `timeout_s`, a collective half as long. Optimizers are not found, as in the
+        test's own process.
         """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_LOADED_ONCE)
@@ -118,7 +119,8 @@ def _serve(
     variables: dict[str, str],
     timeout_s: int,
 ) -> None:
-    os.environ |= {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", **variables}
+    usual = {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo", "AGSPEED_TUNE_OPTIMIZER": "off"}
+    os.environ |= {**usual, **variables}
     import torch
     from torch import distributed
 

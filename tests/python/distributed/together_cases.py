@@ -140,7 +140,6 @@ def work_of_settled_steps(cache: str, arm: str) -> dict[str, Any]:
     in a group that chose `arm`, and in a model that trains alone with the same plan. If `arm` has a bucket layout, the
     lone model is compiled instead.
     """
-    os.environ["AGSPEED_TUNE_OPTIMIZER"] = "off"  # the search looks at each step of an optimizer, in a group or not
     kind, backends = (SlowEagerly, ["native"]) if arm == "native" else (Net, ["eager"])
     find = DecisionStore.find
     if layout_of(arm):
