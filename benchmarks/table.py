@@ -255,6 +255,22 @@ def _native_compile(cells: list[Cell]) -> str:
     return markdown.table(["case", "threads", "seconds", "range"], rows)
 
 
+def _codes(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            row["code"],
+            f"{row['values']}, {row['dtype']}",
+            f"{row['ratio']:.2f}",
+            *(markdown.interval(row[f"{name}_gb_per_s"], "{:.2f}".format) for name in ("encode", "decode", "copy")),
+        ]
+        for cell in cells
+        for row in cell["codes"]
+    ]
+    columns = ["case", "code", "values", "bytes / bytes of the code"]
+    return markdown.table([*columns, "encode GB/s (95 %)", "decode GB/s (95 %)", "copy GB/s (95 %)"], rows)
+
+
 def _start(cells: list[Cell]) -> str:
     rows = [
         [
@@ -351,6 +367,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "warm_start": _warm_start,
     "shared_process": _shared_process,
     "native_compile": _native_compile,
+    "codes": _codes,
     "start": _start,
     "elastic": _elastic,
     "nccl_net": _nccl_net,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All-reduces of real gradients, for part "coded". Runs on the ranks.
+"""Real gradients, and all-reduces of them for part "coded", which run on the ranks.
 
 A char-GPT and a convolutional network make the gradients in a few steps on real data, with other batches at each rank.
 "autocast" values are the same gradients, rounded to bf16 as a step under autocast does. "random" values are random
@@ -25,7 +25,7 @@ _buffers: list[Tensor] = []
 
 def all_reduce(num_bytes: int, count: int, values: str, dtype: str) -> dict[str, Any]:
     """Runs `count` all-reduces of averages back to back, each in a buffer of its own. See `programs.timed`."""
-    source = _values(num_bytes, values, dtype)
+    source = make(num_bytes, values, dtype, dist.get_rank(), dist.get_world_size())
     while len(_buffers) < count or _buffers[0].dtype != source.dtype or _buffers[0].shape != source.shape:
         if _buffers and (_buffers[0].dtype != source.dtype or _buffers[0].shape != source.shape):
             _buffers.clear()
@@ -49,23 +49,24 @@ def bytes_of_codes() -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=2)
-def _values(num_bytes: int, values: str, dtype: str) -> Tensor:
+def make(num_bytes: int, values: str, dtype: str, rank: int = 0, size: int = 1) -> Tensor:
+    """Returns `num_bytes` of values of one of `size` ranks, each with batches of its own."""
     type_ = getattr(torch, dtype)
     if values == "random":
-        generator = torch.Generator().manual_seed(dist.get_rank())
+        generator = torch.Generator().manual_seed(rank)
         bits = torch.randint(-(2**15), 2**15, (num_bytes // 2,), generator=generator, dtype=torch.int16)
         # Without NaN and infinity, whose averages would be NaN at all places soon.
         return torch.where(bits & 0x7F80 == 0x7F80, bits & 0x3FFF, bits).view(type_)
-    own = torch.cat([_gradients(name) for name in _WORKLOADS])
+    own = torch.cat([_gradients(name, rank, size) for name in _WORKLOADS])
     own = (own.bfloat16() if values == "autocast" else own).to(type_)
     times = -(-num_bytes // (own.numel() * own.element_size()))
     return own.repeat(times)[: num_bytes // own.element_size()].clone()
 
 
 @functools.cache
-def _gradients(name: str) -> Tensor:
+def _gradients(name: str, rank: int, size: int) -> Tensor:
     training = workloads.load(name).build()
-    batches = itertools.islice(itertools.cycle(training.batches), dist.get_rank(), None, dist.get_world_size())
+    batches = itertools.islice(itertools.cycle(training.batches), rank, None, size)
     for batch in itertools.islice(batches, _STEPS):
         training.step(batch)
     parameters = itertools.chain.from_iterable(module.parameters() for module in training.modules.values())

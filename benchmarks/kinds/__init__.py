@@ -12,6 +12,7 @@ from types import ModuleType
 
 NAMES = (
     # keep-sorted
+    "codes",
     "comm",
     "elastic",
     "horovod",

@@ -14,6 +14,31 @@ _P = ParamSpec("_P")
 def build_info() -> dict[str, str]:
     """What this extension was built for: "version", "torch", "llvm", "python", "compiler"."""
 
+# --- codecs (bind_codecs.cpp) -----------------------------------------------------------------------------------------
+
+# Tensors must be dense, contiguous and in host memory. Wrong tensors raise ValueError. All release the GIL.
+
+def int8_bytes(num_elements: int) -> int:
+    """The bytes of the code of 8 bits (comm/compress/int8.h) of this number of values."""
+
+def int8_encode(code: torch.Tensor, values: torch.Tensor) -> bool:
+    """Encodes float32 values into `code`, which has `int8_bytes` bytes. Returns False if a value is NaN or infinite;
+    the content of `code` is undefined then."""
+
+def int8_decode(values: torch.Tensor, code: torch.Tensor, factor: float, adds: bool) -> None:
+    """Stores, or adds, the values of a code times `factor`."""
+
+def lossless_encode(values: torch.Tensor) -> torch.Tensor:
+    """Returns the lossless code (comm/compress/lossless.h) of float32, float16 or bfloat16 values, as bytes."""
+
+def lossless_decode(values: torch.Tensor, code: torch.Tensor) -> None:
+    """Decodes into `values`. Raises ValueError if `code` is not the code of that many values of that type."""
+
+def select_largest(indices: torch.Tensor, values: torch.Tensor) -> bool:
+    """Writes the indices (int32) of the float32 values with the largest magnitudes, in ascending order. Of equal
+    magnitudes, it selects the lowest indices. Returns False if a value is NaN or infinite; the content of `indices` is
+    undefined then."""
+
 # --- dispatch (bind_dispatcher.cpp) -----------------------------------------------------------------------------------
 
 class Dispatcher:

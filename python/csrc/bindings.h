@@ -10,6 +10,8 @@ namespace agspeed::python {
 
 /// build_info(): what this extension was built for.
 void bindBuildInfo(pybind11::module_& module);
+/// int8_encode(), lossless_encode(), select_largest() and the like: codes of gradients.
+void bindCodecs(pybind11::module_& module);
 /// Dispatcher: the swappable callable that Dynamo calls.
 void bindDispatcher(pybind11::module_& module);
 /// compile() and Executable.

@@ -7,6 +7,7 @@ PYBIND11_MODULE(_native, module) {
   module.doc() = "Native half of agspeed. Typed stubs and documentation: agspeed/_native.pyi.";
   agspeed::python::registerInternalError();
   agspeed::python::bindBuildInfo(module);
+  agspeed::python::bindCodecs(module);
   agspeed::python::bindDispatcher(module);
   agspeed::python::bindExecutable(module);
   agspeed::python::bindHorovod(module);

@@ -142,6 +142,7 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "python/csrc": (
         "comm",
         "comm/c10d",
+        "comm/compress",
         "comm/horovod",
         "compiler/driver",
         "runtime/autograd",

@@ -21,6 +21,7 @@ EXPLAINED: dict[str, str] = {
     "python/agspeed/horovod/function_job.py": "run() takes horovod.run()'s arguments, in their order",
     "python/agspeed/horovod/ray/executor.py": "RayExecutor takes Horovod's arguments, in Horovod's order",
     "python/agspeed/horovod/torch/optimizer.py": "DistributedOptimizer takes Horovod's arguments, in Horovod's order",
+    "python/csrc": "there is one bind_x.cpp for each component",
 }
 
 MAX_LINES = {".cpp": 600, ".h": 400, ".py": 600, ".cmake": 300, ".txt": 200}

@@ -8,9 +8,9 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
+#include <string>
 
-#include "tests/fuzz/random_bytes.h"
+#include "tests/comm/compress/float_runs.h"
 
 namespace agspeed::comm::compress {
 namespace {
@@ -18,60 +18,6 @@ namespace {
 constexpr std::array kTypes = {DType::kF32, DType::kF16, DType::kBF16};
 constexpr std::byte kGuard{0xa5};
 constexpr size_t kGuardBytes = 64;
-
-/// Draws random values as bits of f32. Consecutive values are of one kind, for example infinity or denormal.
-class Values {
- public:
-  explicit Values(RandomBytes& random) : random_(random) {}
-
-  Bytes draw(size_t numElements, DType dtype) {
-    Bytes values;
-    while (values.size() < numElements * sizeInBytes(dtype)) {
-      const uint64_t kind = random_.below(9), length = 1 + random_.below(700);
-      const double scale = std::ldexp(1.0, static_cast<int>(random_.below(60)) - 40);
-      const uint32_t constant = bits();
-      for (uint64_t i = 0; i < length; ++i) append(values, dtype, one(kind, scale, constant));
-    }
-    values.resize(numElements * sizeInBytes(dtype));
-    return values;
-  }
-
- private:
-  uint32_t bits() { return static_cast<uint32_t>(random_.below(uint64_t{1} << 32)); }
-  double normal() {
-    double sum = 0;
-    for (int i = 0; i < 6; ++i) sum += static_cast<double>(bits()) / 0x1p32 - 0.5;
-    return sum;
-  }
-  uint32_t one(uint64_t kind, double scale, uint32_t constant) {
-    const uint32_t value = std::bit_cast<uint32_t>(static_cast<float>(normal() * scale));
-    switch (kind) {
-      case 0: return bits();
-      case 1: return 0;
-      case 2: return constant;
-      case 3: return random_.below(3) == 0 ? 0 : value;
-      case 4: return random_.below(9) == 0 ? 0x7f800000 | (bits() & 0x80000000) : value;  // infinity
-      case 5: return bits() | 0x7fc00000;                                                 // NaN with any payload
-      case 6: return bits() & 0x807fffff;                                                 // denormal
-      case 7: return value & 0xffff0000;                                                  // computed in bf16
-      default: return value;
-    }
-  }
-  static void append(Bytes& values, DType dtype, uint32_t bits) {
-    std::array<std::byte, 4> stored;
-    if (dtype == DType::kF32) {
-      std::memcpy(stored.data(), &bits, 4);
-    } else {
-      const auto half = dtype == DType::kBF16
-                            ? static_cast<uint16_t>(bits >> 16)
-                            : std::bit_cast<uint16_t>(static_cast<_Float16>(std::bit_cast<float>(bits)));
-      std::memcpy(stored.data(), &half, 2);
-    }
-    values.insert(values.end(), stored.begin(), stored.begin() + static_cast<ptrdiff_t>(sizeInBytes(dtype)));
-  }
-
-  RandomBytes& random_;
-};
 
 Bytes encoded(const Bytes& values, DType dtype) {
   const size_t numElements = values.size() / sizeInBytes(dtype);
@@ -92,30 +38,49 @@ StatusOr<Bytes> decoded(const Bytes& code, size_t numElements, DType dtype) {
   return Bytes(memory.begin() + kGuardBytes, memory.end() - kGuardBytes);
 }
 
-TEST(LosslessTest, RandomRunsHaveEqualBits) {
-  RandomBytes random;
-  Values values(random);
-  for (int round = 0; round < fuzzCount(3000); ++round) {
-    const DType dtype = kTypes[random.below(kTypes.size())];
-    const size_t numElements = random.below(random.below(4) == 0 ? 5000 : 800);
-    SCOPED_TRACE(formatText("seed {}, round {}, {} x {}", random.seed(), round, numElements, toString(dtype)));
-    const Bytes run = values.draw(numElements, dtype);
-    const Bytes code = encoded(run, dtype);
-    const StatusOr<Bytes> found = decoded(code, numElements, dtype);
+/// Tests of every type that has a code.
+class LosslessTypeTest : public testing::TestWithParam<DType> {
+ protected:
+  /// Encodes and decodes a run, and compares the bits.
+  void check(const Bytes& run) {
+    const size_t numElements = run.size() / sizeInBytes(GetParam());
+    const StatusOr<Bytes> found = decoded(encoded(run, GetParam()), numElements, GetParam());
     ASSERT_TRUE(found.hasValue()) << found.status().message();
     ASSERT_TRUE(*found == run);
+  }
+
+  RandomBytes random_;
+  FloatRuns runs_{random_, GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(Types, LosslessTypeTest, testing::ValuesIn(kTypes),
+                         [](const auto& info) { return std::string(toString(info.param)); });
+
+TEST_P(LosslessTypeTest, RandomRunsHaveEqualBits) {
+  for (int round = 0; round < fuzzCount(2000); ++round) {
+    const size_t numElements = random_.below(random_.below(4) == 0 ? 5001 : 800);
+    SCOPED_TRACE(formatText("seed {}, round {}, {} values", random_.seed(), round, numElements));
+    ASSERT_NO_FATAL_FAILURE(check(runs_.draw(numElements)));
+  }
+}
+
+TEST_P(LosslessTypeTest, RunsOfEveryLengthHaveEqualBits) {
+  for (size_t numElements = 0; numElements <= 5000; ++numElements) {
+    SCOPED_TRACE(formatText("seed {}, {} values", random_.seed(), numElements));
+    ASSERT_NO_FATAL_FAILURE(check(runs_.draw(numElements)));
   }
 }
 
 TEST(LosslessTest, DamagedCodesFailOrDecodeWithinTheirTarget) {
   RandomBytes random;
-  Values values(random);
+  std::array runs = {FloatRuns(random, kTypes[0]), FloatRuns(random, kTypes[1]), FloatRuns(random, kTypes[2])};
   int numRefused = 0;
   for (int round = 0; round < fuzzCount(3000); ++round) {
-    const DType dtype = kTypes[random.below(kTypes.size())];
+    const size_t type = random.below(kTypes.size());
+    const DType dtype = kTypes[type];
     const size_t numElements = 256 + random.below(1000);
     SCOPED_TRACE(formatText("seed {}, round {}, {} x {}", random.seed(), round, numElements, toString(dtype)));
-    const Bytes code = random.spoil(encoded(values.draw(numElements, dtype), dtype));
+    const Bytes code = random.spoil(encoded(runs[type].draw(numElements), dtype));
     numRefused += decoded(code, numElements, dtype).hasValue() ? 0 : 1;
     (void)decoded(random.bytes(random.below(2000)), numElements, dtype);
   }
@@ -124,9 +89,8 @@ TEST(LosslessTest, DamagedCodesFailOrDecodeWithinTheirTarget) {
 
 TEST(LosslessTest, EveryShorterOrLongerCodeIsRefused) {
   RandomBytes random;
-  Values values(random);
   for (const DType dtype : kTypes) {
-    const Bytes code = encoded(values.draw(600, dtype), dtype);
+    const Bytes code = encoded(FloatRuns(random, dtype).draw(600), dtype);
     for (size_t size = 0; size < code.size(); ++size) {
       const Bytes part(code.begin(), code.begin() + static_cast<ptrdiff_t>(size));
       ASSERT_FALSE(decoded(part, 600, dtype).hasValue()) << "seed " << random.seed() << ", " << size << " bytes";
@@ -140,9 +104,8 @@ TEST(LosslessTest, EveryShorterOrLongerCodeIsRefused) {
 
 TEST(LosslessTest, TheRoomIsNotExceeded) {
   RandomBytes random;
-  Values values(random);
   for (const DType dtype : kTypes) {
-    const Bytes run = values.draw(1100, dtype);
+    const Bytes run = FloatRuns(random, dtype).draw(1100);
     const Bytes code = encoded(run, dtype);
     for (size_t room = 0; room <= code.size() + 1; room += 1 + random.below(20)) {
       Bytes memory(room + kGuardBytes, kGuard);
