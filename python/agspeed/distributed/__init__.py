@@ -10,7 +10,8 @@ extension is missing.
 Scripts that name Gloo, or no backend, use this backend with AGSPEED_AS=gloo or `install_as_default` (stand_in.py).
 
 Beyond torch.distributed's own functions there are `monitored_barrier` (groups.py), `counters`, `flight_record` and
-`prometheus` (metrics.py), and `trace` (tracing.py).
+`prometheus` (metrics.py), and `trace` (tracing.py). `hooks` sends the gradients of `DistributedDataParallel` in fewer
+bytes.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from agspeed.distributed import hooks
     from agspeed.distributed.groups import monitored_barrier
     from agspeed.distributed.metrics import counters, flight_record, prometheus
     from agspeed.distributed.stand_in import install_as_default
@@ -28,6 +30,7 @@ __all__ = [
     "BACKEND",
     "counters",
     "flight_record",
+    "hooks",
     "install_as_default",
     "monitored_barrier",
     "prometheus",
@@ -48,6 +51,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Imports a public function at its first use, because its module imports torch."""
+    if name == "hooks":
+        return importlib.import_module(f"{__name__}.hooks")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it offers {', '.join(__all__)}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

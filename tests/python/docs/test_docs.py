@@ -160,6 +160,7 @@ def _parse_benchmark(words: list[str]) -> None:
 # --- Python -----------------------------------------------------------------------------------------------------------
 
 LAUNCHERS = {
+    "compression.md": "torchrun --nproc-per-node 2 train.py",
     "distributed.md": "torchrun --nproc-per-node 2 train.py",
     "horovod.md": "agspeed run -np 2 python train.py",
 }

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange: reduces the gradients of one optimizer over the ranks.
 
-Hooks and operations are C++ (``comm/horovod/gradient_exchange.h``). Python runs the user's compressors, and makes
-sparse gradients dense if the user asks for it.
+Hooks and operations are C++ (``comm/horovod/gradient_exchange.h``). Python runs the user's compressors and codecs, and
+makes sparse gradients dense if the user asks for it.
 """
 
 from __future__ import annotations
 
 import operator
 import weakref
+import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
 from agspeed import native
+from agspeed.distributed.codecs.codec import Codec
 from agspeed.errors import UserError
 from agspeed.horovod.exceptions import HorovodInternalError
 from agspeed.horovod.torch import job, mpi_ops
-from agspeed.horovod.torch.compression import Compression
+from agspeed.horovod.torch.codec_runs import CodecRuns
+from agspeed.horovod.torch.compression import Compression, described
+from agspeed.horovod.torch.functions import allgather_object
 from agspeed.horovod.torch.not_captured import not_captured
 from agspeed.horovod.torch.process_sets import ProcessSet
 from agspeed.horovod.torch.wrapped import ParameterNames
@@ -58,10 +63,15 @@ class Exchange:
         self._passes, self._is_sparse_dense = options
         self._groups = groups
         self._others: list[Callable[[], None]] = []
+        self._codec_runs: CodecRuns | None = None
+        self._has_agreed = False
         self.is_synchronized, self.should_synchronize = False, True
         process_set: ProcessSet = reduction["process_set"]
         current = job.current()
-        self._is_active = process_set.included() and (process_set.size() > 1 or current.options.is_elastic)
+        if isinstance(compression, Codec):
+            self._codec_runs = CodecRuns(compression, reduction)
+        is_alone = process_set.size() == 1 and not current.options.is_elastic and self._codec_runs is None
+        self._is_active = process_set.included() and not is_alone
         self._native: Any = None
         self._parameters: list[torch.Tensor] = []
         if self._is_active:
@@ -71,6 +81,9 @@ class Exchange:
     def job_began(self) -> None:
         """Makes gradients go through the new job from now on."""
         self._native, self._parameters, self._others = None, [], []
+        self._has_agreed = False
+        if self._codec_runs is not None:
+            self._codec_runs.job_began()
         if self._reduction["process_set"].process_set_id is not None:
             self._make()
 
@@ -96,6 +109,8 @@ class Exchange:
 
         def is_current() -> bool:
             exchange = own()
+            if exchange is not None and not exchange._has_agreed:
+                exchange._agree()
             return exchange is None or exchange._is_current()
 
         module: Any = native.load()
@@ -116,6 +131,30 @@ class Exchange:
             start=start,
             is_current=is_current,
         )
+
+    @not_captured
+    def _agree(self) -> None:
+        """Checks, before the first reduction in a job, that all ranks compress in the same way.
+
+        Raises, at all ranks: UserError that lists their settings if they differ.
+        """
+        process_set, name = self._reduction["process_set"], f"{self._name_of(self._members[0])}.compression"
+        own = described(self._compression)
+        number = zlib.crc32(own.encode()) >> 8
+        # Ranks that have joined add zeros. The numbers x of the other ranks are equal if and only if their count times
+        # the sum of x * x is the square of the sum of x.
+        sums = torch.tensor([1, number, number * number], dtype=torch.int64, device="cpu")
+        mpi_ops.allreduce_(sums, name=name, op=mpi_ops.Sum, process_set=process_set)
+        count, total, squares = sums.tolist()
+        if count * squares != total * total:
+            listed = "; ".join(
+                f"rank {rank}: {each}" for rank, each in enumerate(allgather_object(own, name, process_set))
+            )
+            raise UserError(
+                f"the ranks have set different compressions of their gradients ({listed}): pass the same `compression` "
+                "to DistributedOptimizer() at all of them."
+            )
+        self._has_agreed = True
 
     def _is_current(self) -> bool:
         """Whether the optimizer still has the parameters of the C++ exchange: the same objects in the same order."""
@@ -171,11 +210,15 @@ class Exchange:
             has_changed_too_late = self.is_under_way()
             if not has_changed_too_late:
                 self._make()
+        if not self._has_agreed and self._members:
+            self._agree()
         others = self._others
         try:
             self._native.start_missing()
             for finish in others:
                 finish()
+            if self._codec_runs is not None:
+                self._codec_runs.finish()
         finally:
             self._others = []
             try:
@@ -190,6 +233,11 @@ class Exchange:
 
     def _start_other(self, group: int) -> None:
         members = [self._parameters[each] for each in self._members[group]]
+        if self._codec_runs is not None:
+            names = [self._names[each] for each in members]
+            gradients = [_dense(each.grad) for each in members]
+            self._codec_runs.start(group, self._name_of(self._members[group]), names, gradients, partial(_put, members))
+            return
         compressed = [self._compression.compress(_dense(each.grad)) for each in members]
         tensors = [tensor for tensor, _ in compressed]
         handle = mpi_ops.grouped_allreduce_async_(tensors, name=self._name_of(self._members[group]), **self._reduction)
@@ -200,6 +248,11 @@ class Exchange:
                 _assign(each, self._compression.decompress(tensor, ctx))
 
         self._others.append(finish)
+
+
+def _put(members: list[torch.Tensor], reduced: list[torch.Tensor]) -> None:
+    for each, tensor in zip(members, reduced, strict=True):
+        _assign(each, tensor)
 
 
 def _dense(gradient: Any) -> torch.Tensor:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from agspeed.horovod.torch.adasum import AdasumSteps
-from agspeed.horovod.torch.arguments import Adasum, Average, name_of
-from agspeed.horovod.torch.compression import Compression
+from agspeed.horovod.torch.arguments import Adasum, Average, Sum, name_of
+from agspeed.horovod.torch.compression import Compression, codec_of
 from agspeed.horovod.torch.exchange import Exchange
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 from agspeed.horovod.torch.wrapped import ParameterNames, Wrapped, wrap
@@ -109,7 +109,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 
     Args:
         named_parameters: (name, parameter) of all its parameters.
-        compression: a compressor for gradients while they travel.
+        compression: a compressor or a codec for gradients while they travel. It must be equal at all ranks.
         backward_passes_per_step: the number of backwards whose gradients are summed up before they are reduced.
         gradient_predivide_factor: splits the division of an average into one before and one after the sum.
         groups: the number of groups into which gradients are fused, or a list of parameters for each group.
@@ -124,6 +124,13 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         groups = num_groups if groups is None else groups
     if op != Adasum:
         name_of(op)
+    if (codec := codec_of(compression)) is not None:
+        if op not in (Average, Sum) or gradient_predivide_factor != 1.0:
+            raise ValueError(
+                f"compression={codec.describe()} averages gradients itself: use op=hvd.Average or op=hvd.Sum, and no "
+                "gradient_predivide_factor."
+            )
+        compression = codec
     names = ParameterNames(_names_of(optimizer, named_parameters))
     reduction = {"op": op, "process_set": process_set}
     if gradient_predivide_factor != 1.0:
