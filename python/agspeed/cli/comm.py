@@ -33,6 +33,7 @@ examples:
   AGSPEED_SHARED_MEMORY=0 agspeed comm bench --ranks 4           the same over loopback
   agspeed comm bench --ranks 4 --against gloo                    how many times as fast as Gloo, measured in turns
   agspeed comm bench --ranks 4 --collectives all_reduce --algorithms all --html bench.html
+  agspeed comm bench --ranks 2 --codec all                       what codecs of gradients save and change
   on each of four hosts, where N is 0 to 3 and node0 is the name or address of the first host:
   torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500 \\
       -m agspeed comm bench --sizes 1M:256M --link-rate 25gbit,25gbit,10gbit,10gbit
@@ -62,6 +63,12 @@ def add(commands: Any) -> None:
         "--sizes", default="1K:64M", metavar="LIST", help="like 64K,1M, or 1K:64M for steps of 4 (default 1K:64M)"
     )
     bench.add_argument("--algorithms", default="auto", metavar="A,B", help="names, auto (the plan's choice), or all")
+    bench.add_argument("--codec", metavar="A,B", help="compare codecs of gradients instead: names, or all")
+    bench.add_argument(
+        "--gradients",
+        metavar="FILE",
+        help='with --codec: tensors that torch.save() wrote; "{rank}" in the name is the rank (default: built-in ones)',
+    )
     bench.add_argument("--dtype", default="float32", help="a type of torch (default float32)")
     bench.add_argument("--backend", default="agspeed", help="agspeed, or another backend to compare with: gloo, nccl")
     bench.add_argument("--against", metavar="BACKEND", help="also time another backend, in turns: gloo, nccl")
@@ -90,6 +97,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise UserError("there are no ranks: start this by torchrun, or add --ranks 4 for four ranks on this host.")
     if arguments.ranks is not None and not 2 <= arguments.ranks <= _MAX_RANKS:
         raise UserError(f"--ranks {arguments.ranks}: write a number from 2 to {_MAX_RANKS}")
+    if arguments.gradients is not None and arguments.codec is None:
+        raise UserError(f"--gradients {arguments.gradients}: name codecs to try on it, like --codec all")
     request = _request(arguments)
     return _measure(arguments, request, links) if arguments.ranks is None else _start_ranks(arguments)
 
@@ -101,6 +110,14 @@ def _request(arguments: argparse.Namespace) -> Request:
 
     from agspeed.distributed import bench
 
+    if arguments.codec is not None:
+        from agspeed.distributed.codecs.catalog import CODECS
+
+        arguments.codec = ",".join(_names(arguments.codec, list(CODECS), "--codec"))
+    if arguments.gradients is not None:
+        from agspeed.distributed.codecs import sample_gradients
+
+        sample_gradients.of_file(arguments.gradients, int(os.environ.get("RANK", "0")))
     dtype = getattr(torch, arguments.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise UserError(f"--dtype {arguments.dtype}: name a type of torch, like float32 or bfloat16")
@@ -140,6 +157,9 @@ def _measure(arguments: argparse.Namespace, request: Request, links: list[float]
         raise AgspeedError(f"the ranks did not form a group: {error}") from None
     try:
         is_first = distributed.get_rank() == 0
+        if arguments.codec is not None:
+            _compare_codecs(arguments, is_first)
+            return 0
         link_bytes = sum(links) or None
         printer = _Printer(link_bytes, arguments.against) if is_first and not arguments.json else None
         rows = []
@@ -154,6 +174,29 @@ def _measure(arguments: argparse.Namespace, request: Request, links: list[float]
     finally:
         distributed.destroy_process_group()
     return 0 if all(row["is_correct"] for row in rows) else 1
+
+
+def _compare_codecs(arguments: argparse.Namespace, is_first: bool) -> None:
+    from torch import distributed
+
+    from agspeed.distributed.codecs import bench, sample_gradients
+
+    rank, rows = distributed.get_rank(), []
+    names, file = arguments.codec.split(","), arguments.gradients
+    gradients = sample_gradients.of_file(file, rank) if file is not None else sample_gradients.built_in(rank)
+    line = "{:<68} {:>10} {:>8} {:>12} {:>10} {:>12} {:>14}"
+    if is_first and not arguments.json:
+        titles = ("codec", "gradients", "ratio", "time", "speed-up", "step error", "10 steps error")
+        print(line.format(*titles), flush=True)
+    for row in bench.measure(names, gradients, arguments.seconds):
+        rows.append(row.to_json())
+        if is_first and not arguments.json:
+            ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
+            time, speed_up = fmt.milliseconds(row.microseconds / 1000), row.dense_microseconds / row.microseconds
+            errors = (fmt.error(error) for error in (row.step_error, row.sum_error))
+            print(line.format(row.codec, fmt.size(row.bytes), ratio, time, f"{speed_up:.2f}x", *errors), flush=True)
+    if is_first:
+        _finish(arguments, _document(arguments, [], distributed.get_world_size(), None) | {"codecs": rows})
 
 
 def _document(
@@ -260,7 +303,8 @@ def _start_ranks(arguments: argparse.Namespace) -> int:
 
 def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
     """Returns the command line of a single rank for `arguments`."""
-    names = ("collectives", "sizes", "algorithms", "dtype", "backend", "against", "seconds", "link_rate", "html")
+    names = ["collectives", "sizes", "algorithms", "dtype", "backend", "against", "seconds", "link_rate", "html"]
+    names += ["codec", "gradients"]
     given = [(name, getattr(arguments, name)) for name in names]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
     options.append(f"--started-by={environment.command()}")

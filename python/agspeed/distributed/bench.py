@@ -24,7 +24,7 @@ from torch import distributed
 from agspeed import native
 from agspeed.distributed import groups, metrics
 
-__all__ = ["AUTO", "COLLECTIVES", "RailUse", "Request", "Row", "algorithms", "measure"]
+__all__ = ["AUTO", "COLLECTIVES", "RailUse", "Request", "Row", "algorithms", "measure", "time_in_turns"]
 
 AUTO = "auto"
 _FIRST_RUNS = 2
@@ -127,7 +127,7 @@ def _row(request: Request, name: str, algorithm: str, wanted: int, other: Group)
     prepared = [COLLECTIVES[name].prepare(part, request.dtype, group) for group in groups_timed]
     is_correct = _agree(min(_is_correct(each) for each in prepared), distributed.ReduceOp.MIN) == 1
     before = _rails()
-    (seconds, num_runs), *others = _time([each.run for each in prepared], request.seconds)
+    (seconds, num_runs), *others = time_in_turns([each.run for each in prepared], request.seconds)
     rails = _use(before, _rails(), num_runs * seconds)
     num_bytes = part * size * element
     speed = num_bytes / seconds / 1e9
@@ -156,8 +156,8 @@ def _is_correct(prepared: _Prepared) -> float:
     return float(prepared.is_correct())
 
 
-def _time(runs: Sequence[Callable[[], Any]], budget: float) -> list[tuple[float, int]]:
-    """Returns (seconds per call, number of calls) for each of `runs`.
+def time_in_turns(runs: Sequence[Callable[[], Any]], budget: float) -> list[tuple[float, int]]:
+    """Returns (seconds per call, number of calls) for each of `runs`, in about `budget` seconds for each.
 
     The seconds are the median of several rounds; each round counts the time of the slowest rank. Rounds of the
     different `runs` alternate.

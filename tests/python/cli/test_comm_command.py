@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from agspeed import native
 from agspeed.reporting.html import bench_page
@@ -103,6 +104,36 @@ def test_rails_are_named_with_their_shares_and_what_they_can_carry() -> None:
     assert use["gbytes_per_s"] == pytest.approx(row["bus_gbytes_per_s"], rel=0.2)
 
 
+@needs_native
+def test_codecs_are_compared_on_gradients_of_a_file(tmp_path: Path) -> None:
+    file, page = tmp_path / "gradients-{rank}.pt", tmp_path / "codecs.html"
+    for rank in range(2):
+        torch.manual_seed(rank)
+        torch.save({"a": torch.randn(96, 64), "b": [torch.randn(64)]}, str(file).format(rank=rank))
+    options = ["--codec=int8,topk", f"--gradients={file}", "--seconds=0.01", "--json", f"--html={page}"]
+    found = run("agspeed", "comm", "bench", "--ranks=2", *options)
+    assert found.returncode == 0, found.stderr
+    int8, topk = json.loads(found.stdout)["codecs"]
+    assert int8["codec"].startswith("int8(") and topk["codec"].startswith("topk(")
+    for row in (int8, topk):
+        assert row["bytes"] == 4 * (96 * 64 + 64)
+        assert row["microseconds"] > 0 and row["dense_microseconds"] > 0
+    assert int8["ratio"] == pytest.approx(4 * 256 / 260, rel=0.05)
+    assert 0 < int8["step_error"] < 0.02
+    assert topk["sum_error"] < topk["step_error"] < 1
+    assert "topk(density=0.01" in page.read_text()
+
+
+@needs_native
+@pytest.mark.thorough
+def test_all_codecs_are_shown_with_built_in_gradients() -> None:
+    found = run("agspeed", "comm", "bench", "--ranks=2", "--codec=all", "--seconds=0.01")
+    assert found.returncode == 0, found.stderr
+    titles, *rows = found.stdout.strip().splitlines()
+    assert titles.split()[:3] == ["codec", "gradients", "ratio"]
+    assert [row.split("(")[0].split()[0] for row in rows] == ["fp16", "bf16", "int8", "topk", "powersgd"]
+
+
 def test_the_help_has_a_whole_line_for_torchrun(agspeed: Any) -> None:
     text = " ".join(agspeed("comm", "bench", "--help").out.split())
     line = "torchrun --nnodes 4 --nproc-per-node 1 --node-rank N --master-addr node0 --master-port 29500"
@@ -143,6 +174,9 @@ def test_other_backends_can_be_timed() -> None:
         (["--ranks", "2", "--sizes", "1M:1K"], "write the smaller size first"),
         (["--ranks", "2", "--backend", "gloo", "--algorithms", "ring"], "only backend agspeed"),
         (["--ranks", "2", "--against", "agspeed"], "that is the backend itself"),
+        (["--ranks", "2", "--codec", "zip"], "--codec zip: use fp16, bf16, int8, topk, powersgd, or all"),
+        (["--ranks", "2", "--gradients", "x.pt"], "--gradients x.pt: name codecs to try on it"),
+        (["--ranks", "2", "--codec", "all", "--gradients", "x.pt"], "--gradients x.pt: torch cannot load it"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -17,6 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import agspeed.horovod.torch as hvd
 from agspeed.distributed import hooks
+from agspeed.distributed.codecs import bench, sample_gradients
+from agspeed.distributed.codecs.catalog import CODECS
 from agspeed.distributed.codecs.codec import Codec
 from tests.python.distributed import training
 
@@ -164,6 +166,12 @@ def losses(model: str, codec: str, options: Options, steps: int) -> tuple[float,
     ends = torch.stack([torch.stack(values[:3]).mean(), torch.stack(values[-steps // 8 :]).mean()])
     dist.all_reduce(ends, op=dist.ReduceOp.AVG)
     return float(ends[0]), float(ends[1])
+
+
+def compared() -> list[dict[str, Any]]:
+    """Returns the rows of `agspeed comm bench --codec all` on built-in gradients."""
+    gradients = sample_gradients.built_in(dist.get_rank())
+    return [row.to_json() for row in bench.measure(list(CODECS), gradients, 0.01)]
 
 
 # --- Horovod ----------------------------------------------------------------------------------------------------------

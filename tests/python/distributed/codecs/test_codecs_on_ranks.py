@@ -132,6 +132,18 @@ def test_lossy_training_reaches_the_dense_loss(ranks: Ranks, tmp_path: Path, mod
         assert final < dense + 0.15 * (first - dense), f"{codec}: {final} after {first}, and {dense} without a codec"
 
 
+def test_a_comparison_shows_bytes_and_errors_of_every_codec(ranks: Ranks, tmp_path: Path) -> None:
+    rows = {row["codec"].split("(")[0]: row for row in ranks.run(cases.compared, tmp_path)[0]}
+    assert list(rows) == ["fp16", "bf16", "int8", "topk", "powersgd"]
+    assert [rows[name]["ratio"] for name in ("fp16", "bf16")] == [2, 2]
+    assert rows["int8"]["ratio"] == pytest.approx(4 * 256 / 260, rel=0.02)
+    assert rows["topk"]["ratio"] > 50
+    assert rows["powersgd"]["ratio"] is None
+    assert rows["fp16"]["step_error"] < rows["bf16"]["step_error"] < rows["int8"]["step_error"]
+    for name in ("topk", "powersgd"):
+        assert 0 < rows[name]["sum_error"] < rows[name]["step_error"] < 1
+
+
 def test_models_that_are_not_wrapped_are_refused() -> None:
     with pytest.raises(UserTypeError, match="int8 needs a DistributedDataParallel, and got Linear"):
         hooks.int8(nn.Linear(2, 2))  # type: ignore[arg-type]
