@@ -184,7 +184,7 @@ def _compare_codecs(arguments: argparse.Namespace, is_first: bool) -> None:
     rank, rows = distributed.get_rank(), []
     names, file = arguments.codec.split(","), arguments.gradients
     gradients = sample_gradients.of_file(file, rank) if file is not None else sample_gradients.built_in(rank)
-    line = "{:<64} {:>10} {:>8} {:>12} {:>10} {:>12} {:>14}"
+    line = "{:<68} {:>10} {:>8} {:>12} {:>10} {:>12} {:>14}"
     if is_first and not arguments.json:
         titles = ("codec", "gradients", "ratio", "time", "speed-up", "step error", "10 steps error")
         print(line.format(*titles), flush=True)
@@ -303,8 +303,8 @@ def _start_ranks(arguments: argparse.Namespace) -> int:
 
 def _of_one_rank(arguments: argparse.Namespace) -> list[str]:
     """Returns the command line of a single rank for `arguments`."""
-    names = ("collectives", "sizes", "algorithms", "dtype", "backend", "against", "seconds", "link_rate", "html")
-    names = (*names, "codec", "gradients")
+    names = ["collectives", "sizes", "algorithms", "dtype", "backend", "against", "seconds", "link_rate", "html"]
+    names += ["codec", "gradients"]
     given = [(name, getattr(arguments, name)) for name in names]
     options = [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
     options.append(f"--started-by={environment.command()}")

@@ -94,6 +94,9 @@ def _register(model: DistributedDataParallel, codec: _AnyCodec) -> _AnyCodec:
     return codec
 
 
-def _reduce(state: Pipeline, bucket: distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _reduce(
+    state: Pipeline,
+    bucket: distributed.GradBucket,  # type: ignore[name-defined]
+) -> torch.futures.Future[torch.Tensor]:
     future: torch.futures.Future[torch.Tensor] = state.reduce(bucket)
     return future
