@@ -26,6 +26,7 @@ from agspeed.frontend.target import FunctionTarget, Target, UserCall, target_of
 from agspeed.log import logger, set_level, warn_once
 from agspeed.reporting import summary
 from agspeed.torch_compat import dynamo, misfits, modules
+from agspeed.tuning.memory.retained import RETAINED
 
 if TYPE_CHECKING:
     from agspeed.reporting.model import Report
@@ -41,24 +42,34 @@ _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 
 class Status(str):
-    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the sentences of `optimizers` and
-    `stragglers`."""
+    """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the sentences of `optimizers`,
+    `memory` and `stragglers`."""
 
     reason: str
     optimizers: tuple[str, ...]
     """How the steps of the optimizers run that train the model: a sentence about each, without its full stop."""
+    memory: str
+    """A sentence about the memory of freed tensors that this process retains, without its full stop. "" if it retains
+    none."""
     stragglers: tuple[str, ...]
     """A sentence for each rank that holds the others up now, without its full stop."""
 
-    def __new__(cls, state: str, reason: str, optimizers: Iterable[str] = (), stragglers: Iterable[str] = ()) -> Status:
+    def __new__(
+        cls,
+        state: str,
+        reason: str,
+        optimizers: Iterable[str] = (),
+        stragglers: Iterable[str] = (),
+        memory: str = "",
+    ) -> Status:
         status = super().__new__(cls, state)
-        status.reason = reason
+        status.reason, status.memory = reason, memory
         status.optimizers, status.stragglers = tuple(dict.fromkeys(optimizers)), tuple(stragglers)
         return status
 
     def __str__(self) -> str:
         text = f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
-        return ". ".join((text, *self.optimizers, *self.stragglers))
+        return ". ".join((text, *self.optimizers, *filter(None, [self.memory]), *self.stragglers))
 
 
 def optimize(
@@ -169,7 +180,7 @@ def status(model: object) -> Status:
     optimizers = [summary.optimizer(tuned.name, tuned.chosen, tuned.reason) for tuned in session.optimizers]
     verdict = verdict_of(getattr(session.target, "module", None))
     stragglers = [sentence(finding) for finding in verdict.lasting] if verdict is not None else []
-    return Status(session.state, session.current_reason, optimizers, stragglers)
+    return Status(session.state, session.current_reason, optimizers, stragglers, RETAINED.sentence())
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:

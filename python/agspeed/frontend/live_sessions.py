@@ -18,6 +18,7 @@ from agspeed.frontend.session import Session
 from agspeed.frontend.target import Target
 from agspeed.log import warn_once
 from agspeed.tuning.interrupted import deferred_signals
+from agspeed.tuning.memory.retained import RETAINED
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _pauses = 0
@@ -44,6 +45,7 @@ def paused() -> Iterator[None]:
     _pauses += 1
     if _pauses == 1:
         pause_optimizers(True)
+        RETAINED.set_paused(True)
         for session in live_sessions():
             session.set_paused(True)
     try:
@@ -52,6 +54,7 @@ def paused() -> Iterator[None]:
         _pauses -= 1
         if _pauses == 0:
             pause_optimizers(False)
+            RETAINED.set_paused(False)
             for session in live_sessions():
                 session.set_paused(False)
 

@@ -265,6 +265,7 @@ def _fill_memory(memory: Json, tuner: TuningSnapshot | None, session: Session) -
     arms = tuner["arms"] if tuner is not None else []
     peaks = {arm["name"]: arm["peak_bytes"] or None for arm in arms}
     memory.update(eager_peak_bytes=peaks.get(EAGER), chosen_peak_bytes=peaks.get(_arm(session, tuner)))
+    memory["retained"] = tuner["retained"] if tuner is not None else None
     if eager_peak := peaks.get(EAGER):
         memory["limit_bytes"] = int(eager_peak * (1 + session.settings.memory_slack)) + MEMORY_SLACK_BYTES
 

@@ -46,6 +46,7 @@ _ADDED: dict[str, dict[str, Any]] = {
     "communication": {"shared_memory_bytes_sent": 0, "bytes_before_coding": 0, "bytes_after_coding": 0},
     "cost": {"saved_s": 0.0, "left_s": None, "next_run": "same"},
     "decision": {"resumed_pairs": 0},
+    "memory": {"retained": None},
 }
 """{section: keys that files of version 1 may lack, with their defaults}."""
 
@@ -110,7 +111,13 @@ def empty_report(subject: str = "") -> dict[str, Any]:
             "left_s": None,
             "next_run": "same",
         },
-        "memory": {"eager_peak_bytes": None, "chosen_peak_bytes": None, "limit_bytes": None, "gate_peak_bytes": None},
+        "memory": {
+            "eager_peak_bytes": None,
+            "chosen_peak_bytes": None,
+            "limit_bytes": None,
+            "gate_peak_bytes": None,
+            "retained": None,
+        },
         "fallbacks": [],
         "cache": {"directory": None, "usable": False, "note": None, "stores": []},
         "optimizers": [],

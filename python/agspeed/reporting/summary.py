@@ -29,6 +29,8 @@ Json = Mapping[str, Any]
 
 _INPUT_WAIT_WORTH_NAMING = 0.15
 _MAX_SUGGESTIONS = 4
+_MANY_FAULTS = 256
+"""With fewer page faults, a step has nothing to gain from retained memory."""
 
 
 class Answer(NamedTuple):
@@ -75,6 +77,22 @@ def stragglers(stragglers: Json) -> list[str]:
     if not found:
         return [f"Stragglers: none in {fmt.plural(stragglers['rounds'], 'comparison')} of all ranks."]
     return [f"Straggler: {finding['text']}." for finding in found]
+
+
+def retained_memory(retained: Json | None) -> str:
+    """Returns a sentence about the memory of freed tensors that the process keeps, with the page faults of a step.
+    Returns "" if there is nothing to say."""
+    before = retained["faults_before"] if retained is not None else None
+    if retained is None or before is None or not (retained["is_on"] or before >= _MANY_FAULTS):
+        return ""
+    counted = f"A step has {fmt.plural(round(before), 'page fault')} with torch's allocator"
+    if retained["faults_after"] is not None:
+        counted += f", and {round(retained['faults_after']):,} while freed tensors keep their memory"
+    if retained["is_on"]:
+        held, limit = fmt.size(retained["held_bytes"]), fmt.size(retained["limit_bytes"])
+        return f"{counted}. They keep it: {held} now, at most {limit}."
+    reason = f": {retained['reason']}" if retained["reason"] else ""
+    return f"{counted}. Freed tensors do not keep their memory{reason}."
 
 
 def units(units: Sequence[Json]) -> str:

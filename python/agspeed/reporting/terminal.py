@@ -65,6 +65,8 @@ def _view(report: Json, is_wide: bool) -> Group:
     if report["regions"]:
         blocks.append(_regions(report))
     blocks += [table for table in (_breaks(report), _recompiles(report), _fallbacks(report)) if table.row_count]
+    if sentence := summary.retained_memory(report["memory"]["retained"]):
+        blocks.append(Text(sentence))
     if report["group"]:
         blocks.append(_group(report["group"]))
     if report["stragglers"]:

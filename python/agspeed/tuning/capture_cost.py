@@ -12,6 +12,8 @@ _FIRST_S = 0.2
 _PER_MODULE_S = 0.015
 """Measured with Dynamo on one core: 0.26 s for 4 modules, 1.1 s for a six-layer encoder, 2.5 s for a ResNet-50 with 151
 modules."""
+LOAD_PER_CAPTURE = 2.5
+"""Compiling and gating a model in this process takes at most this many times as long as capturing it."""
 
 
 def expected_seconds(graph: str, num_modules: int, rows: Iterable[Json]) -> float:

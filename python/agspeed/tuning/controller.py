@@ -22,16 +22,18 @@ from agspeed.log import logger
 from agspeed.regions.outcome import Outcome, first_passing
 from agspeed.regions.plan import EAGER, GRAPH_EAGER, candidate_of, candidates_of
 from agspeed.regions.state import State
-from agspeed.tuning.capture_cost import expected_seconds
+from agspeed.tuning.capture_cost import LOAD_PER_CAPTURE, expected_seconds
 from agspeed.tuning.company import company, stall_limit
 from agspeed.tuning.database_key import TrainingCall
 from agspeed.tuning.decision_store import DecisionStore
 from agspeed.tuning.driver import RanStep, TunerDriver
 from agspeed.tuning.interrupted import deferred_signals, hide_own_frames
 from agspeed.tuning.layout_arms import LayoutArms
-from agspeed.tuning.memory_peaks import METER
+from agspeed.tuning.memory.arms import MemoryArms
+from agspeed.tuning.memory.peaks import METER
 from agspeed.tuning.plan_compiles import PlanCompiles
 from agspeed.tuning.refinements import refinements
+from agspeed.tuning.snapshot import with_facts
 from agspeed.tuning.steerable import Steerable
 from agspeed.tuning.tuner_config import enabled, tuner_of
 from agspeed.tuning.unfinished import UnfinishedTuning
@@ -41,8 +43,6 @@ if TYPE_CHECKING:
     from agspeed._native import TunerAction
     from agspeed.tuning.snapshot import TuningSnapshot
 
-_LOAD_PER_CAPTURE = 2.5
-"""Compiling and gating a model in this process takes at most this many times as long as capturing it."""
 _LONGEST_WAIT_S = 600.0
 _STANDING_STILL = ("capture", "load", "wait")
 """Actions during which training stands still, at all ranks of a group."""
@@ -56,12 +56,12 @@ class Controller:
     def __init__(self, session: Steerable) -> None:
         self._session = session
         self._module = native.load()
-        self._is_capturing = False
         self._store: DecisionStore | None = None
         self._unfinished = UnfinishedTuning(session)
         self._compiles = PlanCompiles(session, self._unfinished.touch)
         self._layouts = LayoutArms(session.rank_sync, is_exact=session.settings.numerics == "exact")
-        self._regions_seen, self._is_settled = 0, False
+        self._memory = MemoryArms(session)
+        self._regions_seen, self._is_settled, self._is_capturing = 0, False, False
         self._stall_limit = stall_limit(session.settings, session.rank_sync)
         others_s = self._stall_limit.longest_wait_s if self._stall_limit is not None else _LONGEST_WAIT_S
         self._longest_wait_s = min(_LONGEST_WAIT_S, others_s)
@@ -97,7 +97,8 @@ class Controller:
         is_disturbed = (
             session.runner.take_disturbed() or self._is_capturing or len(session.regions) != self._regions_seen
         )
-        return RanStep(self._layouts.named(session.plan), self._meter.take_peak(self), is_disturbed)
+        arm = self._layouts.named(self._memory.step_ended(session.plan, is_disturbed=is_disturbed))
+        return RanStep(arm, self._meter.take_peak(self), is_disturbed)
 
     def after_step(self, seconds: float, shape: str, ran: RanStep | None = None) -> int:
         """Reports a training step of `seconds` on batches of `shape`. ran: its record; None: the step ends right now.
@@ -122,6 +123,7 @@ class Controller:
         """Reports `count` steps that the tuner did not need; they took `seconds` in all."""
         if self._module is not None:
             self._driver.pass_steps(count, seconds)
+            self._memory.steps_unseen()
 
     def wait(self, timeout_s: float | None) -> None:
         """Waits for compiles in the background."""
@@ -151,12 +153,7 @@ class Controller:
             return None
         kept = self._unfinished
         has_database = self._store is not None and self._store.is_usable
-        return {
-            **self._tuner.snapshot(),
-            "note": kept.note,
-            "is_passing": kept.is_passing,
-            "has_database": has_database,
-        }
+        return with_facts(self._tuner.snapshot(), kept.note, kept.is_passing, self._memory.describe(), has_database)
 
     def close(self) -> None:
         """Ends background work."""
@@ -165,6 +162,7 @@ class Controller:
         self._unfinished.end()
         self._compiles.queue.close()
         self._meter.release(self)
+        self._memory.close()
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -194,7 +192,7 @@ class Controller:
             if session.regions:
                 self._tuner.capture_finished(seconds)
                 self._unfinished.resume()
-                self._tuner.expect_loads(_LOAD_PER_CAPTURE * seconds)
+                self._tuner.expect_loads(LOAD_PER_CAPTURE * seconds)
             else:
                 why = session.runner.why_nothing_was_captured()
                 self._tuner.capture_failed(f"no part of the model could be captured as a graph{why}", seconds)
@@ -242,6 +240,7 @@ class Controller:
         logger.debug("tuner: %s", action)
         if not self._is_settled:
             self._waiting.show(action["kind"], arm, self._session.regions)
+        self._memory.follow(action)
         if self._session.rank_sync is not None and action["kind"] in _STANDING_STILL:
             self._session.rank_sync.stand_still(is_capturing=action["kind"] == "capture")
         match action["kind"]:
@@ -353,7 +352,7 @@ class Controller:
             self._refined = decided
             whole = [region for region in self._session.regions if region.part is None]  # FSDP units share one plan
             plans = refinements(decided, arms, whole)
-        plans = plans or self._layouts.beside(decided, arms)
+        plans = plans or self._layouts.beside(decided, arms) or self._memory.beside(decided, arms)
         for plan in plans:
             self._tuner.add_arm(plan)
             self._tuner.arm_changed(plan, State.READY)
@@ -378,8 +377,9 @@ class Controller:
         if not arm:
             self._waiting.begin(call.num_modules(), names)
             return
-        if lacking := candidates_of(arm) - {EAGER, GRAPH_EAGER, *names}:
-            self._unfinished.note = f"the earlier decision {arm} cannot be used: {min(lacking)} is not enabled here"
+        lacking = candidates_of(arm) - {EAGER, GRAPH_EAGER, *names}
+        if reason := f"{min(lacking)} is not enabled here" if lacking else self._memory.why_not(arm):
+            self._unfinished.note = f"the earlier decision {arm} cannot be used: {reason}"
             return
         try:
             if arm not in (EAGER, *names):

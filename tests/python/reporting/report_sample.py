@@ -98,6 +98,14 @@ def report(subject: str = "CharGPT") -> dict[str, Any]:
         "chosen_peak_bytes": 371 << 20,
         "limit_bytes": int(EAGER_PEAK * 1.15),
         "gate_peak_bytes": 655 << 20,
+        "retained": {
+            "is_on": True,
+            "held_bytes": 212 << 20,
+            "limit_bytes": 8 << 30,
+            "reason": None,
+            "faults_before": 9240.0,
+            "faults_after": 3.0,
+        },
     }
     data["fallbacks"] = [
         parts.fallback("an input is a tensor subclass", region="2", location=parts.location("train.py", 61), count=12)

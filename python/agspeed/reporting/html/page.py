@@ -49,6 +49,7 @@ def render(report: Mapping[str, Any]) -> str:
         units=summary.units,
         comparison=summary.comparison,
         mean_ms=summary.mean_ms,
+        retained_memory=summary.retained_memory,
         timeline=_timeline(report),
         step=_step(report),
         steps_timeline=[drawing for css, width in _FULL if (drawing := timeline_chart.by_steps(report, width, css))],
