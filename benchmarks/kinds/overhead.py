@@ -9,6 +9,7 @@ that decided together with the other rank, beside one that decided alone.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 def _running(name: str, workload: Workload, spec: dict[str, Any]) -> Iterator[tuple[Training, candidates.Settled]]:
     training, seconds = workload.build(), spec["settings"]["settle_seconds"]
     with candidates.running(candidates.find(name), training, Path(spec["cache_dir"]), seconds) as settled:
-        yield training, settled
+        yield replace(training, may_retain_memory=candidates.find(name).may_retain_memory), settled
 
 
 def _num_stages(training: Training) -> int:

@@ -3,6 +3,7 @@
 
 import traceback
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def _settled(
         for name, row in rows.items():
             if row.get("code") == settled.code:
                 return None, {"status": "same-code", "as": name, **facts}
+    training = replace(training, may_retain_memory=candidate.may_retain_memory)
     return training, {"status": "timed", **facts, "code": settled.code}
 
 

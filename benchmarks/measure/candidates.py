@@ -37,11 +37,17 @@ class Settled:
 
 @dataclass(frozen=True)
 class Candidate:
-    """`prepare(module, cache_dir)` works in place. `tunes` is True if agspeed decides while steps run."""
+    """`prepare(module, cache_dir)` works in place. `tunes` is True if agspeed decides while steps run, and
+    `may_retain_memory` if its allocator may be on."""
 
     name: str
     prepare: Callable[[nn.Module, Path], None]
     tunes: bool = False
+    retains_memory: bool = False
+
+    @property
+    def may_retain_memory(self) -> bool:
+        return self.tunes or self.retains_memory
 
 
 def _compiled(**arguments: Any) -> Callable[[nn.Module, Path], None]:
@@ -87,10 +93,25 @@ def _staged(**arguments: Any) -> Callable[[nn.Module, Path], None]:
     return prepare
 
 
+def _retained(module: nn.Module, cache_dir: Path) -> None:
+    """Eager with agspeed's allocator. It serves all modules, so the first one switches it on."""
+    from agspeed import config
+    from agspeed.tuning.memory.retained import RETAINED
+
+    if RETAINED.describe()["is_on"]:
+        return
+    settings = config.resolve({})
+    if (reason := RETAINED.why_not(module, settings)) is not None:
+        raise RuntimeError(reason)
+    RETAINED.reserve(module, settings)
+    RETAINED.want(module, True)
+
+
 CANDIDATES: dict[str, Candidate] = {
     row.name: row
     for row in (
         Candidate("eager", lambda module, cache_dir: None),
+        Candidate("eager-retained", _retained, retains_memory=True),
         Candidate("aot_eager", _compiled(backend="aot_eager")),
         Candidate("inductor", _compiled()),
         Candidate("inductor-max-autotune", _compiled(mode="max-autotune")),
@@ -135,6 +156,10 @@ def restore(candidate: Candidate, training: Training) -> None:
             import agspeed
 
             agspeed.restore(module)
+        elif candidate.retains_memory:
+            from agspeed.tuning.memory.retained import RETAINED
+
+            RETAINED.leave(module)
         else:
             module._compiled_call_impl = None
 

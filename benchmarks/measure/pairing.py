@@ -10,6 +10,9 @@ from the same weights and optimizer states, and run the same number of the same 
 of a step may depend on the progress of training. Example: on an Intel Xeon, denormal numbers in Adam's state cost the
 `mlp` workload 25 % from step 700 on.
 
+agspeed's allocator, which keeps freed memory, serves the whole process. It is paused in the steps of sides that do not
+use it, such as eager.
+
 Microsecond steps are grouped until a block is long enough for the clock. A block is always a whole number of the
 session's periods. Nothing but the step itself runs while timing: the garbage collector is off inside a unit and runs
 between units.
@@ -17,6 +20,7 @@ between units.
 
 import gc
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -103,6 +107,7 @@ def compare_all(
                 result.stopped = _reason_to_stop(result, limits, clock() - started)
     finally:
         gc.unfreeze()
+        _pause_retained_memory(False)
     return results
 
 
@@ -126,9 +131,16 @@ def _unit(sides: list[Training], results: list[Comparison], clock: Callable[[], 
 
 
 def _switch_and_time(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:
+    _pause_retained_memory(not side.may_retain_memory)
     for index in range(first - (steps + 1) // 2, first):
         side.step(side.batches[index % len(side.batches)])
     return _block(side, first, steps, clock)
+
+
+def _pause_retained_memory(is_paused: bool) -> None:
+    module = sys.modules.get("agspeed.tuning.memory.retained")
+    if module is not None:
+        module.RETAINED.set_paused(is_paused)
 
 
 def _block(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:

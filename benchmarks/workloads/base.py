@@ -23,7 +23,8 @@ class Training:
     """One training session. `step` does zero_grad, forward, loss, backward and update, and returns the detached loss.
 
     `period` is the number of consecutive batches that make up one unit of equal work. It is above 1 only if batches
-    differ in shape. Timing blocks are whole periods.
+    differ in shape. Timing blocks are whole periods. `may_retain_memory`: agspeed's allocator, which serves the whole
+    process, may be on during the timed steps.
     """
 
     modules: dict[str, nn.Module]
@@ -31,6 +32,7 @@ class Training:
     batches: Sequence[Batch]
     period: int = 1
     optimizers: Sequence[Optimizer] = ()
+    may_retain_memory: bool = False
 
     @torch.no_grad()
     def go_on_from(self, other: "Training") -> None:
