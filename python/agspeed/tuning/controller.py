@@ -33,6 +33,7 @@ from agspeed.tuning.memory.arms import MemoryArms
 from agspeed.tuning.memory.peaks import METER
 from agspeed.tuning.plan_compiles import PlanCompiles
 from agspeed.tuning.refinements import refinements
+from agspeed.tuning.snapshot import with_facts
 from agspeed.tuning.steerable import Steerable
 from agspeed.tuning.tuner_config import enabled, tuner_of
 from agspeed.tuning.unfinished import UnfinishedTuning
@@ -152,8 +153,7 @@ class Controller:
             return None
         kept = self._unfinished
         has_database = self._store is not None and self._store.is_usable
-        facts = {"note": kept.note, "is_passing": kept.is_passing, "retained": self._memory.describe()}
-        return {**self._tuner.snapshot(), **facts, "has_database": has_database}
+        return with_facts(self._tuner.snapshot(), kept.note, kept.is_passing, self._memory.describe(), has_database)
 
     def close(self) -> None:
         """Ends background work."""

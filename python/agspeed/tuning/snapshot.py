@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The type of `Controller.snapshot`. It exists for type checkers only, as the types of the native extension do."""
+"""The result of `Controller.snapshot`. Its type exists for type checkers only, as those of the native extension do."""
 
 from __future__ import annotations
 
@@ -19,3 +19,16 @@ if TYPE_CHECKING:
         """The report's object about retained memory."""
         has_database: bool
         """Whether decisions can be stored."""
+
+
+def with_facts(
+    tuner: TunerSnapshot, note: str | None, is_passing: bool, retained: dict[str, Any], has_database: bool
+) -> TuningSnapshot:
+    """Returns the tuner's state with the facts that the tuner does not know."""
+    return {
+        **tuner,
+        "note": note,
+        "is_passing": is_passing,
+        "retained": retained,
+        "has_database": has_database,
+    }

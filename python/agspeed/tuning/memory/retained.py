@@ -42,7 +42,8 @@ class RetainedMemory:
         module = native.load()
         if module is None:
             return native.why_missing()
-        return module.why_memory_is_not_retained() or None
+        reason: str = module.why_memory_is_not_retained()
+        return reason or None
 
     def reserve(self, user: object, settings: Settings) -> None:
         """Lets `user` switch the allocator until it leaves or is freed. Requires: `why_not` returns None."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +39,7 @@ class Faults:
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
     counted = Faults()
-    monkeypatch.setattr(arms.resource, "getrusage", counted.getrusage)
+    monkeypatch.setattr(resource, "getrusage", counted.getrusage)
     return counted
 
 

@@ -56,7 +56,8 @@ def page_faults() -> int:
 def faults_per_step(num_steps: int = 6) -> float:
     """The median page faults of a training step whose tensors are large, after the first steps."""
     weight = torch.ones(LARGE // 4, requires_grad=True)
-    optimizer, counts = torch.optim.SGD([weight], lr=0.01), []
+    optimizer = torch.optim.SGD([weight], lr=0.01)
+    counts: list[int] = []
     for _ in range(num_steps):
         before = page_faults()
         optimizer.zero_grad()
