@@ -93,7 +93,7 @@ def look(workload: Workload, folder: Path, limits: Limits) -> None:
 _ACTS: tuple[tuple[str, str, Act], ...] = (
     ("a model with a clear gain, and a candidate with a planted fault that is refused", "1 to 4 min", gain),
     ("the same again in a new process: tuned from the first step", "15 s to 1 min", second_start),
-    ("two ranks, two links, and one of them is cut", "2 to 3 min", ranks),
+    ("two ranks, two links, and one of them is cut", "1 to 2 min", ranks),
     ("four processes, and one of them is killed", "half a minute", loss),
     ("the report", "at once", look),
 )
