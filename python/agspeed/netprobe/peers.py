@@ -109,7 +109,7 @@ def _first_connection(peer: str, port: int, deadline: float) -> Connection:
     try:
         found = socket.getaddrinfo(peer, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise PeerError("is no name or address that this host knows") from None
+        raise PeerError("is not a name or address that this host knows") from None
     addresses = list(dict.fromkeys(str(row[4][0]) for row in found))
 
     def attempt(address: str) -> Connection | PeerError:

@@ -124,7 +124,7 @@ def test_a_rank_that_ends_within_the_function_is_an_error(script: Path, tmp_path
     [
         ({"use_mpi": True}, "--mpi: `agspeed run` starts ranks on hosts that --hosts or --hostfile names, without MPI"),
         ({"num_proc": "many"}, "horovod.run\\(\\): argument -np/--num-proc: invalid int value: 'many'"),
-        ({"hosts": "node0"}, "'node0' is no host with slots"),
+        ({"hosts": "node0"}, "'node0' is not a host with slots"),
         ({"num_proc": 2, "min_np": 3}, "--min-np 3, -np 2, --max-np 2: write numbers of ranks that grow"),
         ({"cooldown_range": (3, 2), "min_np": 1}, "--blacklist-cooldown-range 3 2: write two numbers of seconds"),
     ],

@@ -150,6 +150,8 @@ def test_an_agent_ends_its_ranks_when_its_launcher_is_lost(job: Job, is_silent: 
             "kind": "fixed",
             "key": None,
             "silence_s": 10.0 if is_silent else None,
+            "num_pieces": 0,
+            "probe": None,
         },
     )
     link.send("start", [{"RANK": str(rank), "FOLDER": str(job.folder)} for rank in range(2)])

@@ -64,12 +64,12 @@ class Exchange:
         self._groups = groups
         self._others: list[Callable[[], None]] = []
         self._codec_runs: CodecRuns | None = None
-        self._has_agreed = False
         self.is_synchronized, self.should_synchronize = False, True
         process_set: ProcessSet = reduction["process_set"]
         current = job.current()
         if isinstance(compression, Codec):
             self._codec_runs = CodecRuns(compression, reduction)
+        self._has_agreed = self._codec_runs is None
         is_alone = process_set.size() == 1 and not current.options.is_elastic and self._codec_runs is None
         self._is_active = process_set.included() and not is_alone
         self._native: Any = None
@@ -81,8 +81,8 @@ class Exchange:
     def job_began(self) -> None:
         """Makes gradients go through the new job from now on."""
         self._native, self._parameters, self._others = None, [], []
-        self._has_agreed = False
         if self._codec_runs is not None:
+            self._has_agreed = False
             self._codec_runs.job_began()
         if self._reduction["process_set"].process_set_id is not None:
             self._make()
@@ -134,9 +134,11 @@ class Exchange:
 
     @not_captured
     def _agree(self) -> None:
-        """Checks, before the first reduction in a job, that all ranks compress in the same way.
+        """Checks, before the first reduction in a job, that all ranks have the same codec.
 
-        Raises, at all ranks: UserError that lists their settings if they differ.
+        A rank without a codec does not take part, because its steps shall not wait for the check.
+
+        Raises, at all ranks that have a codec: UserError that lists their settings if they differ.
         """
         process_set, name = self._reduction["process_set"], f"{self._name_of(self._members[0])}.compression"
         own = described(self._compression)
