@@ -241,7 +241,7 @@ def test_a_file_is_no_cache_directory(agspeed, tmp_path, monkeypatch, action):
     file = tmp_path / "file"
     file.touch()
     result = agspeed("cache", "--cache-dir", file, *action)
-    assert result.code == 2 and "no directory" in result.err and result.err.count("\n") == 1
+    assert result.code == 2 and "not a directory" in result.err and result.err.count("\n") == 1
     monkeypatch.setenv("AGSPEED_CACHE_DIR", str(file))
     assert agspeed("cache", *action).code == 2
     assert agspeed("cache", "--cache-dir", "~nobody-of-that-name/c", *action).code == 2
