@@ -172,7 +172,7 @@ def test_a_codec_sums_up_if_asked(ranks: Ranks, tmp_path: Path) -> None:
     assert 0 < largest_error(found[0], dense) < 3e-3
 
 
-@pytest.mark.parametrize("codecs", list(itertools.permutations(["bf16", "int8", "topk"], 2)))
+@pytest.mark.parametrize("codecs", list(itertools.permutations(["int8", "topk"])))
 def test_codecs_that_differ_are_named_at_every_rank(ranks: Ranks, tmp_path: Path, codecs: list[str]) -> None:
     for found in ranks.run(cases.hvd_that_differs, tmp_path, codecs=codecs):
         assert found.startswith("UserError"), found
