@@ -58,9 +58,9 @@ def test_what_is_no_regular_file_stays(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "device").symlink_to(os.devnull)
     for name in ("folder", "device"):
-        with pytest.raises(FileExistsError, match="no regular file"):
+        with pytest.raises(FileExistsError, match="not a regular file"):
             files.write(tmp_path / name, "new")
-        with pytest.raises(FileExistsError, match="no regular file"):
+        with pytest.raises(FileExistsError, match="not a regular file"):
             files.create(tmp_path / name)
     assert sorted(os.listdir(tmp_path)) == ["device", "folder"]
 

@@ -137,7 +137,7 @@ TEST(Resume, DamagedOrForeignFindingsAreRefusedWithTheReason) {
       {"[]", "no list of arms"},
       {R"({"version":2,"arms":[]})", "version"},
       {R"({"arms":[]})", "version"},
-      {R"({"version":1,"arms":[7]})", "no object"},
+      {R"({"version":1,"arms":[7]})", "not an object"},
       {R"({"version":1,"arms":[{}]})", "no name"},
       {R"({"version":1,"arms":[{"name":"native","pairs":7}]})", "not a list"},
       {R"({"version":1,"arms":[{"name":"native","pairs":[[1,2,3]]}]})", "not four times"},

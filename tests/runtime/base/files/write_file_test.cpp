@@ -73,8 +73,8 @@ TEST_F(WriteFile, WhatIsNoRegularFileStays) {
   fs::create_directory(folder_ / "folder");
   fs::create_symlink("/dev/null", folder_ / "device");
   for (const char* name : {"folder", "device"}) {
-    EXPECT_THAT(writeFile(folder_ / name, "new").message(), HasSubstr("no regular file"));
-    EXPECT_THAT(createFile(folder_ / name).status().message(), HasSubstr("no regular file"));
+    EXPECT_THAT(writeFile(folder_ / name, "new").message(), HasSubstr("not a regular file"));
+    EXPECT_THAT(createFile(folder_ / name).status().message(), HasSubstr("not a regular file"));
   }
   EXPECT_TRUE(fs::is_symlink(folder_ / "device"));
   EXPECT_EQ(numFiles(), 3u);
