@@ -13,7 +13,7 @@
 #include "comm/reduce/reduce.h"
 #include "tests/comm/collective/ranks.h"
 
-namespace agspeed::comm::collective::cases {
+namespace agspeed::comm::collective {
 
 /// One random operation, the same on all ranks.
 struct Case {
@@ -164,4 +164,4 @@ inline void applyHostStats(Communicator& group) {
   ASSERT_TRUE(status.isOk()) << status.toString();
 }
 
-}  // namespace agspeed::comm::collective::cases
+}  // namespace agspeed::comm::collective

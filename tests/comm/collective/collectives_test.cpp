@@ -16,8 +16,6 @@
 namespace agspeed::comm::collective {
 namespace {
 
-using namespace cases;
-
 /// Returns the bytes of all messages that were coded.
 uint64_t numCoded(const Ranks& ranks) {
   uint64_t sum = 0;

@@ -11,8 +11,6 @@
 namespace agspeed::comm::collective {
 namespace {
 
-using namespace cases;
-
 /// A sum of bf16 values in f32 while it is computed, and the host of its ranks; 0: of several hosts.
 struct PartialSum {
   std::vector<float> values;
