@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The speed at which one core encodes and decodes gradients: the lossless code, and the parts of the lossy codecs.
 
-`runs` of a case lists code, values and type. The values are those of `benchmarks/comm/gradients.py`. Codes:
+Each run of a case names a code, values and their type. `benchmarks/comm/gradients.py` makes the values. Codes:
 
 - lossless: `comm/compress/lossless.h`.
 - int8: `comm/compress/int8.h`. Decoding adds to the sum, as the owner of a part does.

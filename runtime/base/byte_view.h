@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ByteView: bytes that somebody else owns and that are only read.
+// ByteView: bytes that are only read. The view does not own them.
 #pragma once
 
 #include <cstddef>

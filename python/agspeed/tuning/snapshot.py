@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of `Controller.snapshot`. Its type exists for type checkers only, as those of the native extension do."""
+"""The result of `Controller.snapshot`. Its type exists for type checkers only, like the native extension's types."""
 
 from __future__ import annotations
 

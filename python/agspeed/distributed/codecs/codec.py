@@ -3,7 +3,7 @@
 
 A codec averages a bucket of gradients over the ranks of a group. It writes this as a generator: it starts a collective,
 yields a function that waits for the result, and gets the result back. So a driver can have several buckets in flight.
-The driver for `DistributedDataParallel` is pipeline.py, and the one for Horovod is in `horovod/torch/exchange.py`.
+The driver for `DistributedDataParallel` is pipeline.py, and the one for Horovod is `horovod/torch/codec_runs.py`.
 
 All ranks must resume generators of one group in the same order, and codecs must start the same collectives at all
 ranks. A codec that depends on values, such as NaN, therefore decides by data that all ranks have received.

@@ -136,11 +136,12 @@ class Exchange:
     def _agree(self) -> None:
         """Checks, before the first reduction in a job, that all ranks have the same codec.
 
-        A rank without a codec does not take part, because its steps shall not wait for the check.
+        A rank without a codec makes no check. It reduces a gradient of the same name, so the coordinator finds the
+        difference, and the check cannot wait for that rank for ever.
 
-        Raises, at all ranks that have a codec: UserError that lists their settings if they differ.
+        Raises, at all ranks: UserError that lists the codecs if they differ; HorovodInternalError if a rank has none.
         """
-        process_set, name = self._reduction["process_set"], f"{self._name_of(self._members[0])}.compression"
+        process_set, name = self._reduction["process_set"], self._name_of(self._members[0])
         own = described(self._compression)
         number = zlib.crc32(own.encode()) >> 8
         # Ranks that have joined add zeros. The numbers x of the other ranks are equal if and only if their count times

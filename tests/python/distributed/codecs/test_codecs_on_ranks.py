@@ -190,3 +190,13 @@ def test_uses_that_codecs_do_not_have_are_refused(ranks: Ranks, tmp_path: Path) 
         assert found["allreduce"].startswith("UserError: hvd.Compression.int8 and topk")
         assert found["op"].startswith("ValueError: compression=topk(")
         assert found["predivide"].startswith("ValueError: compression=int8(")
+
+
+@pytest.mark.parametrize("codecs", [["none", "topk"], ["int8", "none"], ["bf16", "int8"]])
+def test_a_rank_without_a_codec_is_an_error_at_every_rank_of_horovod(
+    ranks: Ranks, tmp_path: Path, codecs: list[str]
+) -> None:
+    found = ranks.run(cases.hvd_that_differs, tmp_path, codecs=codecs)
+    assert all(each.startswith("HorovodInternalError") for each in found), found
+    # A rank that waits for another gradient first may learn only that the job has ended.
+    assert any("Mismatched data types" in each for each in found), found
