@@ -20,10 +20,19 @@ from agspeed.frontend.history import History
 from agspeed.frontend.session_report import make_report
 from agspeed.frontend.steps import StepTimes
 from agspeed.reporting import summary
+from agspeed.tuning.snapshot import with_facts
 
 native = pytest.importorskip("agspeed._native", reason="agspeed._native is not built")
 
 NUM_REPORTS = 200
+_NOT_RETAINED = {
+    "is_on": False,
+    "held_bytes": 0,
+    "limit_bytes": None,
+    "reason": None,
+    "faults_before": None,
+    "faults_after": None,
+}
 _NAMES = ("native", "inductor", "aot", "graph-eager")
 
 
@@ -98,7 +107,7 @@ class Training:
             history=self.history,
             optimizers=[],
             wrapper=None,
-            tuner_snapshot=lambda: {**tuner, "note": None, "is_passing": False, "has_database": True},
+            tuner_snapshot=lambda: with_facts(tuner, None, False, dict(_NOT_RETAINED), has_database=True),
             note_unseen_steps=lambda: None,
             runner=SimpleNamespace(comparison_state=lambda: None),
         )
