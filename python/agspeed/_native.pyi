@@ -28,8 +28,13 @@ def int8_encode(code: torch.Tensor, values: torch.Tensor) -> bool:
 def int8_decode(values: torch.Tensor, code: torch.Tensor, factor: float, adds: bool) -> None:
     """Stores, or adds, the values of a code times `factor`."""
 
-def lossless_encode(values: torch.Tensor) -> torch.Tensor:
-    """Returns the lossless code (comm/compress/lossless.h) of float32, float16 or bfloat16 values, as bytes."""
+def lossless_bytes(values: torch.Tensor) -> int:
+    """Returns a number of bytes that the lossless code (comm/compress/lossless.h) of such values never exceeds. The
+    values are float32, float16 or bfloat16."""
+
+def lossless_encode(code: torch.Tensor, values: torch.Tensor) -> int:
+    """Writes the lossless code of `values` into the uint8 tensor `code`. Returns the number of bytes written. Raises
+    ValueError if they do not fit."""
 
 def lossless_decode(values: torch.Tensor, code: torch.Tensor) -> None:
     """Decodes into `values`. Raises ValueError if `code` is not the code of that many values of that type."""

@@ -66,15 +66,21 @@ DType losslessType(const at::Tensor& values) {
   return *dtype;
 }
 
-at::Tensor losslessEncode(const at::Tensor& values) {
+size_t losslessBytes(const at::Tensor& values) {
+  return compress::maxLosslessBytes(static_cast<size_t>(values.numel()), losslessType(values));
+}
+
+size_t losslessEncode(const at::Tensor& code, const at::Tensor& values) {
   const DType dtype = losslessType(values);
-  const auto numElements = static_cast<size_t>(values.numel());
-  const size_t room = compress::maxLosslessBytes(numElements, dtype);
-  at::Tensor code = at::empty({static_cast<int64_t>(room)}, at::TensorOptions(at::kByte));
-  const size_t size =
-      compress::encodeLossless({static_cast<std::byte*>(code.mutable_data_ptr()), room},
-                               static_cast<const std::byte*>(values.const_data_ptr()), numElements, dtype);
-  return code.narrow(0, 0, static_cast<int64_t>(size));
+  check(code, at::kByte);
+  const auto room = static_cast<size_t>(code.numel());
+  const size_t size = compress::encodeLossless({static_cast<std::byte*>(code.mutable_data_ptr()), room},
+                                               static_cast<const std::byte*>(values.const_data_ptr()),
+                                               static_cast<size_t>(values.numel()), dtype);
+  TORCH_CHECK_VALUE(size > 0 || values.numel() == 0, "the lossless code of ", values.numel(),
+                    " values does not fit into ", room,
+                    " bytes; lossless_bytes() returns a number of bytes that is always enough.");
+  return size;
 }
 
 void losslessDecode(const at::Tensor& values, const at::Tensor& code) {
@@ -95,8 +101,9 @@ void bindCodecs(pybind11::module_& module) {
   module.def("int8_decode", &int8Decode, py::arg("values"), py::arg("code"), py::arg("factor"), py::arg("adds"),
              released);
   module.def("int8_encode", &int8Encode, py::arg("code"), py::arg("values"), released);
+  module.def("lossless_bytes", &losslessBytes, py::arg("values"));
   module.def("lossless_decode", &losslessDecode, py::arg("values"), py::arg("code"), released);
-  module.def("lossless_encode", &losslessEncode, py::arg("values"), released);
+  module.def("lossless_encode", &losslessEncode, py::arg("code"), py::arg("values"), released);
   module.def("select_largest", &selectLargest, py::arg("indices"), py::arg("values"), released);
 }
 

@@ -263,13 +263,22 @@ WAYS |= {name: {"rate_of_agspeed": 2.5} for name in ("nccl", "nccl-mptcp")}
 FAULT = {"fault": "none", "strikes": 0, "wrong_bytes": 0, "stalls_ms": [114.2, 82.1]}
 CODED = {"agspeed": {"ms": estimate(332)}, "agspeed-coded": {"ms": estimate(236), "ratio": estimate(0.71)}}
 CODED |= {"control": {"ratio": estimate(1)}}
+CODE = {"code": "lossless", "values": "gradients", "dtype": "bfloat16", "ratio": 1.4}
+CODE |= {f"{name}_gb_per_s": estimate(3) for name in ("encode", "decode", "copy")}
 CELLS: dict[str, dict[str, Any]] = {
     "comm": {
         "sizes": [{"bytes": 4 << 20, "status": "ok", "sides": SIDES | {"control": {"ratio": estimate(1)}}}],
         "coded": [{"status": "ok", "values": "gradients", "dtype": "bfloat16", "sides": CODED}],
+        "codes": [CODE],
+        "reals": [{"workload": "mlp", "side": "agspeed-coded", "seconds": estimate(0.1), "over_uncoded": estimate(1)}],
     },
     "nccl_net": {"operations": [{"bytes": 4 << 20, "ways": WAYS}], "faults": [FAULT]},
     "published": steady_cell("transformers/gpt2", SPEEDUPS),
+    "retained": {
+        "workload": "word_lm",
+        "eager_ms": 9.1,
+        "candidates": {"eager-retained": {"status": "timed", "chosen": {}, "speedup": estimate(1.2)}},
+    },
     "steady": steady_cell("bert", SPEEDUPS),
 }
 """Kind -> what its tables take from a cell."""

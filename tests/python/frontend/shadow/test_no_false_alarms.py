@@ -25,17 +25,22 @@ pytestmark = [
 NUM_STEPS = int(os.environ.get("AG_TEST_STEPS", "2000"))
 _SHORT = 70  # in make test
 _SEED = 11
+_WITHOUT_COMPARISON = {"transformers/deberta_v2", "transformers/reformer"}
+"""Architectures whose forward runs Python between its graphs, so that no step can be made twice."""
 
 
-def _check(model: Any, num_steps: int) -> None:
-    """Asserts that the model was compared ever more rarely without a finding, and that captured code ran."""
+def _check(model: Any, num_steps: int, is_compared: bool = True) -> None:
+    """Asserts that captured code ran, and that the model was compared ever more rarely without a finding.
+
+    is_compared: False: asserts that the report has the reason for which there was no comparison.
+    """
     report = agspeed.report(model).to_dict()
     found = report["comparison"]
     shown = f"seed {_SEED}, {num_steps} steps, {report['decision']['chosen']}: {found}"
     print(shown)
-    assert found["difference"] is None and found["obstacle"] is None, shown
+    assert found["difference"] is None and (found["obstacle"] is None) == is_compared, shown
     assert report["decision"]["chosen"] in ("native", "aot"), f"{shown} {report['decision']}"
-    assert 2 * found["steps"] >= math.log2(num_steps), shown
+    assert not is_compared or 2 * found["steps"] >= math.log2(num_steps), shown
 
 
 @pytest.mark.thorough
@@ -46,7 +51,7 @@ def test_architectures_are_found_equal(name: str) -> None:
     for step in range(NUM_STEPS):
         loss = training.step(training.batches[step % len(training.batches)])
     assert torch.isfinite(loss)
-    _check(model, NUM_STEPS)
+    _check(model, NUM_STEPS, is_compared=name not in _WITHOUT_COMPARISON)
 
 
 def _train(trainer: Callable[[int], list[nn.Module]], num_steps: int) -> None:
