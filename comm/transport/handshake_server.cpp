@@ -16,8 +16,9 @@ constexpr size_t kMinPlaces = 64, kMinPlacesOfRail = 4, kSparePlacesOfHost = 64;
 constexpr std::chrono::seconds kNetworkDeadline{3};
 /// The deadline for connections of this host. A rank on an overloaded host may take long between two messages.
 constexpr std::chrono::seconds kLocalDeadline{10};
-/// The length of the magic with which a request begins. A connection that begins with other bytes is refused at once.
-constexpr size_t kMagicBytes = 6;
+/// The length of magic and version, with which a request begins. A connection is refused as soon as these bytes have
+/// arrived and are wrong.
+constexpr size_t kMagicAndVersionBytes = 6;
 
 constexpr std::string_view kUnproven = "it does not prove to be one of this job";
 
@@ -66,7 +67,7 @@ HandshakeServer::Verdict HandshakeServer::advance(Connection& connection) {
   const std::optional<size_t> numRead = connection.read(missing);
   if (!numRead) return Verdict::kRefuse;
   connection.size_ += *numRead;
-  if (!connection.responder_ && connection.size_ >= kMagicBytes &&
+  if (!connection.responder_ && connection.size_ >= kMagicAndVersionBytes &&
       !wire::readClaim(std::span(connection.bytes_).first<wire::kRequestBytes>())) {
     return Verdict::kRefuse;
   }

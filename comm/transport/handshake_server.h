@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // HandshakeServer: the responder's side of handshakes (comm/wire/handshake.h), for every kind of connection. It hands
-// on a connection only after the peer has proven the secret of a pair of ranks. PendingConnections bounds the cost of
-// unauthenticated peers; this class also bounds how many are accepted at once, and how many refusals are logged.
+// on a connection only after the peer has proven that it knows the secret of its pair of ranks. PendingConnections
+// limits the number and the age of unauthenticated connections. This class also limits how many connections are
+// accepted at once, and how many refusals are logged.
 //
-// An acceptor owns the server. It accepts connections, wraps each in a Connection, and reports when one is readable.
-// One thread, the directory's; the directory outlives the server.
+// An acceptor owns the server. The acceptor accepts connections, wraps each in a Connection, and calls read() when one
+// is readable. All calls come from the directory's thread. The directory outlives the server.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +26,7 @@ namespace agspeed::comm::transport {
 
 class HandshakeServer {
  public:
-  /// An acceptor accepts at most this many connections before other handlers of the poller get their turn.
+  /// An acceptor accepts at most this many connections before it returns to the poller, so that other handlers run.
   static constexpr int kMaxAcceptsAtOnce = 16;
 
   /// Returns the limits of one of `numRails` network listeners. A listener has a place for each rank, because all ranks
@@ -82,7 +83,8 @@ class HandshakeServer {
 
   /// Reads the next handshake message. If it is complete, answers the request or checks the confirmation.
   Verdict advance(Connection& connection);
-  /// Answers a complete request. Returns kWait if the directory does not know the peer yet, or if the reply was sent.
+  /// Answers a complete request. Returns kWait if the directory does not have the peer's record yet, or if the reply
+  /// was sent, because the confirmation follows.
   Verdict answer(Connection& connection);
   /// Carries out the verdict: hands the connection on, refuses it, or does nothing.
   void finish(Connection& connection, Verdict verdict);

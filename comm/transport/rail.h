@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rail: a transport that may lose frames, used beside other rails. MultirailTransport retransmits the frames of a lost
-// rail on another rail. It chooses rails by the speed that they report, and decides by their reports whether a peer is
-// lost.
+// Rail: one path to each peer, for example TCP over one network interface. A rail may lose frames. MultirailTransport
+// combines several rails. It sends each frame on the rail with the shortest estimated delivery time, and retransmits
+// the
+// frames of a lost rail on another rail. It decides from the reports of all rails whether a peer is lost.
 //
 // A rail reconnects lost connections until the peer is disconnected. Frames keep their order within a connection. The
 // capabilities of a rail are the same for all peers. Threading and ownership: see Transport.
@@ -23,8 +24,8 @@ struct RailInfo {
   rendezvous::RailAddress address;  ///< the address at which the rail listens
   std::string device;               ///< the interface that the rail is bound to; empty: none
   /// The recent peak rate of all connections of the rail together; 0: not known. The rail measures it only while at
-  /// least two of its connections have bytes in flight, so that one slow peer does not limit the result. If the rail
-  /// has only one connection, this one is enough.
+  /// least two of its connections have bytes in flight, or its only one. Otherwise one slow peer could limit the
+  /// result.
   double bytesPerSecond = 0;
   uint64_t numRefused = 0;  ///< connections that were refused because the other end did not prove to be a peer
   bool isHome = true;       ///< whether frames prefer this rail; see RailOptions
@@ -45,7 +46,7 @@ class Rail : public Transport {
   virtual void disconnect(int peer) = 0;
   /// Handles a report of the kernel that the rail's interface has lost or regained its link.
   virtual void linkChanged(bool isUp) = 0;
-  /// Handles a report of the peer that its rail number `rail` has lost or regained its link. Does nothing if this rail
+  /// Handles a link-state frame: the peer's rail number `rail` has lost or regained its link. Does nothing if this rail
   /// connects to another rail of the peer. Otherwise closes a connection that the change has broken, or reconnects at
   /// once.
   virtual void peerLinkChanged(int peer, uint64_t rail, bool isUp) = 0;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Transport: sends frames to peers; comm/messaging makes messages of them. Capabilities declare the properties of the
-// route to a peer. There are two kinds of transport:
+// Transport: sends frames to peers; comm/messaging builds messages from frames. Capabilities declare the properties of
+// the route to a peer. There are two kinds of transport:
 //
 //   rail        frames may get lost with their connection (rail.h): tcp, faulty
 //   reliable    every frame passed to send() arrives exactly once, in any order: multirail, shared memory
 //
-// Threading: one thread at a time drives everything. Ownership: the caller owns a payload; the transport reads it until
-// the frame is acknowledged or its send is cancelled. The Sink is called from within send(), tick() or the poller.
+// Threading: one thread at a time makes all calls. Ownership: the caller owns a payload. The transport reads the
+// payload until the frame is acknowledged or its send is cancelled. The Sink is called from within send(), tick() or
+// the poller.
 #pragma once
 
 #include <cstddef>
@@ -40,11 +41,11 @@ enum class LossCause {
   kSilent,        ///< the peer's kernel answers, but its process has not answered the handshake yet
   kUnreachable,   ///< no route leads to the peer
   kUnpaired,      ///< the peer has no rail to pair with this one; final for this rail
-  kIncompatible,  ///< the peer cannot be used at all; final
+  kIncompatible,  ///< the peer's record cannot be read, or does not fit this rank (version, key, mode, ...); final
 };
 std::string_view toString(LossCause cause);
 
-/// Whether two runs of memory overlap.
+/// Whether two ranges of memory overlap.
 inline bool overlaps(ByteView left, ByteView right) {
   return !left.empty() && left.data() < right.data() + right.size() && right.data() < left.data() + left.size();
 }
@@ -52,9 +53,9 @@ inline bool overlaps(ByteView left, ByteView right) {
 class Transport {
  public:
   struct Capabilities {
-    bool isReliable = false;       ///< a frame is delivered unless its connection is reported lost
+    bool isReliable = false;       ///< frames get lost only with a connection whose loss is reported; true for TCP, too
     bool isAcknowledging = false;  ///< Sink::acknowledged is called for every frame with a token
-    bool copiesSmall = false;      ///< send() copies the payload of an eager copy and does not read it later
+    bool copiesSmall = false;      ///< send() copies payloads of messages below wire::kZeroCopyBytes before it returns
     uint32_t segmentBytes = 0;     ///< payload length at which a message of some hundred KiB spreads well over rails
     uint32_t maxPayloadBytes = 0;
   };
@@ -112,10 +113,11 @@ class Transport {
   /// Runs the timers, which reconnect and detect stalls. Returns the latest time for the next call.
   virtual io::Clock::time_point tick(io::Clock::time_point now) = 0;
   /// Describes the current route to the peer for the log, such as "rail 0 (10.0.0.5 to 10.0.0.6)". Returns an empty
-  /// text if there is no route. If there is a route and the peer is silent, the peer's process does not answer.
+  /// text if there is no route. If a peer is silent although there is a route, its process hangs or is busy: the
+  /// network works.
   virtual std::string describeRoute(int peer) const = 0;
-  /// Returns for how many seconds the caller may coalesce wake-ups. The bytes in flight keep the route to the peer busy
-  /// during this time, so the transport needs no call. 0: not known.
+  /// Returns for how many seconds the caller may ignore wake-ups to handle several events at once. The bytes in flight
+  /// keep the route to the peer busy during this time, so the transport needs no call. 0: not known.
   virtual double coalesceSeconds(int peer) const = 0;
 };
 

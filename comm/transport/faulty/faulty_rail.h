@@ -18,7 +18,7 @@ struct FaultPlan {
   uint64_t seed = 1;
   double dropped = 0;
   double repeated = 0;
-  double delayed = 0;  ///< sent after a later frame, or at the next tick
+  double delayed = 0;  ///< sent after the next frame to the same peer, or at the next tick
 };
 
 class FaultyRail final : public RailDecorator {
@@ -40,7 +40,7 @@ class FaultyRail final : public RailDecorator {
   const FaultPlan plan_;
   Capabilities capabilities_;
   std::mt19937_64 random_;
-  std::map<int, transport::OutgoingFrame> delayed_;  ///< by peer: the frame that is held back
+  std::map<int, transport::OutgoingFrame> delayed_;  ///< by peer: the delayed frame
 };
 
 }  // namespace agspeed::comm::faulty

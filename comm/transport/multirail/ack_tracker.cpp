@@ -6,8 +6,9 @@
 namespace agspeed::comm::multirail {
 namespace {
 
-/// An acknowledgement is due after at least this many times the length of the longest arrived frame. Fast rails carry
-/// long frames, and would otherwise need an acknowledgement for each of them.
+/// An acknowledgement is due after max(kMinBytesDue, kFramesDue * length of the longest frame) payload bytes. The
+/// second term matters on fast rails. They carry long frames, and would otherwise need an acknowledgement for each
+/// frame.
 constexpr uint64_t kFramesDue = 4;
 
 }  // namespace

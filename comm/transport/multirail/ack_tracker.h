@@ -30,8 +30,8 @@ class AckTracker {
   // --- Arrival of a frame: begin(), takeEarlierCopy(), place() at its header; end(), add() at its end ---
 
   /// Begins a frame whose header has arrived on `rail`. Returns true if its payload is wanted. Two copies of a frame
-  /// may arrive at the same time. Then only the payload of the later attempt is wanted, because the sender has given up
-  /// the connection of the earlier attempt, which may be closed at any byte.
+  /// may arrive at the same time. Then only the payload of the later attempt is wanted. The sender has given up the
+  /// connection of the earlier attempt, which may be closed at any byte.
   bool begin(int rail, const wire::FrameHeader& header);
   /// Removes and returns the earlier copy of the frame, if one is arriving on another rail. That rail must not write to
   /// the copy's target any more, and the copy is not recorded as arrived. Call this function after begin().
@@ -60,8 +60,8 @@ class AckTracker {
   bool hasUnsentAck() const { return received_.next() > acknowledged_; }
   /// Whether a separate acknowledgement should be sent now.
   bool isDue() const;
-  /// Records that the peer has retransmitted a frame that had already arrived. The peer lacks the acknowledgement, so
-  /// the next one is due at once.
+  /// Records that the peer has retransmitted a frame that had already arrived. The peer has not received the
+  /// acknowledgement, so an unsent acknowledgement is due at once.
   void duplicateSeen();
   /// Records that a frame that acknowledges next() was sent to the peer.
   void ackSent();
@@ -79,7 +79,7 @@ class AckTracker {
 
   ReceiveWindow received_;
   std::vector<Placement> placements_;  ///< placements_[rail]: the frame that is arriving there
-  uint64_t acknowledged_ = 1;          ///< the last acknowledgement that was sent
+  uint64_t acknowledged_ = 1;          ///< the value of next() in the last acknowledgement that was sent
   uint64_t firstDue_ = 0;              ///< number of the first unacknowledged frame that ends a large message; 0: none
   uint64_t lastDue_ = 0;               ///< number of the last frame that ends a large message
   static constexpr uint64_t kMinBytesDue = 256 * 1024;

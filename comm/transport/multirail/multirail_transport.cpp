@@ -137,7 +137,7 @@ void MultirailTransport::resend(Peer& peer) {
   }
 }
 
-/// `frame` is a copy of the window's frame, because the rail may be lost within the call, which changes the window.
+/// `frame` is a copy of the window's frame, because send() may report the loss of the rail, which changes the window.
 void MultirailTransport::transmit(Peer& peer, transport::OutgoingFrame frame, int rail) {
   const auto index = static_cast<size_t>(rail);
   frame.header.epoch = options_.epoch;
@@ -164,7 +164,7 @@ void MultirailTransport::fitPayloads(Peer& peer) const {
   }
 }
 
-bool MultirailTransport::sendUncounted(Peer& peer, wire::FrameHeader header) {
+bool MultirailTransport::sendUnnumbered(Peer& peer, wire::FrameHeader header) {
   const int rail = peer.scheduler.nextRail(0);
   if (rail == transport::kNoRail) return false;
   transmit(peer, {header, {}}, rail);
@@ -174,7 +174,7 @@ bool MultirailTransport::sendUncounted(Peer& peer, wire::FrameHeader header) {
 void MultirailTransport::acknowledge(Peer& peer) {
   wire::FrameHeader header;
   header.kind = wire::FrameKind::kAck;
-  if (sendUncounted(peer, header)) ++counters_.numAcks;
+  if (sendUnnumbered(peer, header)) ++counters_.numAcks;
 }
 
 void MultirailTransport::acknowledgeSoon(Peer& peer) { isInTurn_ ? flushAtEndOfTurn(peer) : acknowledge(peer); }
@@ -228,7 +228,7 @@ io::Clock::time_point MultirailTransport::tick(io::Clock::time_point now) {
       resend(peer);
     }
     if (peer.acks.hasUnsentAck()) acknowledge(peer);
-    // Wake a sink that waits for a full rail. If that rail was lost, no acknowledgement wakes the sink.
+    // The sink may wait for a full rail. If this rail is lost, it never reports that it has room again.
     if (rails_.size() > 1 && !peer.window.isEmpty() && canSend(peer)) sink_->writable(rank);
     const bool isBusy = !peer.window.isEmpty() || peer.acks.hasUnsentAck();
     if (isBusy || peer.reachability.isSought()) next = std::min(next, now + kAcknowledgeAfter);
@@ -256,7 +256,7 @@ void MultirailTransport::sendLinkStates(Peer& peer) {
     header.kind = wire::FrameKind::kLinkState;
     header.offset = static_cast<uint64_t>(rail);
     header.total = isLinkUp_[static_cast<size_t>(rail)] ? 1 : 0;
-    if (!sendUncounted(peer, header)) return;
+    if (!sendUnnumbered(peer, header)) return;
     std::erase(peer.linkStatesToSend, rail);
   }
 }
@@ -364,7 +364,7 @@ void MultirailTransport::lost(int rail, int rank, LossCause cause, const Status&
   peer.acks.ackMayBeLost();
   if (!peer.reachability.isReached()) return checkReachability(peer, now);
   resend(peer);
-  // Frames that waited for this rail can take another one now.
+  // A sink that has waited for room on this rail can use another rail now.
   if (canSend(peer)) sink_->writable(rank);
 }
 
@@ -379,8 +379,8 @@ void MultirailTransport::checkReachability(Peer& peer, io::Clock::time_point now
     case Reachability::Verdict::kFine: return;
     case Reachability::Verdict::kWarn:
       if (!names_.areLogged()) return;
-      AG_LOG(kWarn, "{}: no rail leads to {} for {} ms ({}); trying on", names_.of(options_.rank), names_.of(peer.rank),
-             downMs(), peer.reachability.lastFailure());
+      AG_LOG(kWarn, "{}: no rail has led to {} for {} ms ({}); it keeps trying", names_.of(options_.rank),
+             names_.of(peer.rank), downMs(), peer.reachability.lastFailure());
       return;
     case Reachability::Verdict::kEnded:
       return markLost(peer, LossCause::kRefused, lostBecause("its process has ended: its address refuses connections"));

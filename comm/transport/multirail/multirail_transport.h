@@ -9,8 +9,8 @@
 //   AckTracker      which frames have arrived, and when an acknowledgement is due
 //   Reachability    which rails lead to the peer, and when the peer is lost
 //
-// Every header carries an acknowledgement. A separate one is sent when AckTracker finds it due, or at the next tick if
-// frames are not acknowledged by then. One thread at a time; owns its rails.
+// Every header carries an acknowledgement. A separate acknowledgement is sent when it is due (AckTracker), or at the
+// next tick if some arrived frames are still unacknowledged. One thread at a time; owns its rails.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,7 @@ struct MultirailCounters {
   };
   std::vector<Rail> rails;
   uint64_t numResent = 0;      ///< frames that were retransmitted
-  uint64_t numDuplicates = 0;  ///< frames that had arrived before
+  uint64_t numDuplicates = 0;  ///< arrived frames that had already arrived before
   uint64_t numAcks = 0;        ///< frames that carried only an acknowledgement
 };
 
@@ -65,8 +65,8 @@ class MultirailTransport final : public transport::Transport {
     return routeState(rails_.size(), found->reachability, found->window);
   }
   bool isLinkUp(int rail) const { return isLinkUp_[static_cast<size_t>(rail)]; }
-  /// Handles that a rail of this rank has lost or regained its link. Sends a link-state frame to all peers over rails
-  /// that can send. Without this frame, a peer would notice the lost link only by a stall.
+  /// Call it when a rail of this rank has lost or regained its link. Sends a link-state frame to all peers over rails
+  /// that can send. Without this frame, a peer would notice the lost link only after its connection stalls.
   void linkChanged(int rail, bool isUp);
 
   const Capabilities& capabilities(int peer) const override;
@@ -114,13 +114,13 @@ class MultirailTransport final : public transport::Transport {
   void transmit(Peer& peer, transport::OutgoingFrame frame, int rail);
   /// Retransmits frames of the window while a rail has room.
   void resend(Peer& peer);
-  /// Sends a frame without a number, which is not retransmitted if it gets lost. Returns false if no rail has room for
-  /// it.
-  bool sendUncounted(Peer& peer, wire::FrameHeader header);
+  /// Sends a frame without a number. The frame is not retransmitted if it gets lost. Returns false if no rail has room.
+  bool sendUnnumbered(Peer& peer, wire::FrameHeader header);
   /// Sends a separate acknowledgement if a rail has room for it.
   void acknowledge(Peer& peer);
   /// Sends a separate acknowledgement at the end of the turn, or at once outside a turn.
   void acknowledgeSoon(Peer& peer);
+  /// Makes endTurn() send the peer's control frames, and an acknowledgement if one is due by then.
   void flushAtEndOfTurn(Peer& peer);
   /// Sends the link-state frames that the peer must still get, while a rail has room.
   void sendLinkStates(Peer& peer);

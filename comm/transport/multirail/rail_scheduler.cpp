@@ -7,22 +7,21 @@
 namespace agspeed::comm::multirail {
 namespace {
 
-/// A frame waits for a full rail if time(full rail) < kMuchSooner * time(best rail with room). These are the estimated
-/// times until the frame is delivered. With a value of 0.6, even a rail with a tenth of the other rails' rate gets
-/// frames, one at a time.
+/// A frame waits for a full rail if t(full rail) < kMuchSooner * t(best rail with room), where t is the estimated time
+/// until delivery. With a value of 0.6, a rail with a tenth of the other rails' rate still gets frames, one at a time.
 constexpr double kMuchSooner = 0.6;
 /// If the best rail with room would deliver a frame within this time, the frame does not wait for a full rail.
 /// Estimates of such short times are inaccurate.
 constexpr double kLongSeconds = 4e-3;
 /// longestPayload() limits payloads so that no rail needs more than kMaxSeconds for one. If the rails differ much in
-/// speed, payloads have at most kUnlikeBytes. Rails differ much if the slowest one needs more than kAlike times as long
-/// as the fastest one, and more than kLongSeconds.
+/// speed, payloads have at most kUnlikeBytes. Rails differ much if t(slowest rail) > max(kAlike * t(fastest rail),
+/// kLongSeconds), where t is the time to carry the longest payload.
 constexpr double kMaxSeconds = 8e-3, kAlike = 2;
 constexpr uint32_t kUnlikeBytes = 64 * 1024;
 /// Payloads may be longer than kLongBytes if every rail carries one within this time. The longer frames then save work
 /// and delay nothing.
 constexpr double kQuickSeconds = 1e-3;
-/// cost() multiplies the estimated delivery time on a rail that is not home by kAway, and adds kAwaySeconds. The
+/// On a rail that is not preferred (RailOptions::isHome), cost() is kAway * estimated delivery time + kAwaySeconds. The
 /// estimates for rarely used rails are inaccurate, so such a rail takes a frame only if it appears to be much faster.
 constexpr double kAway = 2, kAwaySeconds = 1e-3;
 
@@ -93,8 +92,8 @@ uint32_t RailScheduler::longestPayload(const Reachability& reachability, uint32_
   }
   const uint32_t limit = most > std::max(kAlike * least, kLongSeconds) ? std::min(maxBytes, kUnlikeBytes) : maxBytes;
   if (most <= kMaxSeconds) return limit;
-  const auto soonThere = static_cast<uint32_t>(kMaxSeconds / most * maxBytes);
-  return std::clamp(soonThere, std::min(kSharedBytes, limit), limit);
+  const auto carriedInTime = static_cast<uint32_t>(kMaxSeconds / most * maxBytes);
+  return std::clamp(carriedInTime, std::min(kSharedBytes, limit), limit);
 }
 
 }  // namespace agspeed::comm::multirail

@@ -33,7 +33,8 @@ class RailScheduler {
   void sentOn(int rail) { nextRail_ = (static_cast<size_t>(rail) + 1) % rails_.size(); }
 
   bool canAnySend() const;
-  /// Whether a full rail would still deliver a frame of `numBytes` much sooner than any rail with room.
+  /// Whether a frame of `numBytes` should wait for a full rail, because it would deliver the frame much sooner than any
+  /// rail with room.
   bool isFullOneWorthWaitingFor(const Reachability& reachability, size_t numBytes) const;
   /// Whether all rails are fast: each rail that is up carries a payload of `numBytes` within 1 ms.
   bool areAllQuick(const Reachability& reachability, uint32_t numBytes) const;
@@ -44,7 +45,8 @@ class RailScheduler {
  private:
   /// Estimates how long the rail takes to carry `numBytes` alone, without the latency and the bytes already in flight.
   double carrySeconds(size_t rail, uint32_t numBytes) const;
-  /// Returns the value by which rails are compared: the estimated delivery time, increased for rails that are not home.
+  /// Returns the value by which rails are compared: the estimated delivery time in seconds, increased for rails that
+  /// are not preferred.
   double cost(size_t rail, size_t numBytes) const;
 
   const transport::Rails& rails_;

@@ -37,7 +37,8 @@ class Reachability {
   bool isUp(size_t rail) const { return isUp_[rail]; }
   /// Whether a rail leads to the peer now.
   bool isReached() const;
-  /// Whether no rail leads to the peer, and at least one rail has failed. The rails then try to reach the peer again.
+  /// Whether no rail leads to the peer, and at least one rail with a partner has failed. The rails keep trying to reach
+  /// the peer.
   bool isSought() const { return downSince_ != io::Clock::time_point(); }
   bool isLost() const { return stage_ == Stage::kLost; }
   /// Whether a rail has ever led to the peer and the peer is not lost.
@@ -45,11 +46,12 @@ class Reachability {
   /// Returns the last failure that a rail has reported, as the end of a sentence.
   const std::string& lastFailure() const { return lastFailure_; }
 
-  /// Records that the rail leads to the peer from now on. Returns false if it did so before. Requires: !isLost().
+  /// Records that the rail leads to the peer from now on. Returns false if it already led to the peer. Requires:
+  /// !isLost().
   bool railUp(size_t rail);
   /// Records that the rail does not lead to the peer from now on, and why. Returns true if it led to the peer before.
-  /// The loss of a rail without a partner (kUnpaired) says nothing about the peer; the other rails show whether the
-  /// peer's process exists.
+  /// A rail without a partner among the peer's rails (kUnpaired) says nothing about the peer. Only the other rails show
+  /// whether the peer's process exists.
   bool railDown(size_t rail, transport::LossCause cause, const std::string& failure, io::Clock::time_point now);
   /// Records that a frame has arrived from the peer's process.
   void heard() { numQuietTicks_ = 0; }
@@ -73,8 +75,8 @@ class Reachability {
   std::vector<bool> isUp_;
   std::vector<transport::LossCause>
       causes_;                         ///< the causes of the rails' last failures; meaningful while no rail is up
-  bool wasFound_ = false;              ///< a process has answered at a peer's address; closing is an answer, too
-  io::Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: a rail is up
+  bool wasFound_ = false;              ///< a process has answered at an address of the peer, or closed a connection
+  io::Clock::time_point downSince_{};  ///< when the last rail was lost, or the first one failed; zero: !isSought()
   int numQuietTicks_ = 0;              ///< ticks since downSince_, or since a frame last arrived
   bool isWarned_ = false;
   std::string lastFailure_;

@@ -31,7 +31,7 @@ class SendWindow {
   SendWindow();
 
   bool isEmpty() const { return frames_.empty(); }
-  /// Whether the receiver's window has no room for another frame.
+  /// Whether the receiver's window has no room for another frame: ReceiveWindow::kFrames frames are not acknowledged.
   bool isFull() const;
   size_t numToResend() const { return numToResend_; }
   /// Returns the number that the next added frame gets.
