@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// RateEstimator: estimates the rate of a connection, or of several connections of a rail together, from samples of the
-// number of bytes that the peers' kernels have acknowledged.
+// RateEstimator: estimates the rate of a connection, or of all connections of a rail together, in bytes per second. Its
+// input is samples of the number of bytes that the peers' kernels have acknowledged.
 //
 // It measures only time spans in which bytes were always in flight, because an idle connection does not show the speed
-// of the path. The kernel's own estimate (tcpi_delivery_rate) is unsuitable for two reasons. After a pause, a shaper
-// lets a burst through, and the kernel keeps the rate of this burst. Small frames wait behind other connections, and
-// the kernel takes their low rate for the rate of the path. Not thread-safe; no clock of its own.
+// of the path. The kernel's own estimate (tcpi_delivery_rate) is unsuitable for two reasons. After a pause, a traffic
+// shaper lets a burst through, and the kernel keeps the rate of this burst. Small frames wait behind other connections,
+// and the kernel takes their low rate for the rate of the path. Not thread-safe; no clock of its own.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace agspeed::comm::tcp {
 
 class RateEstimator {
  public:
-  /// Takes a sample. `numAcked`: all bytes that were acknowledged until `now`. `isIdle`: too few bytes were in flight
-  /// to measure a rate.
-  void look(io::Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
+  /// Adds a sample. `numAcked`: all bytes that were acknowledged until `now`. `isIdle`: too few bytes are in flight to
+  /// measure a rate. `roundTripSeconds`: the shortest round trip.
+  void update(io::Clock::time_point now, uint64_t numAcked, bool isIdle, double roundTripSeconds);
 
-  /// Forgets the rate if it is old. `numAckedOfAll`: bytes that all connections of the rail have carried so far.
-  /// `rateOfAll`: their bytes per second together; 0: not known. The rate is old if all connections together have
-  /// carried `rateOfAll` times half a second since it was measured. A connection that seems slow gets no frames. If its
-  /// rate were not forgotten, it would never be measured again.
+  /// Forgets the rate if it is old: if all connections of the rail together have carried more than `rateOfAll` * 0.5 s
+  /// bytes since it was measured. `numAckedOfAll`: bytes that all connections have carried so far. `rateOfAll`: their
+  /// bytes per second together; 0: not known. Without this function, the rate of a connection that seems slow would
+  /// never be measured again, because the connection gets no frames.
   void age(uint64_t numAckedOfAll, double rateOfAll);
 
   /// Returns the recent rate; 0: not measured.
@@ -34,7 +34,7 @@ class RateEstimator {
 
  private:
   /// Adds a measured span to the current window of the peak rate, and updates the peak rate at the window's end.
-  void lookForBest(double seconds, double numBytes);
+  void updatePeak(double seconds, double numBytes);
 
   io::Clock::time_point since_;
   uint64_t ackedBefore_ = 0;

@@ -31,14 +31,14 @@ void Receiver::close(transport::LossCause cause) {
 }
 
 void Receiver::ready(uint32_t) {
-  for (size_t turn = 0; turn < kTurnBytes;) {
+  for (size_t numRead = 0; numRead < kMaxReadBytes;) {
     size_t numAsked = 0;
     const Moved moved = readOnce(numAsked);
     if (!moved.isOpen) return close(transport::LossCause::kClosed);
     if (!consume()) return close(transport::LossCause::kCorrupted);
     if (!isOpen_) return;
     if (moved.numBytes < numAsked) break;
-    turn += moved.numBytes;
+    numRead += moved.numBytes;
   }
   awaitRemaining();
 }

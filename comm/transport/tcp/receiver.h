@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receiver: the connection that brings one peer's frames over one rail. Payloads go from the kernel straight into the
-// sink's memory; only bytes that were read together with a header are copied. A frame with a wrong seal closes the
+// Receiver: the connection that brings one peer's frames over one rail. The kernel writes payloads directly into the
+// sink's memory. Only bytes that were read together with a header are copied. A frame with a wrong tag closes the
 // connection, because the boundaries of later frames cannot be trusted. Owned by the rail; one thread.
 #pragma once
 
@@ -39,10 +39,10 @@ class Receiver final : public io::Poller::Handler {
  private:
   /// kStagingBytes: the size of the staging memory, which receives headers and small frames. The receiver copies
   /// payload bytes out of the staging memory, so few bytes of a large payload should get there. Therefore a read that
-  /// may end a payload reads only kFollowingBytes after it. They have room for the next header.
+  /// may end a payload reads at most kFollowingBytes after it, which is enough for the next header.
   static constexpr size_t kStagingBytes = 16 * 1024, kFollowingBytes = 4 * 1024;
-  /// The receiver reads at most this much per turn, so that one peer does not delay the others.
-  static constexpr size_t kTurnBytes = 1024 * 1024;
+  /// ready() returns after it has read this many bytes, so that one peer does not delay the others.
+  static constexpr size_t kMaxReadBytes = 1024 * 1024;
   /// Limits of the receive low-water mark. The mark is the number of missing payload bytes, but at most kMaxAwaited,
   /// which are enough work for one wake-up. If fewer than kMinAwaited bytes are missing, every arriving byte wakes the
   /// receiver. These last bytes arrive almost together anyway.
@@ -51,8 +51,8 @@ class Receiver final : public io::Poller::Handler {
   /// Reads once from the socket, first into the payload's memory and then into the staging memory. Sets `numAsked` to
   /// the number of bytes for which there was room.
   Moved readOnce(size_t& numAsked);
-  /// Sets the receive low-water mark after each turn. The kernel then wakes this process when the payload is complete
-  /// or much of it has arrived, not for every few packets.
+  /// Sets the receive low-water mark at the end of ready(). The kernel then wakes this process when the payload is
+  /// complete or much of it has arrived, not for every few packets.
   void awaitRemaining();
   /// Handles all complete headers and payloads in the staging memory. Returns false if a frame is corrupted.
   bool consume();
@@ -78,8 +78,8 @@ class Receiver final : public io::Poller::Handler {
   wire::FrameHeader header_;
   std::span<std::byte> target_;  ///< where the payload goes: the sink's memory or discarded_
   size_t placed_ = 0;
-  size_t awaited_ = 1;  ///< the receive low-water mark
-  std::vector<std::byte> discarded_;
+  size_t awaited_ = 1;                ///< the receive low-water mark
+  std::vector<std::byte> discarded_;  ///< receives a payload that the sink does not want
 };
 
 }  // namespace agspeed::comm::tcp

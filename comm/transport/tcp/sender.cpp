@@ -17,8 +17,9 @@ constexpr std::chrono::milliseconds kConnectTimeout{1000};
 constexpr std::chrono::milliseconds kHandshakeWarningTime{300};
 /// A little less than the acceptor's deadline (3 s), so that this end closes first and can log the reason.
 constexpr std::chrono::milliseconds kHandshakeTimeout{2700};
-/// The connection is stalled if bytes are in flight and the peer's kernel has not acknowledged any for kStallTimeout
-/// and for kStallRoundTrips. The path may be cut, or it has become so slow that the bytes in the kernels take long.
+/// The connection is stalled if bytes are in flight and the peer's kernel has acknowledged nothing for
+/// max(kStallTimeout, kStallRoundTrips * smoothed round trip). The path may be cut, or it may have become so slow that
+/// the bytes in flight take long.
 constexpr std::chrono::milliseconds kStallTimeout{150};
 constexpr double kStallRoundTrips = 6;
 /// A stalled connection is closed after this further time.
@@ -28,26 +29,26 @@ constexpr std::chrono::milliseconds kStallGracePeriod{1000};
 /// between two turns of the event loop. With too many bytes, a slow rail takes bytes that a fast rail could send
 /// sooner.
 ///
-/// If the process is scheduled late, several rails run out of bytes. They are then filled equally, so slow rails get
-/// more than their share. Therefore a connection that has run out of bytes gets a higher mark, which decays afterwards.
+/// The mark is rate * unsentSeconds_, between the two limits. If the process is scheduled late, several rails run out
+/// of bytes. They are then filled equally, so slow rails get more than their share. Therefore keepFilled() doubles
+/// unsentSeconds_ of a connection that has run out of bytes. The value decays afterwards.
 constexpr int kMinUnsentBytes = 32 * 1024;
 constexpr int kMaxUnsentBytes = 1024 * 1024;
 constexpr double kMinUnsentSeconds = 2e-3;
 constexpr double kMaxUnsentSeconds = 50e-3;
 constexpr double kUnsentDecay = 0.99;  ///< factor of each check(); checks come every 10 ms
 
-/// Limits of the bytes that are queued in this class, so that they leave with the next write. A fast path may queue as
-/// many bytes as it carries in kQueuedSeconds, but at most kMaxQueuedBytes. A path is fast if it carries at least
-/// kWorthQueuing bytes in this time. Other paths may queue kMinQueuedBytes.
+/// Limits of the bytes that are queued in this class, so that one system call writes several frames. With q = rate *
+/// kQueuedSeconds, the limit is min(q, kMaxQueuedBytes) if q >= kWorthQueuing, else kMinQueuedBytes.
 constexpr size_t kMinQueuedBytes = 4 * 1024;
 constexpr double kWorthQueuing = 64 * 1024, kMaxQueuedBytes = 512 * 1024;
 constexpr double kQueuedSeconds = 0.5e-3;
 
-/// How often the sender asks the kernel for the number of unacknowledged bytes. The question costs a system call, so in
-/// between the number is estimated from the connection's measured delivery rate.
-constexpr std::chrono::milliseconds kLookInterval{1};
+/// How often the sender asks the kernel for the number of unacknowledged bytes, by a system call. Between two samples,
+/// the number is estimated from the connection's measured rate.
+constexpr std::chrono::milliseconds kSampleInterval{1};
 
-constexpr double kUnknownRate = 1e8;  ///< bytes per second, before the first measurement
+constexpr double kUnknownRate = 1e8;  ///< the rate that is assumed before the first measurement, in bytes per second
 
 iovec partOf(ByteView bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
@@ -67,7 +68,7 @@ Sender::Sender(io::Poller& poller, Socket socket, wire::Initiator initiator, sec
       protection_(protection),
       peer_(peer),
       owner_(owner),
-      // Edge-triggered, so that waiting for a full socket costs no system call.
+      // Edge-triggered: EPOLLOUT need not be added when the socket becomes full, and removed when it has room again.
       pollId_(poller.add(socket_.descriptor(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, *this)),
       active_(io::Clock::now()),
       unsentSeconds_(kMinUnsentSeconds) {}
@@ -124,7 +125,7 @@ void Sender::finishHandshake() {
   if (!writeSmall(*confirm)) return close(transport::LossCause::kClosed, "closed during the handshake");
   sealer_.emplace(protection_, initiator_.frameKey(reply_));
   tcpInfo_ = socket_.tcpInfo();
-  socket_.setNotSentLowat(unsentBytes_ = kMinUnsentBytes);
+  socket_.setNotSentLowat(notSentLowat_ = kMinUnsentBytes);
   state_ = State::kUp;
   owner_.senderWritable(peer_);
 }
@@ -134,11 +135,12 @@ void Sender::readAfterHandshake() {
   const iovec part = {&byte, 1};
   const Moved moved = socket_.read(std::span(&part, 1));
   if (!moved.isOpen) return close(transport::LossCause::kClosed, "closed by the peer");
-  if (moved.numBytes > 0) close(transport::LossCause::kCorrupted, "bytes from the wrong end");
+  if (moved.numBytes > 0)
+    close(transport::LossCause::kCorrupted, "the peer sent bytes after the handshake, although it only receives here");
 }
 
 void Sender::send(const transport::OutgoingFrame& frame) {
-  if (const io::Clock::time_point now = io::Clock::now(); now - lookedAt_ >= kLookInterval) look(now);
+  if (const io::Clock::time_point now = io::Clock::now(); now - sampledAt_ >= kSampleInterval) sampleAcks(now);
   if (isEmpty()) maxQueuedBytes_ = maxQueuedBytes();
   Queued& added = queued(numQueued_);
   seal(frame, added);
@@ -224,7 +226,7 @@ void Sender::cancelSend(ByteView bytes) {
 bool Sender::check(io::Clock::time_point now) {
   if (state_ != State::kUp) waited_ += active_.look(now);
   if (state_ == State::kConnecting && waited_ > kConnectTimeout) {
-    close(transport::LossCause::kUnreachable, "no answer to connecting");
+    close(transport::LossCause::kUnreachable, "the peer's host does not answer the connection attempt");
   }
   if (state_ == State::kClosed || isQuiet_) return false;
   const size_t numUnacknowledged = state_ == State::kConnecting ? 0 : socket_.unacknowledgedBytes();
@@ -236,20 +238,22 @@ bool Sender::check(io::Clock::time_point now) {
   }
   if (progressAt_ == io::Clock::time_point()) progressAt_ = now;
   tcpInfo_ = socket_.tcpInfo();
-  look(now, numUnacknowledged);
+  sampleAcks(now, numUnacknowledged);
   unsentSeconds_ = std::max(kMinUnsentSeconds, unsentSeconds_ * kUnsentDecay);
   setNotSentLowat();
-  if (held_.follow(rate_.bytesPerSecond(), tcpInfo_.minRoundTripSeconds)) socket_.setSendBuffer(held_.bytes());
-  // If bytes wait and no packet is in flight, the peer's TCP window is closed. The peer's process is slow, but its
-  // kernel answers, so this is not a stall.
+  if (sendBufferLimit_.update(rate_.bytesPerSecond(), tcpInfo_.minRoundTripSeconds))
+    socket_.setSendBuffer(sendBufferLimit_.bytes());
+  // If unsent bytes wait and no packet is in flight, the peer's receive window is closed. The peer's process is slow,
+  // but
+  // its kernel answers, so this is not a stall.
   if (tcpInfo_.bytesAcked != bytesAcked_ || tcpInfo_.packetsInFlight == 0) acknowledged(now);
   bytesAcked_ = tcpInfo_.bytesAcked;
   checkStall(now);
   return true;
 }
 
-/// Called when the peer's kernel has acknowledged the request, but the peer's process has not replied. The process may
-/// be stopped.
+/// Requires: the peer's kernel has acknowledged the request, but the peer's process has not replied. The process may be
+/// stopped.
 void Sender::awaitHandshake() {
   const char* why = "connected, but its process does not answer the handshake";
   if (waited_ > kHandshakeTimeout) return close(transport::LossCause::kSilent, why);
@@ -279,21 +283,21 @@ void Sender::checkStall(io::Clock::time_point now) {
   owner_.senderStalled(peer_, transport::LossCause::kStalled, why);
 }
 
-void Sender::look(io::Clock::time_point now) {
+void Sender::sampleAcks(io::Clock::time_point now) {
   // Do not ask the kernel about an idle connection. A rank has hundreds of connections, and most of them are idle.
-  look(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
+  sampleAcks(now, numAcked_ == numBytes_ ? 0 : socket_.unacknowledgedBytes());
 }
 
-void Sender::look(io::Clock::time_point now, uint64_t numUnacknowledged) {
-  lookedAt_ = now;
+void Sender::sampleAcks(io::Clock::time_point now, uint64_t numUnacknowledged) {
+  sampledAt_ = now;
   // numBytes_ does not include the bytes of the handshake.
   numAcked_ = numBytes_ == 0 ? 0 : numBytes_ - std::min(numUnacknowledged, numBytes_);
-  rate_.look(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.minRoundTripSeconds);
+  rate_.update(now, numAcked_, numAcked_ == numBytes_, tcpInfo_.minRoundTripSeconds);
 }
 
 void Sender::keepFilled() {
   const io::Clock::time_point now = io::Clock::now();
-  if (now - askedAt_ < kLookInterval) return;
+  if (now - askedAt_ < kSampleInterval) return;
   askedAt_ = now;
   if (socket_.unsentBytes() > 0) return;
   unsentSeconds_ = std::min(kMaxUnsentSeconds, unsentSeconds_ * 2);
@@ -303,24 +307,24 @@ void Sender::keepFilled() {
 void Sender::setNotSentLowat() {
   const int wanted =
       static_cast<int>(std::clamp<double>(rate_.bytesPerSecond() * unsentSeconds_, kMinUnsentBytes, kMaxUnsentBytes));
-  if (wanted > unsentBytes_ / 2 && wanted < unsentBytes_ * 2) return;
-  socket_.setNotSentLowat(unsentBytes_ = wanted);
+  if (wanted > notSentLowat_ / 2 && wanted < notSentLowat_ * 2) return;
+  socket_.setNotSentLowat(notSentLowat_ = wanted);
 }
 
-uint64_t Sender::numUnderWay() {
-  look(io::Clock::now());
+uint64_t Sender::numInFlight() {
+  sampleAcks(io::Clock::now());
   return numBytes_ - numAcked_;
 }
 
-bool Sender::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numUnderWay() <= firstLarge_; }
+bool Sender::hasLostAllLarge() { return firstLarge_ < numBytes_ && numBytes_ - numInFlight() <= firstLarge_; }
 
 double Sender::carrySeconds(size_t numBytes) {
   const io::Clock::time_point now = io::Clock::now();
-  if (now - lookedAt_ >= kLookInterval) look(now);
+  if (now - sampledAt_ >= kSampleInterval) sampleAcks(now);
   const double rate = rate_.bytesPerSecond() > 0 ? rate_.bytesPerSecond() : kUnknownRate;
-  const double sinceLook = std::chrono::duration<double>(now - lookedAt_).count();
-  const double underWay = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceLook);
-  return (underWay + static_cast<double>(numBytes)) / rate;
+  const double sinceSample = std::chrono::duration<double>(now - sampledAt_).count();
+  const double inFlight = std::max(0.0, static_cast<double>(numBytes_ - numAcked_) - rate * sinceSample);
+  return (inFlight + static_cast<double>(numBytes)) / rate;
 }
 
 }  // namespace agspeed::comm::tcp

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sender: the connection that carries this rank's frames to one peer over one rail. It connects, does the handshake,
-// and then writes frames. Frames that the kernel does not accept at once are queued here. Frames that
-// may wait (OutgoingFrame::mayWait) are queued, too, so that one system call writes several of them. The peer sends
-// only its part of the handshake on this connection; its acknowledgements are in frames on its own connection. Owned by
-// the rail; one thread at a time.
+// and then writes frames. Frames that the kernel does not accept at once are queued here. Frames that may wait
+// (OutgoingFrame::mayWait) are queued, too, so that one system call writes several of them. After the handshake, the
+// peer sends nothing on this connection. It acknowledges frames by frames on the connection of the other direction.
+// Owned by the rail; one thread at a time.
 #pragma once
 
 #include <array>
@@ -49,17 +49,17 @@ class Sender final : public io::Poller::Handler {
   bool canSend() const { return isUp() && !isFull_ && hasRoom(); }
   /// Whether the kernel has accepted all frames.
   bool isEmpty() const { return numQueued_ == 0; }
-  /// Whether no frame is left to write. A stalled connection has none, because its frames are retransmitted on other
-  /// rails.
+  /// Whether no frame must still be written here. This is also true of a stalled connection, because its frames are
+  /// retransmitted on other rails.
   bool isFlushed() const { return isStalled_ || isEmpty(); }
   /// Queues a frame. Writes the queue unless the frame may wait. Requires: canSend().
   void send(const transport::OutgoingFrame& frame);
-  /// Writes the frames that wait for others (OutgoingFrame::mayWait).
+  /// Writes the queued frames, unless the kernel's buffer is full.
   void flush();
   /// Stops reading `bytes`: a queued frame with these bytes continues with a copy of its payload.
   void cancelSend(ByteView bytes);
-  /// Checks for acknowledgements, stalls and timeouts. Returns true if it must be called again within a few ms. If not,
-  /// the next call may follow the next send().
+  /// Checks for acknowledgements, stalls and timeouts. Returns true if it must be called again within a few ms.
+  /// Otherwise it need not be called before the next send().
   bool check(io::Clock::time_point now);
   /// Takes a sample. Returns true if large frames (longer than kSmallPacketPayload) were sent, and the peer's kernel
   /// has acknowledged no byte from the first of them on.
@@ -70,14 +70,15 @@ class Sender final : public io::Poller::Handler {
   /// owner as kUnreachable. `why` is the reason, for the log.
   void giveUp(const std::string& why) { close(transport::LossCause::kUnreachable, why); }
   double bytesPerSecond() const { return rate_.bytesPerSecond(); }
-  /// Estimates in how many seconds the path will have carried the bytes in flight and then `numBytes` more.
+  /// Estimates in how many seconds the path will have carried the bytes in flight and then `numBytes` more: (bytes in
+  /// flight + numBytes) / rate.
   double carrySeconds(size_t numBytes);
   /// See RateEstimator::age().
   void ageRate(uint64_t numAckedOfAll, double rateOfAll) { rate_.age(numAckedOfAll, rateOfAll); }
   /// Returns the number of bytes written to the kernel since the handshake.
   uint64_t numBytes() const { return numBytes_; }
   /// Takes a sample, and returns the part of numBytes() that the peer's kernel has not acknowledged.
-  uint64_t numUnderWay();
+  uint64_t numInFlight();
   /// Returns the shortest round trip so far; 0 before the first sample.
   double minRoundTripSeconds() const { return tcpInfo_.minRoundTripSeconds; }
 
@@ -94,19 +95,20 @@ class Sender final : public io::Poller::Handler {
   bool writeSmall(ByteView bytes);
   /// Reports a peer that takes long to answer the handshake, and closes the connection at the timeout.
   void awaitHandshake();
-  /// Records that the peer's kernel has answered. A stalled connection recovers. `now`: the current time if bytes are
-  /// still in flight, else zero.
+  /// Records that the peer's kernel has acknowledged bytes, or that none are in flight. A stalled connection recovers.
+  /// `now`: the current time if bytes are still in flight, else zero.
   void acknowledged(io::Clock::time_point now);
   /// Marks the connection stalled if the peer's kernel has acknowledged nothing for long, and closes it later.
   void checkStall(io::Clock::time_point now);
-  /// Both functions sample how many bytes the peer's kernel has acknowledged, and update the rate. The first one asks
-  /// the kernel for the number of unacknowledged bytes.
-  void look(io::Clock::time_point now);
-  void look(io::Clock::time_point now, uint64_t numUnacknowledged);
-  /// Raises the not-sent low-water mark if the kernel has run out of unsent bytes. Called when a full socket has room
+  /// Both functions take a sample of the bytes that the peer's kernel has acknowledged, and update the rate. The first
+  /// function asks the kernel for the number of unacknowledged bytes.
+  void sampleAcks(io::Clock::time_point now);
+  void sampleAcks(io::Clock::time_point now, uint64_t numUnacknowledged);
+  /// Raises the not-sent low-water mark if the kernel has run out of unsent bytes. Call it when a full socket has room
   /// again.
   void keepFilled();
-  /// Sets the not-sent low-water mark to the bytes of unsentSeconds_, if it would change by a factor of two.
+  /// Sets the not-sent low-water mark to rate * unsentSeconds_ bytes. Keeps the old mark if the two differ by less than
+  /// a factor of two, because a change costs a system call.
   void setNotSentLowat();
 
   io::Poller& poller_;
@@ -121,8 +123,7 @@ class Sender final : public io::Poller::Handler {
   size_t replySize_ = 0;
   std::optional<security::Sealer> sealer_;
 
-  /// A frame to write: its header with a tag, its payload, and the payload's tag. The tags authenticate the bytes
-  /// before them.
+  /// A frame to write: header, tag of the header, payload, tag of the payload.
   struct Queued {
     std::array<std::byte, wire::kHeaderBytes + security::kMaxTagBytes> prefix;
     ByteView payload;
@@ -133,8 +134,8 @@ class Sender final : public io::Poller::Handler {
   static constexpr size_t kMaxQueued = 16;
   /// Returns the i-th of the frames to write.
   Queued& queued(size_t i) { return queue_[(firstQueued_ + i) % kMaxQueued]; }
-  /// Whether another frame may be queued. The limit is not recomputed when the rate is sampled. So if canSend() was
-  /// true, it stays true until send(), even if the caller samples the rate in between.
+  /// Whether another frame may be queued. The limit is not recomputed when a sample changes the rate. So if canSend()
+  /// was true, it stays true until send(), even if the caller takes a sample in between.
   bool hasRoom() const { return isEmpty() || (numQueued_ < kMaxQueued && queuedBytes_ < maxQueuedBytes_); }
   /// Returns how many bytes may be queued here at the current rate.
   size_t maxQueuedBytes() const;
@@ -154,19 +155,19 @@ class Sender final : public io::Poller::Handler {
   // State of check(): timeouts, stalls, and the rate.
   io::ActiveTimer active_;
   io::Clock::duration waited_{};      ///< time spent connecting, then time spent in the handshake
-  bool isSilent_ = false;             ///< the owner knows that the handshake takes long
+  bool isSilent_ = false;             ///< senderStalled(kSilent) has reported that the handshake takes long
   bool isQuiet_ = false;              ///< a sample found all bytes acknowledged, and none was written since
   io::Clock::time_point progressAt_;  ///< when the peer's kernel last answered; zero while nothing is in flight
   uint64_t bytesAcked_ = 0;
   bool isStalled_ = false;
-  int unsentBytes_ = 0;   ///< the not-sent low-water mark
+  int notSentLowat_ = 0;  ///< the not-sent low-water mark, in bytes
   double unsentSeconds_;  ///< how long the unsent bytes in the kernel should last
-  SendBufferLimit held_;  ///< limit of unsent and in-flight bytes together
+  SendBufferLimit sendBufferLimit_;
   TcpInfo tcpInfo_;
   RateEstimator rate_;
   uint64_t numBytes_ = 0;
   uint64_t numAcked_ = 0;  ///< the part of numBytes_ that was acknowledged at the last sample
-  io::Clock::time_point lookedAt_;
+  io::Clock::time_point sampledAt_;
   io::Clock::time_point askedAt_;                               ///< when keepFilled() last asked the kernel
   uint64_t firstLarge_ = std::numeric_limits<uint64_t>::max();  ///< position in numBytes_ of the first large frame
 };

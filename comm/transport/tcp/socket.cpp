@@ -141,12 +141,12 @@ void Socket::prepare() const {
 }
 
 /// BBR is unsuitable here. It mistakes the rate of small frames, which wait behind other connections, for the rate of
-/// the path. Then it paces large frames at this low rate. Measured on a link of 1 Gbit/s: it sent 30 KB, then paused
+/// the path. Then it paces large frames at this low rate. Example on a link of 1 Gbit/s: BBR sent 30 KB, then paused
 /// for 60 ms.
 ///
-/// The change must precede connecting, because the kernel continues to pace a connection that began with BBR. The first
-/// round trip determines this pace, and may have waited a second for the peer's link address. Measured when a rail came
-/// back: stalls of 600 to 1000 ms.
+/// Call this before connect(), because the kernel continues to pace a connection that began with BBR. The first round
+/// trip determines the pacing rate. It may include a second in which the kernel waited for the peer's link address
+/// (ARP). Example when a link returned: stalls of 600 to 1000 ms.
 void Socket::avoidBbr() const {
   std::array<char, 16> name = {};
   socklen_t size = name.size() - 1;

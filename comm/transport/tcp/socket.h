@@ -18,7 +18,8 @@
 
 namespace agspeed::comm::tcp {
 
-/// The result of a read or write. isOpen is false if the connection cannot be used any more.
+/// The result of a read or write: the number of transferred bytes, 0 if the call would block. `isOpen` is false if the
+/// connection cannot be used any more.
 struct Moved {
   size_t numBytes = 0;
   bool isOpen = true;
@@ -47,10 +48,11 @@ class Socket {
   /// Makes a socket that listens on this address only. If the port is 0, the kernel chooses one, and the function fills
   /// it in.
   static StatusOr<Socket> listen(rendezvous::RailAddress& address);
-  /// Payload bytes per packet of a connection with small packets. Every path carries such packets (IPv6 requires 1,280
-  /// bytes).
+  /// The TCP payload of a packet (MSS), in bytes, if a connection uses small packets. Every path carries such packets
+  /// (IPv6 requires 1,280 bytes).
   static constexpr int kSmallPacketPayload = 1200;
   /// Starts to connect from `source` to `target`. Binds the socket to the interface `device` if the process may do so.
+  /// `hasSmallPackets`: see kSmallPacketPayload.
   static StatusOr<Socket> connect(const topology::IpAddress& source, const std::string& device,
                                   const rendezvous::RailAddress& target, bool hasSmallPackets = false);
 

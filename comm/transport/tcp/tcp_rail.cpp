@@ -19,19 +19,19 @@ constexpr io::Clock::duration kBusyTick = milliseconds(10);
 constexpr io::Clock::duration kConnectingTick = milliseconds(40);
 constexpr io::Clock::duration kIdleTick = milliseconds(1000);
 /// Interval between two samples of all connections.
-constexpr io::Clock::duration kLookInterval = milliseconds(1);
-/// If a peer acknowledges nothing for this time, the bytes of its connection do not count as load. Otherwise frames to
-/// other peers would seem to wait for these bytes.
+constexpr io::Clock::duration kSampleInterval = milliseconds(1);
+/// If a peer acknowledges nothing for this time, the bytes in flight to it do not count as load of the rail. Otherwise
+/// frames to other peers would seem to wait for these bytes.
 constexpr io::Clock::duration kStuckAfter = milliseconds(100);
-/// The rail makes at most this many connections at a time. With hundreds of peers, a larger number of attempts would
-/// delay each other until they time out.
+/// The limit of connections that the rail is making at a time. With hundreds of peers, more attempts would delay each
+/// other until they time out.
 constexpr int kMaxConnecting = 8;
-/// coalesceSeconds() = kCoalesceShare * (time in which the rail carries its bytes in flight, without one round trip).
-/// The result is at most the time in which the connection carries kMaxCoalescedBytes. This limit exists because about
-/// as many bytes arrive as leave. A kernel acknowledges few bytes that its process has not read (tcp_ack_snd_check), so
-/// a process that sleeps too long delays its peer.
+/// coalesceSeconds() = kCoalesceShare * (time to carry the rail's bytes in flight - one round trip), but at most
+/// kMaxCoalescedBytes / (rate of the connection). This maximum limits the unread bytes, because about as many bytes
+/// arrive as leave. Linux delays acknowledgements of bytes that the process has not read (__tcp_ack_snd_check), so a
+/// process that sleeps too long delays its peer.
 constexpr double kCoalesceShare = 0.5, kMaxCoalescedBytes = 16 * 1024;
-/// The rate is measured only while at least this many bytes are in flight. Fewer bytes wait for a delayed
+/// The rate of the rail is measured only while at least this many bytes are in flight. Fewer bytes wait for a delayed
 /// acknowledgement, so their rate would say nothing about the path.
 constexpr uint64_t kMinBusyBytes = 8 * 1024;
 
@@ -66,9 +66,9 @@ bool TcpRail::canSend(int peer) const {
 void TcpRail::send(int peer, const transport::OutgoingFrame& frame) {
   PeerConnections& connections = peers_.at(peer);
   const io::Clock::time_point now = io::Clock::now();
-  if (now - load_.lookedAt >= kLookInterval) sampleLoad(now);
+  if (now - load_.sampledAt >= kSampleInterval) sampleLoad(now);
   if (!std::exchange(connections.isBusy, true)) connections.ackedAt = now;
-  load_.numUnderWay += static_cast<double>(frame.payload.size());
+  load_.numInFlight += static_cast<double>(frame.payload.size());
   connections.sender->send(frame);
 }
 
@@ -83,7 +83,7 @@ bool TcpRail::isReading(int peer) const {
 }
 
 void TcpRail::sampleLoad(io::Clock::time_point now) {
-  load_.lookedAt = now;
+  load_.sampledAt = now;
   uint64_t sum = 0;
   size_t numUp = 0, numBusy = 0;
   double roundTripSeconds = 0;
@@ -92,18 +92,18 @@ void TcpRail::sampleLoad(io::Clock::time_point now) {
     ++numUp;
     connections.sender->ageRate(load_.numAcked, load_.rate.bytesPerSecond());
     if (!connections.isBusy) continue;
-    const uint64_t numUnderWay = connections.sender->numUnderWay();
-    const uint64_t numAcked = connections.sender->numBytes() - numUnderWay;
-    if (numAcked > connections.numAcked || numUnderWay == 0) connections.ackedAt = now;
+    const uint64_t numInFlight = connections.sender->numInFlight();
+    const uint64_t numAcked = connections.sender->numBytes() - numInFlight;
+    if (numAcked > connections.numAcked || numInFlight == 0) connections.ackedAt = now;
     load_.numAcked += numAcked - std::exchange(connections.numAcked, numAcked);
-    connections.isBusy = numUnderWay > 0 || !connections.sender->isFlushed();
-    if (numUnderWay == 0 || now - connections.ackedAt > kStuckAfter) continue;
+    connections.isBusy = numInFlight > 0 || !connections.sender->isFlushed();
+    if (numInFlight == 0 || now - connections.ackedAt > kStuckAfter) continue;
     ++numBusy;
-    sum += numUnderWay;
+    sum += numInFlight;
     roundTripSeconds = std::max(roundTripSeconds, connections.sender->minRoundTripSeconds());
   }
-  load_.numUnderWay = static_cast<double>(sum);
-  load_.rate.look(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kMinBusyBytes, roundTripSeconds);
+  load_.numInFlight = static_cast<double>(sum);
+  load_.rate.update(now, load_.numAcked, numBusy < std::min<size_t>(2, numUp) || sum < kMinBusyBytes, roundTripSeconds);
 }
 
 void TcpRail::cancelReceive(int peer, ByteView target) {
@@ -148,15 +148,15 @@ double TcpRail::coalesceSeconds(int peer) const {
   const double alone = sender.bytesPerSecond();
   if (alone == 0) return 0;
   // carrySeconds(0) includes the bytes in flight of all connections, because they share the path. Subtract a round
-  // trip: in its last round trip, the path carries no more bytes and only brings acknowledgements.
+  // trip, because during the last round trip, the path carries no more bytes and only brings acknowledgements.
   return std::clamp(kCoalesceShare * (carrySeconds(0) - sender.minRoundTripSeconds()), 0.0, kMaxCoalescedBytes / alone);
 }
 
 double TcpRail::carrySeconds(size_t numBytes) const {
   const double rate = load_.rate.bytesPerSecond();
   if (rate == 0) return 0;
-  const double sinceLook = std::chrono::duration<double>(io::Clock::now() - load_.lookedAt).count();
-  return (std::max(0.0, load_.numUnderWay - rate * sinceLook) + static_cast<double>(numBytes)) / rate;
+  const double sinceSample = std::chrono::duration<double>(io::Clock::now() - load_.sampledAt).count();
+  return (std::max(0.0, load_.numInFlight - rate * sinceSample) + static_cast<double>(numBytes)) / rate;
 }
 
 double TcpRail::minRoundTripSeconds(int peer) const {
@@ -263,8 +263,8 @@ void TcpRail::warnOfSmallPackets(int peer, PeerConnections& connections, io::Clo
   connections.isWarned = true;
   if (!directory_.names().areLogged()) return;
   const std::string payload = std::to_string(Socket::kSmallPacketPayload);
-  AG_LOG(kWarn, describe(peer, "large packets seem to be lost on the way, small ones of " + payload +
-                                   " bytes are used instead; make the MTU of the interface that of the path")
+  AG_LOG(kWarn, describe(peer, "large packets seem to be lost on the way, so packets of " + payload +
+                                   " bytes are used instead; set the MTU of the interface to the MTU of the path")
                     .message());
 }
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TcpRail: frames over TCP between one local address and an address of each peer. A pair of ranks uses two connections,
-// one per direction. The sender of a direction makes the connection when it first has something to send. So ranks need
-// not agree on who connects. The sender alone decides when to close a connection and make another one.
+// TcpRail: sends frames over TCP between one local address and an address of each peer. A pair of ranks uses two
+// connections, one per direction. The sender of a direction makes the connection when it first has something to send.
+// So the two ranks need not agree on which of them connects. The sender alone decides when to close a connection and
+// make another one.
 //
-// The rail reconnects after a pause, which doubles with every failure. Only a connection that has lasted resets the
-// pause, so a flapping rail causes few attempts. One thread at a time; poller and directory outlive the rail.
+// The rail reconnects after a pause, which doubles with every failure (5 to 500 ms). Only a connection that was up for
+// a second resets the pause, so a flapping rail causes few attempts. One thread at a time; poller and directory outlive
+// the rail.
 #pragma once
 
 #include <map>
@@ -69,34 +71,34 @@ class TcpRail final : public transport::Rail, public Sender::Owner, public Recei
     bool hasSmallPackets = false;     ///< the next connection gets small packets, because the path may drop large ones
     bool hasLostAllLarge = false;     ///< no large frame arrived on the last connection on which large frames were sent
     bool isWarned = false;            ///< a warning that large packets are dropped was logged
-    bool isBusy = false;              ///< the sender may have bytes in flight
+    bool isBusy = false;              ///< the sender may have queued or unacknowledged bytes
     uint64_t numAcked = 0;            ///< acknowledged bytes of the sender at the last sample of the load
-    io::Clock::time_point ackedAt{};  ///< the last sample that saw progress, or when the sender became busy
+    io::Clock::time_point ackedAt{};  ///< the last sample with new acknowledgements, or when the sender became busy
     io::Clock::time_point nextAttempt{};
     io::Clock::duration pause{};  ///< pause before the next attempt after a failure
   };
 
-  /// The load of all connections of the rail together. The rate of a single connection does not show the rate of the
-  /// rail: it grows while other connections are idle. And the bytes in flight of other connections also delay a frame.
+  /// The load of all connections of the rail together. A single connection is faster while other connections are idle,
+  /// so its rate does not show the rate of the rail. The bytes in flight of other connections also delay a frame.
   struct Load {
-    io::Clock::time_point lookedAt{};
-    double numUnderWay = 0;  ///< bytes in flight at lookedAt, plus bytes given to connections since
+    io::Clock::time_point sampledAt{};
+    double numInFlight = 0;  ///< bytes in flight at sampledAt, plus bytes given to connections since
     uint64_t numAcked = 0;   ///< bytes acknowledged since the start
-    RateEstimator rate;      ///< measured while several connections had bytes in flight
+    RateEstimator rate;      ///< measured while at least two connections, or the only one, have bytes in flight
   };
 
   TcpRail(transport::RailOptions options, Socket listener, io::Poller& poller, rendezvous::Directory& directory);
   /// Estimates in how many seconds the rail will have carried the bytes in flight of all connections and then
-  /// `numBytes` more; 0: the rate is not known.
+  /// `numBytes` more; 0: the rate of the rail is not known.
   double carrySeconds(size_t numBytes) const;
   /// Takes a sample of all connections that may have bytes in flight, and updates the load.
   void sampleLoad(io::Clock::time_point now);
   /// Starts to connect to wanted peers without a connection. Returns the latest time for the next call.
   io::Clock::time_point connectWanted(io::Clock::time_point now, int numConnecting);
-  /// Starts to connect to the peer if the directory knows it.
+  /// Starts to connect to the peer if the directory has the peer's record.
   void attempt(int peer, PeerConnections& connections, io::Clock::time_point now);
-  /// Logs, once per peer, that large packets are lost. It does so when a connection with small packets has worked for a
-  /// while.
+  /// Logs, once per peer, that the path drops large packets. It does so when a connection with small packets has been
+  /// up for a second.
   void warnOfSmallPackets(int peer, PeerConnections& connections, io::Clock::time_point now);
   /// Sets the time of the next attempt, and reports the loss of the connection.
   void failAttempt(int peer, PeerConnections& connections, transport::LossCause cause, const Status& status);

@@ -16,12 +16,12 @@ class RateEstimatorTest : public ::testing::Test {
     for (int i = 0; i < numMilliseconds; ++i) {
       now_ += milliseconds(1);
       acked_ += numBytes;
-      meter_.look(now_, acked_, false, roundTripSeconds_);
+      meter_.update(now_, acked_, false, roundTripSeconds_);
     }
   }
   void rest(int numMilliseconds) {
     now_ += milliseconds(numMilliseconds);
-    meter_.look(now_, acked_, true, roundTripSeconds_);
+    meter_.update(now_, acked_, true, roundTripSeconds_);
   }
 
   io::Clock::time_point now_{milliseconds(1'000'000)};

@@ -18,9 +18,9 @@ TEST(SendBufferLimit, NoPathIsHeldUpForLongByARateThatWasMeasuredTooLow) {
     for (const double pathRate : {1e6, 30e6, 1e9}) {
       for (const double shareOfBytes : {0.5, 0.8, 1.0}) {
         SendBufferLimit limit;
-        limit.follow(pathRate / 1000, roundTripSeconds);
+        limit.update(pathRate / 1000, roundTripSeconds);
         for (int i = 0; i < 60; ++i) {
-          limit.follow(carried(limit, pathRate, roundTripSeconds, shareOfBytes), roundTripSeconds);
+          limit.update(carried(limit, pathRate, roundTripSeconds, shareOfBytes), roundTripSeconds);
         }
         EXPECT_EQ(carried(limit, pathRate, roundTripSeconds, shareOfBytes), pathRate)
             << pathRate << " bytes per second, round trip " << roundTripSeconds << " s, " << shareOfBytes << " held";
@@ -31,19 +31,19 @@ TEST(SendBufferLimit, NoPathIsHeldUpForLongByARateThatWasMeasuredTooLow) {
 
 TEST(SendBufferLimit, LastsAMomentOnAShortPath) {
   SendBufferLimit limit;
-  EXPECT_TRUE(limit.follow(30e6, 100e-6));
+  EXPECT_TRUE(limit.update(30e6, 100e-6));
   EXPECT_NEAR(limit.bytes() / 30e6, 6.4e-3, 1e-4);
-  EXPECT_FALSE(limit.follow(33e6, 100e-6)) << "a little more is no change";
+  EXPECT_FALSE(limit.update(33e6, 100e-6)) << "a little more is no change";
 }
 
 TEST(SendBufferLimit, IsLiftedWhereTheKernelKnowsBetterAndDoesNotFlap) {
   SendBufferLimit limit;
-  EXPECT_FALSE(limit.follow(0, 0)) << "nothing is known yet";
-  EXPECT_FALSE(limit.follow(1e9, 100e-6)) << "there was none";
-  EXPECT_FALSE(limit.follow(100e6, 100e-6)) << "640 KB: none was needed a moment ago";
-  EXPECT_TRUE(limit.follow(50e6, 100e-6));
+  EXPECT_FALSE(limit.update(0, 0)) << "nothing is known yet";
+  EXPECT_FALSE(limit.update(1e9, 100e-6)) << "there was none";
+  EXPECT_FALSE(limit.update(100e6, 100e-6)) << "640 KB: none was needed a moment ago";
+  EXPECT_TRUE(limit.update(50e6, 100e-6));
   EXPECT_GT(limit.bytes(), 0);
-  EXPECT_TRUE(limit.follow(1e9, 100e-6));
+  EXPECT_TRUE(limit.update(1e9, 100e-6));
   EXPECT_EQ(limit.bytes(), 0);
 }
 
