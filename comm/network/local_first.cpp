@@ -48,7 +48,7 @@ transport::Transport& LocalFirst::transportOf(int peer) const {
 }
 
 double LocalFirst::coalesceSeconds(int peer) const {
-  // Do not coalesce if any peer is in shared memory, because its messages would then wait for peers in the network.
+  // Do not coalesce if any peer uses shared memory, because its messages would then wait for events of the network.
   return numLocal() > 0 ? 0 : network_->coalesceSeconds(peer);
 }
 
@@ -71,7 +71,7 @@ void LocalFirst::cancelSend(int peer, uint64_t token, ByteView payload) {
 }
 
 io::Clock::time_point LocalFirst::tick(io::Clock::time_point now) {
-  const io::Clock::time_point next = local_->tick(now);  // call it first, because it may move peers to the network
+  const io::Clock::time_point next = local_->tick(now);  // call it first, because it may change routes to kNetwork
   return std::min(next, network_->tick(now));
 }
 
@@ -85,12 +85,12 @@ void LocalFirst::lost(Route route, int peer, transport::LossCause cause, const S
     AG_LOG(kInfo, status.message() + "; it is reached over the network");
     routeOf(peer) = Route::kNetwork;
     network_->connect(peer);
-    if (network_->canSend(peer)) sink_->writable(peer);  // the peer had already connected over the network
+    if (network_->canSend(peer)) sink_->writable(peer);  // this rank was already connected to the peer over the network
     return;
   }
   if (routeOf(peer) == Route::kUndecided) routeOf(peer) = route;
-  if (route == Route::kNetwork) local_->takeIn(peer);
-  // If frames of the peer are corrupted on one transport, they are lost. So the peer is lost, even if this rank sends
+  if (route == Route::kNetwork) local_->drainPeer(peer);
+  // Frames that were corrupted on one transport are never retransmitted. So the peer is lost, even if this rank sends
   // to it over the other transport.
   if (routeOf(peer) == route || cause == transport::LossCause::kCorrupted) sink_->lost(peer, cause, status);
 }

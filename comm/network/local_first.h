@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LocalFirst: combines shared memory and the network into one transport. After the first connect() to a peer, it
-// chooses shared memory if the peer can be reached through it, and the network otherwise. Each end chooses for the
-// frames that it sends, and accepts frames from both transports, so the two ends need not agree. If a peer was reached
-// through shared memory and is lost there, the peer is lost: this class does not try the network.
+// chooses shared memory if the peer can be reached through it, and the network otherwise. Each rank chooses the
+// transport for the frames that it sends, and accepts frames from both transports. So the two ranks need not agree. If
+// a peer was reached through shared memory and is lost there, the peer is lost: this class does not try the network.
 //
 // Only one thread at a time may use it. It owns both transports.
 #pragma once
@@ -41,7 +41,7 @@ class LocalFirst final : public transport::Transport {
 
  private:
   enum class Route : uint8_t { kUndecided, kLocal, kNetwork };
-  /// Forwards the reports of one of the two transports.
+  /// Receives the events of one of the two transports.
   class RouteSink;
 
   Route& routeOf(int peer) { return routes_[static_cast<size_t>(peer)]; }

@@ -77,7 +77,7 @@ std::unique_ptr<transport::Transport> NetworkMessenger::besideSharedMemory(
   StatusOr<std::unique_ptr<shm::ShmTransport>> local =
       shm::ShmTransport::create(poller_, *directory_, options.peerTimeout);
   if (!local.hasValue()) {
-    AG_LOG(kWarn, "{} talks to ranks of its host over the network: {}", names().of(options.rank),
+    AG_LOG(kWarn, "{} uses the network, not shared memory, for the ranks of its host: {}", names().of(options.rank),
            local.status().message());
     return network;
   }
@@ -98,8 +98,8 @@ void NetworkMessenger::ready(uint32_t) {
       rail.linkChanged(isUp);
       changed.push_back(i);
     }
-    // Report the changes only after the loop, when all rails of the interface know of the change. Otherwise the
-    // link-state frame about one rail might be sent on another rail of the same interface, which is broken, too.
+    // Report the changes only after linkChanged() of all rails of the interface. Otherwise the link-state frame about
+    // one rail might be sent on another rail of the same interface, whose link is also lost.
     for (const int rail : changed) multirail_->linkChanged(rail, isUp);
   });
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // NetworkMessenger: exchanges messages between processes over all network interfaces of the host, and through shared
-// memory between processes of one host. It combines the parts: rails (open_rails.h) as one transport, shared memory
-// beside it (local_first.h), and messages on top. Ranks find each other through a store, or their owners introduce
-// them.
+// memory between processes of one host. It combines three layers: rails as one transport (multirail_transport.h), the
+// choice between this transport and shared memory (local_first.h), and messages (transport_messenger.h). Ranks find
+// each other through a store, or their owners introduce them.
 //
 // Threading: see messenger.h. Only the look-ups of the directory have a thread of their own. The store outlives the
 // messenger.
@@ -46,8 +46,8 @@ class NetworkMessenger final : public messaging::Messenger, private io::Poller::
   }
   bool progress(io::Clock::time_point until) override { return messenger_->progress(until); }
   bool hasUnsent() const override { return messenger_->hasUnsent(); }
-  /// Delays the control frames of the following receive() calls until the end of the next progress(), so that they
-  /// leave together.
+  /// Delays the control frames of the following receive() calls until the end of the next progress(), so that several
+  /// frames leave in one system call.
   void beginTurn() { multirail_->beginTurn(); }
   double bytesPerSecond() const override;
   bool isRemote(int peer) const override { return !sharesMemoryWith(peer); }
@@ -92,7 +92,7 @@ class NetworkMessenger final : public messaging::Messenger, private io::Poller::
   static StatusOr<std::unique_ptr<NetworkMessenger>> create(std::unique_ptr<rendezvous::Directory> directory,
                                                             const NetworkOptions& options, std::string mode);
   Status open(const NetworkOptions& options);
-  /// Returns `network`, combined with shared memory if that is wanted and possible.
+  /// Returns `network`, combined with shared memory if the options allow it and the system provides it.
   std::unique_ptr<transport::Transport> besideSharedMemory(std::unique_ptr<transport::Transport> network,
                                                            const NetworkOptions& options);
   void ready(uint32_t events) override;

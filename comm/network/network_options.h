@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NetworkOptions: how a rank reaches other ranks, as plain values. The store, with the records of ranks, is not part of
-// the options.
+// NetworkOptions: the settings by which a rank reaches other ranks, as plain values. The store, in which ranks publish
+// their records, is not part of the options.
 #pragma once
 
 #include <chrono>
@@ -22,17 +22,17 @@ namespace agspeed::comm::network {
 struct NetworkOptions {
   int rank = 0;
   int size = 1;
-  uint32_t epoch = 0;           ///< number of the group's incarnation
+  uint32_t epoch = 0;           ///< counts the re-formations of the group; frames of other epochs are dropped
   rendezvous::RankNames names;  ///< names of the group's ranks in errors and log lines
   std::string interfaces;       ///< list of interfaces; see comm/topology/interface_selector.h
-  std::string interfacesFrom;   ///< the variable or file that set `interfaces`; empty: the caller did
+  std::string interfacesFrom;   ///< the variable or file that set `interfaces`; empty: the caller set it
   /// The mode: integrity, authenticated, encrypted or opportunistic. Empty: authenticated if there is a key, else
   /// opportunistic.
   std::string mode;
   security::JobKey key;
   std::chrono::milliseconds peerTimeout{10000};
-  /// The number of rails on each interface. 0: one, or more if one connection cannot fill the interface
-  /// (connectionsToFill).
+  /// The number of rails on each interface, which are parallel connections to each peer. 0: one, or more if one
+  /// connection cannot saturate the interface (see connectionsToFill()).
   int64_t flowsPerInterface = 0;
   bool sharesMemory = true;  ///< whether to use shared memory with ranks of this host and network namespace
   /// Addresses to use as rails instead of selected interfaces.

@@ -22,8 +22,10 @@ StatusOr<std::vector<topology::Interface>> chooseInterfaces(const NetworkOptions
   const auto most = static_cast<int64_t>(rendezvous::PeerRecord::kMaxRails / std::max<size_t>(chosen.size(), 1));
   const int64_t asked = options.flowsPerInterface;
   if (most < 1 || asked < 0 || asked > most) {
-    return invalidArgument("{} interfaces are selected with {} flows each: there may be {} flows in all", chosen.size(),
-                           asked, rendezvous::PeerRecord::kMaxRails);
+    return invalidArgument(
+        "{} interfaces are selected with {} flows each, but at most {} flows in all are possible; select fewer "
+        "interfaces or flows",
+        chosen.size(), asked, rendezvous::PeerRecord::kMaxRails);
   }
   const int numPeers = options.size - 1;
   const int64_t fitting =
@@ -63,7 +65,7 @@ StatusOr<OpenRails> openRails(const NetworkOptions& options, io::Poller& poller,
   for (const topology::Interface& interface : interfaces) {
     transport::RailOptions rail;
     rail.address = {interface.address, static_cast<uint8_t>(interface.prefixBits), 0};
-    // Do not bind a rail with a loopback address to its interface, because its traffic may take other interfaces.
+    // Do not bind a rail with a loopback address to its interface, because its traffic may use other interfaces.
     if (!interface.address.isLoopback()) rail.device = interface.name;
     rail.index = opened.rails.size();
     rail.numRails = interfaces.size();

@@ -3,9 +3,10 @@
 // only. Its handshake server authenticates the connections, and limits how many may be pending and for how long. Owned
 // by the transport; one thread.
 //
-// A process makes a local socket for each process to which it sends, so a pair has two. The handshake is the same as
-// for every connection (comm/wire/handshake.h). Its first two messages also carry the descriptors of the sender's ring
-// (ring.h) and of both bells (doorbell.h). A bell has two descriptors, for the memory of its flag and for an eventfd.
+// A process makes a local socket for each process to which it sends, so a pair of ranks has two. The handshake is the
+// same as for every connection (comm/wire/handshake.h). Its first two messages also carry the descriptors of the
+// sender's ring (ring.h) and of the doorbells of both processes (doorbell.h). A doorbell has two descriptors, for the
+// memory of its flag and for an eventfd.
 //
 //   request  sender -> receiver   ring, flag and eventfd of the sender
 //   reply    receiver -> sender   flag and eventfd of the receiver

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Doorbell: wakes a sleeping rank when another process has written to shared memory for it. The rank sets a flag before
-// it sleeps. Ringing costs a system call only while the flag is set, and the first ring clears the flag. A writer
-// writes first and then reads the flag; the rank sets the flag first and then polls the memory once more. These
-// accesses are sequentially consistent, so at least one of them sees the write of the other.
+// Doorbell (short: bell): wakes a sleeping rank when another process has written to shared memory for it. It is a flag
+// in shared memory and an eventfd. The rank sets the flag before it sleeps. ring() costs a system call only while the
+// flag is set, and the first ring() clears the flag. The writer writes first and then reads the flag. The rank sets the
+// flag first and then polls the memory once more. These accesses are sequentially consistent, so at least one of the
+// two processes sees the write of the other.
 //
-// The owner uses its bell from one thread at a time; any number of processes may ring it.
+// The owner uses its bell from one thread at a time. Any number of processes may ring it.
 #pragma once
 
 #include <atomic>

@@ -59,7 +59,7 @@ StatusOr<io::FileDescriptor> connectTo(const std::string& name) {
   if (!socket.isOpen()) return unavailable("cannot make a local socket: " + lastError());
   if (connect(socket.get(), address.get(), address.size) == 0) return socket;
   if (errno == ECONNREFUSED) return unsupported("it does not listen in this network namespace of this host");
-  if (errno == EAGAIN) return resourceExhausted("too many wait for its local socket");
+  if (errno == EAGAIN) return resourceExhausted("the queue of its local socket is full");
   return unavailable("cannot connect to its local socket: " + lastError());
 }
 

@@ -14,8 +14,7 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// kBytesAtOnce: the limit of the work of one turn, in bytes of payload. Each record adds kRecordCost bytes to the
-/// work.
+/// read() returns after it has read this many bytes. Each record counts as its payload bytes plus kRecordCost.
 constexpr size_t kBytesAtOnce = 512 * 1024;
 constexpr size_t kRecordCost = 4096;
 
@@ -85,11 +84,10 @@ bool Receiver::takePart(const Record& record) {
 void Receiver::takeOffer(const Record& record) {
   const std::span<std::byte> target = sink_.place(peer_, record.header);
   const bool canRead = target.empty() || readFromPeer(record.address, target);
-  const bool hasStood = ring_.end(canRead ? RecordKind::kTaken : RecordKind::kRefused);
+  const bool isStillOffered = ring_.end(canRead ? RecordKind::kTaken : RecordKind::kRefused);
   pass(record);
-  // Do not report the frame if the writer has cancelled the offer, because the bytes may have changed while they were
-  // read.
-  if (!hasStood || !canRead) return;
+  // Do not report the frame if the writer has cancelled the offer, because the bytes may have changed during the read.
+  if (!isStillOffered || !canRead) return;
   counters_.numReadBytes += target.size();
   sink_.arrived(peer_, record.header);
 }
@@ -103,14 +101,15 @@ bool Receiver::readFromPeer(uint64_t address, std::span<std::byte> target) {
     if (size <= 0) return cannotRead(std::strerror(errno));
     done += static_cast<size_t>(size);
   }
-  // If the process has ended, its pid may belong to another process by now.
+  // If the process has ended, its pid may have been reused, so the bytes may be those of another process.
   pollfd ended = {alive_.get(), POLLIN, 0};
   return poll(&ended, 1, 0) == 0;
 }
 
 bool Receiver::cannotRead(const std::string& why) {
   if (!std::exchange(hasRefused_, true)) {
-    AG_LOG(kInfo, "memory of rank {} cannot be read from here ({}): its large messages are copied twice", peer_, why);
+    AG_LOG(kInfo, "this process cannot read the memory of rank {} ({}): large messages from this rank are copied twice",
+           peer_, why);
   }
   return false;
 }

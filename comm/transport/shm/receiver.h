@@ -22,8 +22,8 @@ class Receiver {
            transport::Transport::Sink& sink, Doorbell& bell, ShmCounters& counters);
 
   enum class Outcome { kNothing, kSomething, kBroken };
-  /// Reads records from the ring, up to a limit, so that other peers get their turn. kBroken: the ring holds a record
-  /// that an intact peer never writes.
+  /// Reads records from the ring, up to a limit, so that one peer does not delay the others. kSomething: at least one
+  /// record was read. kBroken: the ring has a record that an intact peer never writes.
   Outcome read();
   bool isEmpty() const { return ring_.isEmpty(); }
   /// Stops writing to `bytes`: the rest of a payload that is arriving there is discarded.
@@ -39,13 +39,13 @@ class Receiver {
     size_t numReceived = 0;
   };
 
-  /// Handles one record. Returns false if no intact peer writes such a record.
+  /// Handles one record. Returns false if an intact peer never writes such a record here.
   bool take(const Record& record);
   /// Copies the record's payload bytes to the target of partial_. Returns false if they exceed the frame.
   bool takePart(const Record& record);
   /// Reads the payload of an offer from the peer's memory, or refuses the offer.
   void takeOffer(const Record& record);
-  /// Reads memory of the peer's process. Returns false if this fails.
+  /// Reads from `address` on in the memory of the peer's process (process_vm_readv). Returns false if this fails.
   bool readFromPeer(uint64_t address, std::span<std::byte> target);
   /// Logs why the peer's memory cannot be read, at the first call only. Always returns false.
   bool cannotRead(const std::string& why);

@@ -3,14 +3,18 @@
 //
 //   kind u32, length u32 | address u64, frame header (kFrame and kOffer) | `length` bytes
 //
-// A record begins at a multiple of 8 and may wrap around to the ring's beginning. It stays in place until the reader
-// has passed it. An offer is completed in one of three ways. The reader takes it after it has read the payload, the
-// reader refuses it because it cannot read the payload, or the writer cancels it. The side that acts first changes the
-// kind of the record in place.
+// A record begins at a multiple of 8 bytes and may wrap around to the ring's beginning. The reader passes a record when
+// it does not need it any more, and the writer may then overwrite it. A position counts all bytes since the start, so
+// its place in the ring is position % kBytes.
+//
+// A record of kind kOffer has the address of a payload that stays in the writer's memory. An offer ends in one of three
+// ways. The reader takes it after it has read the payload (kTaken). The reader refuses it if it cannot read the payload
+// (kRefused). Or the writer cancels it (kCancelled). The process that acts first changes the kind of the record in
+// place, with a compare-and-swap.
 //
 // The reader does not trust the content of the ring. It checks lengths against the published bytes, and headers by
-// decodeHeader. One process has the RingWriter, the other one has the RingReader. One thread at a time may use each of
-// them.
+// decodeHeader. One process has the RingWriter, the other process has the RingReader. One thread at a time may use each
+// of them.
 #pragma once
 
 #include <atomic>
@@ -46,19 +50,19 @@ struct Ring {
 
 class RingWriter {
  public:
-  static constexpr size_t kHeadBytes = 16 + wire::kHeaderBytes;
+  static constexpr size_t kHeadBytes = 16 + wire::kHeaderBytes;  ///< kind, length, address and frame header of a record
 
   /// `memory`: sizeof(Ring) zeroed bytes.
   explicit RingWriter(SharedMemory memory);
 
   const SharedMemory& memory() const { return memory_; }
   SharedMemory& memory() { return memory_; }
-  /// Returns how many bytes of the ring are free, as of the last readPosition(). The heads of records also need such
-  /// bytes.
+  /// Returns how many bytes of the ring were free at the last call of readPosition(). The heads of records need a part
+  /// of them.
   size_t room() const { return Ring::kBytes - static_cast<size_t>(written_ - read_); }
-  /// Returns the position of the next record.
+  /// Returns the position at which the next record will begin.
   uint64_t position() const { return written_; }
-  /// Returns the position of the last record.
+  /// Returns the position at which the last record begins.
   uint64_t lastPosition() const { return last_; }
   /// Loads the reader's current position, stores it for room(), and returns it.
   uint64_t readPosition() { return read_ = ring().read.load(); }
@@ -103,15 +107,15 @@ class RingReader {
   explicit RingReader(SharedMemory memory) : memory_(std::move(memory)) {}
 
   bool isEmpty() const { return ring().written.load() == read_; }
-  /// Returns the next record, which stays in the ring. Returns nullopt if no intact writer writes such a record.
-  /// Requires: !isEmpty().
+  /// Returns the next record, which stays in the ring. Returns nullopt if the record is invalid, which an intact writer
+  /// never writes. Requires: !isEmpty().
   std::optional<Record> peek() const;
   /// Copies the first payload bytes of the next record.
   void copy(const Record& record, std::span<std::byte> target) const;
-  /// Completes the next record, which is an offer: changes its kind to `as`, which is kTaken or kRefused. Returns false
-  /// if the writer has cancelled the offer.
+  /// Ends the offer that is the next record: changes its kind to `as`, which is kTaken or kRefused. Returns false if
+  /// the writer has cancelled the offer.
   bool end(RecordKind as) const;
-  /// Passes the record, whose room the writer may then use. Returns true if the writer must be woken.
+  /// Passes the next record, so that the writer may overwrite it. Returns true if the writer must be woken.
   bool pass(const Record& record);
 
  private:

@@ -8,15 +8,16 @@
 namespace agspeed::comm::shm {
 namespace {
 
-/// Payloads of at least this size are offered. Shorter payloads are copied, because this is faster than reading them
-/// from another process.
+/// Payloads of at least this size are offered. Shorter payloads are copied into the ring, because a copy is faster than
+/// a system call that reads another process's memory.
 constexpr size_t kMinOfferedBytes = 16 * 1024;
+
 /// Whether the caller keeps the payload in place until it is acknowledged.
 bool isLarge(const transport::OutgoingFrame& frame) {
   return frame.header.kind == wire::FrameKind::kData || frame.header.total >= wire::kZeroCopyBytes;
 }
 
-/// A long payload is written in parts of this size, so that writer and reader copy at the same time.
+/// A long payload is written in parts of at most this size, so that writer and reader copy at the same time.
 constexpr size_t kPartBytes = 32 * 1024;
 
 }  // namespace
@@ -24,7 +25,7 @@ constexpr size_t kPartBytes = 32 * 1024;
 void Sender::send(const transport::OutgoingFrame& frame) {
   ++counters_.numFrames;
   counters_.numBytes += frame.payload.size();
-  // A small message is never offered, because its payload is free after send().
+  // A small message is never offered, because its caller may reuse the payload after send().
   if (mayOffer_ && isLarge(frame) && frame.payload.size() >= kMinOfferedBytes) {
     ring_.offer(frame.header, frame.payload);
     await(frame);
@@ -135,8 +136,8 @@ bool Sender::isFlushed() const {
 void Sender::askToBeWoken() {
   uint64_t position = std::numeric_limits<uint64_t>::max();
   if (isFull_) position = ring_.position() - std::min<uint64_t>(ring_.position(), Ring::kBytes / 2);
-  // Ask to be woken at the end of a large message, not after every frame. Only the last frame of a large message
-  // completes a transfer of this rank.
+  // Ask for a wake-up at the last frame of a large message, not after every frame. Only the last frame completes a
+  // transfer of this rank.
   const auto last = std::find_if(awaited_.begin(), awaited_.end(), [](const Awaited& sent) {
     const wire::FrameHeader& header = sent.frame.header;
     return isLarge(sent.frame) && header.offset + header.length == header.total;

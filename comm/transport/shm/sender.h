@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sender: sends frames to one peer through a ring. Small payloads are copied into the ring. Large payloads are offered
-// in place: the ring holds their address, and the peer reads them from this process's memory. If the peer cannot read
-// this memory, they are copied into the ring part by part. The caller may reuse the payload of a small message after
-// send(). A frame with a token is acknowledged when the peer has read it.
+// Sender: sends frames to one peer through a ring (ring.h). Small payloads are copied into the ring. Large payloads are
+// offered: the ring gets their address, and the peer reads them from this process's memory. If the peer cannot read
+// this memory, these payloads are copied into the ring part by part. The caller may reuse the payload of a small
+// message after send(). A frame with a token is acknowledged when the peer has read it.
 //
 // One thread at a time. It calls Sink::acknowledged and Sink::writable from advance() and send() only.
 #pragma once
@@ -37,27 +37,28 @@ class Sender {
   /// Whether all frames are completely in the ring, without payloads in this process's memory. The peer keeps the ring,
   /// so these frames arrive even if this process ends.
   bool isFlushed() const;
-  /// Asks the peer to ring this process's bell when a full ring has room or the next large message has been read.
+  /// Asks the peer to ring this process's bell when it has read the next large message, or when half of a full ring is
+  /// free.
   void askToBeWoken();
 
  private:
   static constexpr size_t kMinRoom = 4096;
 
-  /// A frame that the peer has not read. Only an offer that was not cancelled has a payload here.
+  /// A frame that the peer has not read yet. It has a payload only if it is an offer that was not cancelled.
   struct Awaited {
     transport::OutgoingFrame frame;
     uint64_t position = 0;  ///< position at which the frame's last record begins
     uint64_t end = 0;       ///< position at which the frame's last record ends
   };
 
-  /// Handles the awaited frames before `read`, the position up to which the peer has read the ring. Acknowledges the
-  /// frames that the peer has received. Adds the offers that the peer has refused to refused_.
+  /// Removes the awaited frames that end at or before `read`, the position up to which the peer has read the ring.
+  /// Acknowledges these frames, except that offers that the peer has refused go to refused_.
   void settle(uint64_t read);
   /// Begins to copy a frame and its payload into the ring.
   void start(const transport::OutgoingFrame& frame);
   /// Copies as much of the streamed payload into the ring as there is room for.
   void stream();
-  /// Copies the rest of the streamed payload to remaining_, so that the caller's memory is free.
+  /// Copies the rest of the streamed payload to remaining_, so that the caller may reuse its memory.
   void copyRemaining();
   /// Finishes the streamed frame, whose payload is completely in the ring or was cancelled.
   void endCopy();
@@ -79,7 +80,7 @@ class Sender {
   size_t numStreamed_ = 0;                            ///< payload bytes of streamed_ that were copied
   std::vector<std::byte> remaining_;                  ///< the rest of a small message for which the ring had no room
   bool mayOffer_ = true;                              ///< false once the peer has refused an offer
-  bool isFull_ = false;                               ///< canSend() was false after the last change
+  bool isFull_ = false;                               ///< canSend() was false after the last send() or advance()
 };
 
 }  // namespace agspeed::comm::shm

@@ -88,12 +88,12 @@ Status ShmTransport::beginHandshake(PeerConnections& connections, const rendezvo
                                 peer.secret);
   const std::array shared = {ring.descriptor().get(), bell_.page(), bell_.bell()};
   if (!sendMessage(socket, connections.initiator->request(), shared))
-    return unavailable("its local socket takes nothing");
+    return unavailable("its local socket does not accept the request");
   connections.ring.emplace(std::move(ring));
   connections.waited = {};
   connections.stage = Stage::kHandshaking;
   connections.outgoing = std::make_unique<io::Watch>(poller_, std::move(socket), EPOLLIN, [this, &connections] {
-    connections.stage == Stage::kHandshaking ? readReply(connections) : gone(connections);
+    connections.stage == Stage::kHandshaking ? readReply(connections) : peerEnded(connections);
   });
   return {};
 }
@@ -121,7 +121,7 @@ Status ShmTransport::finishHandshake(PeerConnections& connections, io::FileDescr
   connections.sender =
       std::make_unique<Sender>(std::move(*connections.ring), connections.peer, *sink_, *connections.bell, counters_);
   if (!sendMessage(connections.outgoing->descriptor(), confirm, {}))
-    return unavailable("its local socket takes nothing");
+    return unavailable("its local socket does not accept the confirmation");
   connections.ring.reset();
   connections.initiator.reset();
   connections.stage = Stage::kUp;
@@ -136,7 +136,7 @@ void ShmTransport::accepted(int peer, AcceptedConnection connection) {
   const int process = alive.get();
   connections.receiver = std::make_unique<Receiver>(std::move(connection.ring), peer, connection.process,
                                                     std::move(alive), *sink_, *connections.bell, counters_);
-  const auto onEnd = [this, &connections] { gone(connections); };
+  const auto onEnd = [this, &connections] { peerEnded(connections); };
   connections.incoming = std::make_unique<io::Watch>(poller_, std::move(connection.socket), EPOLLIN, onEnd);
   // Watch the process too: its children may keep its sockets open after it has ended.
   if (process >= 0) connections.process = std::make_unique<io::Watch>(poller_, process, EPOLLIN, onEnd);
@@ -144,15 +144,15 @@ void ShmTransport::accepted(int peer, AcceptedConnection connection) {
 
 // --- Losing a peer --------------------------------------------------------------------------------------------------
 
-void ShmTransport::takeIn(int peer) {
+void ShmTransport::drainPeer(int peer) {
   acceptor_.readAll();
   const PeerConnections& connections = connectionsOf(peer);
   while (connections.receiver != nullptr && connections.receiver->read() == Receiver::Outcome::kSomething) continue;
 }
 
-void ShmTransport::gone(PeerConnections& connections) {
+void ShmTransport::peerEnded(PeerConnections& connections) {
   // Before its end, the peer may have written frames, and may have read frames of this rank. Handle both.
-  takeIn(connections.peer);
+  drainPeer(connections.peer);
   if (connections.stage == Stage::kUp) connections.sender->advance();
   if (connections.stage == Stage::kUp) return fail(connections, transport::LossCause::kClosed, "its process has ended");
   // The peer connected to this rank, and ended before this rank connected to it. This rank's next attempt to connect
@@ -239,14 +239,14 @@ void ShmTransport::arm() {
 
 io::Clock::time_point ShmTransport::tick(io::Clock::time_point now) {
   retired_.clear();
-  const io::Clock::duration looked = active_.look(now);
+  const io::Clock::duration elapsed = active_.look(now);
   acceptor_.expire(now);
   bool isBusy = acceptor_.numPending() > 0;
   for (size_t i = 0; i < used_.size(); ++i) {
     PeerConnections& connections = *used_[i];
-    if (connections.stage == Stage::kHandshaking && (connections.waited += looked) > handshakeTimeout_) {
+    if (connections.stage == Stage::kHandshaking && (connections.waited += elapsed) > handshakeTimeout_) {
       fail(connections, transport::LossCause::kSilent,
-           "its process was reached and does not answer the handshake, it is stopped or hangs");
+           "its process was reached but does not answer the handshake: it is stopped or hangs");
     }
     if (connections.stage == Stage::kWanted) attempt(connections, now);
     isBusy = isBusy || connections.stage == Stage::kWanted || connections.stage == Stage::kHandshaking;

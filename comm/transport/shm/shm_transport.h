@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShmTransport: frames between ranks of one host through shared memory. Each direction of a pair has a ring (ring.h).
-// The sender makes the ring and passes it to the receiver over a local socket. Afterwards, the socket has one purpose:
-// it is closed when the process at the other end ends. Frames are delivered in order as long as the receiver's process
-// lives, so nothing is ever retransmitted.
+// ShmTransport: sends frames between ranks of one host through shared memory. Each direction of a pair has a ring
+// (ring.h). The sender makes the ring and passes its descriptor to the receiver over a local socket. After the
+// handshake, the socket only shows the end of the other process, because the kernel then closes it. Frames are
+// delivered in order as long as the receiver's process lives, so nothing is ever retransmitted.
 //
-// A waiting rank sleeps in the poller and is woken by its bell (doorbell.h); a rank that does not sleep costs its peers
-// no system call. Frames are not sealed, because only authenticated processes of the same user have the memory.
+// A waiting rank sleeps in the poller and is woken by its doorbell (doorbell.h). Sending to a rank that does not sleep
+// needs no system call. Frames have no tags and are not encrypted, because only authenticated processes of the same
+// user have the memory.
 //
 // The transport calls the sink for a peer in these cases:
 //
 //   writable()             the peer was reached for the first time
-//   lost(kUnreachable)     shared memory does not lead to the peer, for example because it is on another host
+//   lost(kUnreachable)     shared memory does not lead to the peer, for example because the peer is on another host
 //   lost(another cause)    the peer was reached, but its process has ended or does not answer the handshake, or its
 //                          frames are corrupted
 //
@@ -38,17 +39,17 @@ namespace agspeed::comm::shm {
 class ShmTransport final : public transport::Transport, private io::PolledMemory, private Acceptor::Owner {
  public:
   /// Creates a transport that listens at a name derived from the directory's key. Fails as unavailable, with the
-  /// reason, if the system provides no shared memory. A peer is lost if it can be connected to but does not answer the
-  /// handshake within `handshakeTimeout`.
+  /// reason, if the system provides no shared memory. A peer is lost if its process accepts the connection but does
+  /// not answer the handshake within `handshakeTimeout`.
   static StatusOr<std::unique_ptr<ShmTransport>> create(io::Poller& poller, rendezvous::Directory& directory,
                                                         io::Clock::duration handshakeTimeout);
   ~ShmTransport() override;
 
   const ShmCounters& counters() const { return counters_; }
 
-  /// Accepts a pending connection of the peer, and reads all frames that the peer has sent. Call it when another part
-  /// notices that the peer's process has ended.
-  void takeIn(int peer);
+  /// Accepts a pending connection of the peer, and reads all frames that the peer has sent. Call it when another
+  /// transport has noticed that the peer's process has ended.
+  void drainPeer(int peer);
 
   const Capabilities& capabilities(int peer) const override;
   void attach(Sink& sink) override { sink_ = &sink; }
@@ -84,7 +85,7 @@ class ShmTransport final : public transport::Transport, private io::PolledMemory
     // During the handshake:
     std::optional<wire::Initiator> initiator;
     std::optional<SharedMemory> ring;
-    io::Clock::duration waited{};
+    io::Clock::duration waited{};    ///< time spent waiting for the reply
     std::unique_ptr<Doorbell> bell;  ///< the bell of the peer
     std::unique_ptr<Sender> sender;
     std::unique_ptr<Receiver> receiver;
@@ -102,16 +103,16 @@ class ShmTransport final : public transport::Transport, private io::PolledMemory
   void accepted(int peer, AcceptedConnection connection) override;
 
   PeerConnections& connectionsOf(int peer);
-  /// Begins the handshake if the directory knows the peer.
+  /// Begins the handshake if the directory has the peer's record.
   void attempt(PeerConnections& connections, io::Clock::time_point now);
   Status beginHandshake(PeerConnections& connections, const rendezvous::Peer& peer);
-  /// Reads the reply of the handshake. The peer is then reached, or cannot be reached.
+  /// Reads the reply of the handshake. If the reply is valid, the stage becomes kUp, else kUnreachable.
   void readReply(PeerConnections& connections);
   Status finishHandshake(PeerConnections& connections, io::FileDescriptor page, io::FileDescriptor bell,
                          const wire::ConfirmBytes& confirm);
   /// Handles a peer that has closed a socket or whose process has ended. First reads the data that the peer sent
   /// before that.
-  void gone(PeerConnections& connections);
+  void peerEnded(PeerConnections& connections);
   /// Closes the connections that the cause concerns, and reports the loss.
   void fail(PeerConnections& connections, transport::LossCause cause, const std::string& why);
   /// Stops the watch, but keeps it until the next tick, because its function may still be running.
@@ -126,7 +127,7 @@ class ShmTransport final : public transport::Transport, private io::PolledMemory
   io::ActiveTimer active_{io::Clock::now()};
   Sink* sink_ = nullptr;
   std::vector<std::unique_ptr<PeerConnections>> peers_;  ///< peers_[rank]; null until it is used
-  std::vector<PeerConnections*> used_;
+  std::vector<PeerConnections*> used_;                   ///< the elements of peers_ that are not null
   std::vector<std::unique_ptr<io::Watch>> retired_;
   ShmCounters counters_;
 };
