@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// ActiveTimer: measures how long this process has waited for a peer while it was polling. It counts at most 50 ms
-// between two calls of look(). In a longer gap this process itself may have been busy or stopped, and the peer's answer
-// may have arrived without being read. Not thread-safe.
+// ActiveTimer: measures how long this process has waited for a peer, without the time in which this process itself was
+// busy or stopped. A gap of more than 50 ms between two calls of look() counts as 50 ms. During a longer gap, the
+// peer's answer may have arrived without being read. Not thread-safe.
 #pragma once
 
 #include <algorithm>

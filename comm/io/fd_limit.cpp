@@ -14,11 +14,11 @@
 namespace agspeed::comm::io {
 namespace {
 
-/// Descriptors per peer. kPerRail: a rail has one connection per direction. kPerLocalPeer: shared memory takes sockets,
-/// a bell and a process.
+/// Descriptors per peer. kPerRail: one connection per direction. kPerLocalPeer: shared memory needs two local sockets,
+/// the eventfd of the peer's doorbell, and a pidfd.
 constexpr size_t kPerRail = 2, kPerLocalPeer = 4;
-/// The limit should be this multiple of the descriptors for connections, because the process needs descriptors for
-/// other purposes, too.
+/// The limit should be kReserve times the number of descriptors for connections, because the process needs descriptors
+/// for other purposes, too.
 constexpr size_t kReserve = 2;
 
 std::mutex reservationMutex;
@@ -47,7 +47,8 @@ FdReservation::FdReservation(size_t numRails, size_t numPeers)
   if (numWantedByAll <= limit.rlim_cur) return;
   limit.rlim_cur = std::min<rlim_t>(numWantedByAll, limit.rlim_max);
   if (setrlimit(RLIMIT_NOFILE, &limit) == 0) return;
-  AG_LOG(kInfo, "the limit of descriptors cannot be raised to {}: {}", limit.rlim_cur, std::strerror(errno));
+  AG_LOG(kInfo, "the process's limit of open descriptors cannot be raised to {}: {}", limit.rlim_cur,
+         std::strerror(errno));
 }
 
 FdReservation::~FdReservation() {

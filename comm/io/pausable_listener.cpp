@@ -26,7 +26,7 @@ void PausableListener::failed(int error) {
   isPaused_ = true;
   poller_.remove(pollId_, descriptor_);
   if (std::exchange(isWarned_, true)) return;
-  AG_LOG(kWarn, "peers wait to be connected: {}", describeError(error));
+  AG_LOG(kWarn, "connections from peers have to wait, because accepting one failed: {}", describeError(error));
 }
 
 void PausableListener::resume() {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PausableListener: keeps a listening descriptor in the poller, except while the process has no free descriptors or
-// memory. A connection that cannot be accepted stays in the kernel's queue, and would make the listener ready again and
-// again. Only the poller's thread may use it.
+// memory. Without the pause, a connection that cannot be accepted would stay in the kernel's queue and wake the poller
+// again and again. Only the poller's thread may use it.
 #pragma once
 
 #include "comm/io/poller.h"

@@ -20,19 +20,20 @@ namespace {
 
 constexpr uint64_t kWakeUp = UINT64_MAX;
 constexpr int kMaxEvents = 64;
-/// If every poll of the memory finds changes, wait() polls the descriptors only once in this many calls.
-constexpr uint32_t kPollsPerTurn = 16;
-/// If the last change of the memory came within kQuick after it was armed, the next change will probably come soon,
-/// too. So wait() first yields the processor for up to kYieldFor, and then sleeps. A sleep and its wake-up would cost
-/// both processes more than this.
+/// While every poll of the memory finds changes, wait() polls the descriptors only once in this many calls.
+constexpr uint32_t kMemoryPollsPerWait = 16;
+/// If the last change of the memory came within kQuick after arm(), the next change will probably come soon, too. So
+/// wait() first yields the processor for up to kYieldFor before it sleeps. A sleep and its wake-up would cost both
+/// processes more time than this.
 constexpr std::chrono::microseconds kYieldFor{60}, kQuick{1000};
-/// A yield that takes longer than kLongTurn shows that other processes use the processor. A process that sleeps then
-/// gets the processor back sooner than one that yields. So wait() stops yielding for a while. Each long yield doubles
-/// this while, and each short one reduces it by 1/64. So it grows if more than about one yield in 40 is long.
-constexpr std::chrono::microseconds kLongTurn{500};
-constexpr Clock::duration kLeastCrowded = std::chrono::milliseconds(1), kMostCrowded = std::chrono::milliseconds(100);
-constexpr int kShortTurnsPerLong = 64;
-/// The shortest wait that is coalesced. A shorter wait is not worth a system call.
+/// A yield that takes longer than kLongYield shows that other processes use the processor. A process that sleeps then
+/// gets the processor back sooner than a process that yields. So wait() stops yielding for the time noYieldFor_. Each
+/// long yield doubles this time, and each short yield reduces it by 1/64. So it grows if more than about one yield in
+/// 45 is long.
+constexpr std::chrono::microseconds kLongYield{500};
+constexpr Clock::duration kMinNoYield = std::chrono::milliseconds(1), kMaxNoYield = std::chrono::milliseconds(100);
+constexpr int kShortYieldsPerLong = 64;
+/// wait() coalesces events only if `coalesceUntil` is at least this far away, because coalescing costs a system call.
 constexpr std::chrono::microseconds kMinCoalesce{100};
 
 uint64_t keyOf(Poller::Id id, uint32_t generation) { return uint64_t{generation} << 32 | id; }
@@ -85,15 +86,15 @@ Poller::Id Poller::add(int descriptor, uint32_t events, Handler& handler) {
 void Poller::remove(Id id, int descriptor) {
   epoll_ctl(epoll_, EPOLL_CTL_DEL, descriptor, nullptr);
   slots_[id].handler = nullptr;
-  ++slots_[id].generation;  // an event that was fetched before then finds no handler
+  ++slots_[id].generation;  // waitForDescriptors() then ignores events that it has already fetched for this handler
   freeSlots_.push_back(id);
 }
 
 bool Poller::wait(Clock::time_point until, Clock::time_point coalesceUntil) {
   const bool hasCoalesced = until != Clock::time_point() && !isMoreReady_ && coalesce(coalesceUntil);
   if (memory_ == nullptr) return waitForDescriptors(until);
-  if (memory_->poll()) return (hasCoalesced || ++numPolls_ % kPollsPerTurn == 0) && waitForDescriptors({});
-  if (until == Clock::time_point() || (isAnswerQuick_ && letOthersRun(until))) return waitForDescriptors({});
+  if (memory_->poll()) return (hasCoalesced || ++numPolls_ % kMemoryPollsPerWait == 0) && waitForDescriptors({});
+  if (until == Clock::time_point() || (isAnswerQuick_ && yieldToWriters(until))) return waitForDescriptors({});
   const Clock::time_point since = Clock::now();
   memory_->arm();
   const bool hasChangedAtOnce = memory_->poll();
@@ -102,12 +103,12 @@ bool Poller::wait(Clock::time_point until, Clock::time_point coalesceUntil) {
     const Clock::time_point now = Clock::now();
     memory_->disarm();
     const bool hasChanged = memory_->poll();
-    isAnswerQuick_ = (hasChangedAtOnce || (hasChanged && now - since < kQuick)) && now >= crowdedUntil_;
+    isAnswerQuick_ = (hasChangedAtOnce || (hasChanged && now - since < kQuick)) && now >= noYieldUntil_;
   }
   return isWoken;
 }
 
-bool Poller::letOthersRun(Clock::time_point until) {
+bool Poller::yieldToWriters(Clock::time_point until) {
   const Clock::time_point since = Clock::now();
   Clock::time_point now = since;
   bool hasChanged = false;
@@ -116,12 +117,12 @@ bool Poller::letOthersRun(Clock::time_point until) {
     now = Clock::now();
     hasChanged = memory_->poll();
   }
-  if (now - since > kLongTurn) {
+  if (now - since > kLongYield) {
     isAnswerQuick_ = false;
-    crowdedFor_ = std::clamp(2 * crowdedFor_, kLeastCrowded, kMostCrowded);
-    crowdedUntil_ = now + crowdedFor_;
+    noYieldFor_ = std::clamp(2 * noYieldFor_, kMinNoYield, kMaxNoYield);
+    noYieldUntil_ = now + noYieldFor_;
   } else {
-    crowdedFor_ -= crowdedFor_ / kShortTurnsPerLong;
+    noYieldFor_ -= noYieldFor_ / kShortYieldsPerLong;
   }
   return hasChanged;
 }

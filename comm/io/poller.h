@@ -3,8 +3,9 @@
 // thread may call wake() and descriptor(); only the messenger's thread may call the other functions. A handler may add
 // and remove handlers, itself included.
 //
-// The poller also polls memory that other processes write, without a system call as long as it finds changes. Before
-// it sleeps it arms the memory, as a UCX worker is armed: a process that then writes makes a descriptor ready.
+// The poller also polls memory that other processes write. This needs no system call as long as every poll finds
+// changes. Before the poller sleeps, it arms the memory, as a UCX worker is armed: a process that then writes makes a
+// descriptor ready.
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,7 @@
 
 namespace agspeed::comm::io {
 
-/// Memory that other processes write without the kernel's knowledge.
+/// Memory that other processes write without a system call, so that epoll does not see the changes.
 class PolledMemory {
  public:
   /// Handles all changes. Returns: whether there were any.
@@ -24,7 +25,7 @@ class PolledMemory {
   /// Arms the memory: from now on, a process that writes the memory makes a descriptor of the poller ready. The poller
   /// calls poll() once more afterwards.
   virtual void arm() = 0;
-  /// Disarms the memory: processes that write it need not make a descriptor ready any more.
+  /// Disarms the memory: a process that writes the memory need not make a descriptor ready any more.
   virtual void disarm() = 0;
 
  protected:
@@ -72,10 +73,12 @@ class Poller {
   bool waitForDescriptors(Clock::time_point until);
   /// Yields this processor to processes that may be about to write the memory. Returns: whether the memory changed
   /// before `until`.
-  bool letOthersRun(Clock::time_point until);
+  bool yieldToWriters(Clock::time_point until);
   /// Waits until wake() is called or `until` has passed. Skips short waits. Returns: whether it waited.
   bool coalesce(Clock::time_point until) const;
 
+  /// The handler with one id. `generation` counts removals, so that events of a removed handler do not reach the next
+  /// handler with the same id.
   struct Slot {
     Handler* handler = nullptr;
     uint32_t generation = 0;
@@ -90,8 +93,8 @@ class Poller {
   bool isMoreReady_ = false;  ///< the last wait fetched kMaxEvents events, so more may be ready
   std::atomic<bool> isWakeDue_ = false;
   bool isAnswerQuick_ = false;        ///< memory last changed soon after it was armed: yield before the next sleep
-  Clock::duration crowdedFor_{};      ///< how long yielding stops after a long yield
-  Clock::time_point crowdedUntil_{};  ///< no yielding until then, because other processes need this processor
+  Clock::duration noYieldFor_{};      ///< how long wait() does not yield after a long yield
+  Clock::time_point noYieldUntil_{};  ///< wait() does not yield before this time, because other processes need the CPU
 };
 
 }  // namespace agspeed::comm::io
