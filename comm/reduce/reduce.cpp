@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// This file is compiled once per instruction set (foreach_target.h). The loops are plain; the compiler vectorizes them
-// for each set. Buffers are processed in tiles that stay in the first-level cache together with the partial results of
-// the tree, so each input is read from memory once.
+// This file is compiled once per instruction set (foreach_target.h). The compiler vectorizes the scalar loops for each
+// set. Buffers are processed in tiles. A tile stays in the first-level cache together with the partial results of the
+// tree, so each input is read from memory once.
 #define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // these sets bring no gain here
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/reduce/reduce.cpp"
@@ -215,7 +215,8 @@ class TileReducer {
     if constexpr (!std::is_same_v<T, A>) convert(target, result, count_);
   }
 
-  // Each level of the tree uses two tiles, and fewer than 2^15 ranks have at most 17 levels.
+  // Each level of the tree uses at most two tiles, and the result uses one. Fewer than 2^15 ranks have at most 15
+  // levels.
   static constexpr int kMaxTiles = 34;
 
   std::span<const Operand> inputs_;

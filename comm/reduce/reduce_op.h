@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reduction operations, and the order in which elements of several ranks are reduced.
 //
-// Every element is reduced in one canonical tree over rank numbers, whatever the algorithm, chunking and rails. With p
-// = 2^k + e ranks, ranks 2i and 2i+1 are paired for i < e. A balanced binary tree then reduces these pairs and the
-// remaining ranks, in rank order. Results therefore do not depend on how they were computed. Examples:
+// Every element is reduced in one canonical tree over rank numbers, whatever the algorithm, chunking and rails. Let p
+// be the number of ranks, 2^k the largest power of two <= p, and e = p - 2^k. Ranks 2i and 2i+1 are paired for i < e. A
+// balanced binary tree then reduces these pairs and the remaining ranks, in rank order. So results have the same bits
+// for every algorithm. Examples:
 //
 //   6 ranks: ((0+1) + (2+3)) + (4+5)      5 ranks: ((0+1) + 2) + (3+4)
 //
@@ -35,8 +36,8 @@ enum class ReduceOp : uint8_t {
 /// Returns the name of an operation: "sum", "premultiplied sum", ...
 std::string_view toString(ReduceOp op);
 
-/// Checks whether `op` is defined for `dtype`. A failure has a message for the caller. For bools, sum and max are "or",
-/// product and min are "and".
+/// Checks whether `op` is defined for `dtype`. Invalid argument: it is not, and the message says why. For bools, sum
+/// and max are "or", product and min are "and".
 Status checkReduction(ReduceOp op, DType dtype);
 
 /// Returns the type of partial results of `dtype`: f32 for f16 and bf16, otherwise `dtype`.

@@ -34,8 +34,8 @@ constexpr ByteTable kByteTable = makeByteTable();
 #if defined(__x86_64__)
 
 /// The checksums of three consecutive runs of this many bytes are computed side by side, because the instruction has a
-/// latency of three cycles. Then the three checksums are joined. This is possible because appending kRunBytes zeros to
-/// a message changes its checksum by a linear map.
+/// latency of three cycles. Then the three checksums are joined: crc(a b) = shift(crc(a)) xor crc(b), where crc(b)
+/// starts from 0. The function shift() appends kRunBytes zeros to a message, which is a linear map of its checksum.
 constexpr size_t kRunBytes = 1024;
 
 using ShiftTable = std::array<ByteTable, 4>;

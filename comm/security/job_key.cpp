@@ -36,7 +36,8 @@ Status checkInherited(const std::string& file) {
 
 Status checkPrivate(const std::string& file, int fd) {
   struct stat info = {};
-  if (fstat(fd, &info) != 0) return invalidArgument("cannot look at the job key in " + file);
+  if (fstat(fd, &info) != 0)
+    return invalidArgument("cannot read the owner and the permissions of the job key in " + file);
   if (info.st_uid != geteuid() && info.st_uid != 0) {
     return invalidArgument("the job key in {} belongs to user {}, not to you: make a file of your own", file,
                            info.st_uid);

@@ -17,7 +17,7 @@ using JobKey = std::vector<std::byte>;
 /// Returns the job key: `text`, or the content of `file` if `text` is empty, without white space at its ends. Returns
 /// no key if both are empty. Invalid argument: the key has fewer than 16 or more than 4096 bytes, other users may read
 /// the file, or the file belongs neither to the caller nor to root. A file /proc/self/fd/N must be the memory in which
-/// `agspeed run` passes the key on, because N may be any other file if a parent process has closed that memory.
+/// `agspeed run` passes the key on. N may be any other file, because a parent process may have closed that memory.
 /// Messages never show the key.
 StatusOr<JobKey> loadJobKey(const std::string& text, const std::string& file);
 

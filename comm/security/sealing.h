@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sealer and Opener: the two ends of one direction of one connection. The Opener opens texts in the order in which the
-// Sealer sealed them. A text that was changed, repeated or reordered, or whose predecessor was dropped, does not open,
-// and the connection cannot be used after that. With a key, this is also true of a text from another connection.
+// Sealer and Opener: protect the texts (headers and payloads) of one direction of one connection. The Sealer makes a
+// tag for each text, and encrypts the text if the protection is kEncrypted. The Opener verifies the tags, in the order
+// in which the Sealer made them. It rejects a text that was changed, repeated or reordered, or whose predecessor was
+// dropped. With a key, it also rejects texts of other connections. After a rejection, the connection cannot be used.
 //
-//   protection     proof                          bytes per seal
+//   protection     tag                            bytes per tag
 //   integrity      CRC32C of counter and text     4
 //   authenticated  AES-128-GMAC                   16
 //   encrypted      AES-128-GCM                    16
@@ -46,8 +47,8 @@ class SealState {
   SealState(Protection protection, const SealKey& key, SealLimits limits);
 
   Protection protection() const { return protection_; }
-  /// Returns the counter of the next seal, which is over `size` bytes. Replaces the key first if it has reached its
-  /// limits, so cipher() has the right key for this seal.
+  /// Returns the counter for the next text, which has `size` bytes. Replaces the key first if it has reached its
+  /// limits, so that cipher() has the right key for this text.
   uint64_t next(size_t size);
   /// Returns the cipher with the current key. Requires: the protection is not kIntegrity.
   Gcm& cipher() const { return *cipher_; }

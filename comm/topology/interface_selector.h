@@ -5,7 +5,7 @@
 //   eth0,eth1        names that begin with these (NCCL's rule)
 //   =eth0            exactly this name; a leading = makes the whole list exact
 //   10.0.0.0/8       interfaces with an address in this network; IPv6 alike
-//   ^docker,lo       all but these; a leading ^ inverts the whole list
+//   ^docker,lo       all interfaces except these; a leading ^ inverts the whole list
 //
 // All functions are pure and thread-safe.
 #pragma once
@@ -46,7 +46,7 @@ class InterfaceSelector {
   /// Returns the interfaces of `all` that are up and selected, in the order of `all`. Each interface appears once, with
   /// an IPv4 address if one is selected. Invalid argument: none is selected; the message lists all interfaces.
   StatusOr<std::vector<Interface>> select(const std::vector<Interface>& all) const;
-  /// Returns the decision of select() about each of `all`, in the order of `all`.
+  /// Returns for each interface of `all` whether select() selects it, and why. Keeps the order of `all`.
   std::vector<InterfaceChoice> explain(const std::vector<Interface>& all) const;
 
  private:

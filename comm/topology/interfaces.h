@@ -15,11 +15,11 @@ namespace agspeed::comm::topology {
 /// Returns all interfaces that have an address, once per address, in the kernel's order. Thread-safe.
 StatusOr<std::vector<Interface>> listInterfaces();
 
-/// Returns the number of connections to each of `numPeers` other ranks that saturate the interface `name`. It is 1, but
-/// more in clouds that limit the rate of each connection. The PCI vendor of the adapter identifies these clouds. NCCL's
-/// socket transport uses 16 (Amazon) or 4 (Google) connections between two ranks there. This function divides that
-/// number among all peers, because ranks send to all of them at once, and returns at least 2 and at most 8. `folder`:
-/// the kernel's list of interfaces.
+/// Returns how many connections to each of `numPeers` other ranks saturate the interface `name`. The result is 1,
+/// except in clouds that limit the rate of each connection. The PCI vendor of the adapter identifies these clouds.
+/// NCCL's socket transport uses n = 16 (Amazon) or 4 (Google) connections between two ranks there. Ranks send to all
+/// peers at once, so this function returns n / numPeers, rounded up, but at least 2 and at most 8. `folder`: the
+/// kernel's list of interfaces.
 int connectionsToFill(const std::string& name, int numPeers, const std::string& folder = "/sys/class/net");
 
 /// Returns the source and the text of the list of interfaces; both are empty if there is none. The source is an

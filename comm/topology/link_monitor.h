@@ -18,7 +18,7 @@ class LinkMonitor {
 
   /// Returns a descriptor that is readable when there is something to report.
   int descriptor() const { return descriptor_; }
-  /// Calls `report` for all changes so far, without blocking.
+  /// Calls `report` for each change since the last call, without blocking.
   void read(const std::function<void(std::string_view name, bool isUp)>& report);
 
  private:

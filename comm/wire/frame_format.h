@@ -23,7 +23,7 @@ enum class FrameKind : uint8_t {
   kEager = 7,       ///< bytes of an eager message
   kPing = 8,        ///< probes whether the receiver's process is alive
   kPong = 9,        ///< the answer to kPing
-  kReset = 10,      ///< the other answer to kPing: its sender has given up the rank that sent the ping
+  kReset = 10,      ///< the answer to kPing from a rank that has given up the rank that sent the ping
   kLinkState = 11,  ///< the sender's rail number `offset` has lost its carrier, or has it again if `total` is 1
 };
 
@@ -48,10 +48,10 @@ struct FrameHeader {
   /// Where the payload begins in the message. In a kCts frame: kCtsUpTo or 0. In a kLinkState frame: the number of the
   /// sender's rail.
   uint64_t offset = 0;
-  uint64_t number = 0;        ///< counts the frames from sender to receiver, from 1; 0: not counted, may get lost
-  uint32_t attempt = 0;       ///< how often the frame was sent before
+  uint64_t number = 0;   ///< counts the numbered frames from sender to receiver, from 1; 0: no number, may get lost
+  uint32_t attempt = 0;  ///< how often the frame was sent before
   uint64_t acknowledged = 0;  ///< the sender of this frame has received all frames with lower numbers
-  uint64_t consumed = 0;  ///< bytes of eager messages from the frame's receiver that have been matched with receives
+  uint64_t consumed = 0;  ///< credit: how many eager bytes from this frame's receiver were matched with receives so far
 };
 
 void encodeHeader(const FrameHeader& header, std::span<std::byte, kHeaderBytes> out);
