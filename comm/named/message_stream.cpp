@@ -8,7 +8,7 @@ namespace agspeed::comm::named {
 namespace {
 
 constexpr uint32_t kStreamStep = 0, kWatchStep = 1;
-constexpr int kAtOnce = INT32_MIN;
+constexpr int kHighestPriority = INT32_MIN;
 constexpr size_t kMaxMessageBytes = size_t{256} << 20;
 
 }  // namespace
@@ -62,9 +62,9 @@ void MessageStream::watch(int rank) {
 void MessageStream::unwatchAll() {
   for (auto& transfer : transfers_) {
     if (transfer->purpose == Purpose::kWatch && std::exchange(transfer->isPending, false)) {
-      engine_.messenger().cancel(*transfer, unavailable("nothing is waited for any more"));
+      engine_.messenger().cancel(*transfer, unavailable("no operation waits for this rank any more"));
       transfer->purpose = Purpose::kSend;  // work() then only removes the transfer
-      engine_.addWork(*this, reinterpret_cast<uintptr_t>(transfer.get()), kAtOnce);
+      engine_.addWork(*this, reinterpret_cast<uintptr_t>(transfer.get()), kHighestPriority);
     }
   }
 }
@@ -99,7 +99,7 @@ void MessageStream::post(FrameTransfer& transfer) {
 void MessageStream::transferFinished(FrameTransfer& transfer, const Status& status) {
   if (!std::exchange(transfer.isPending, false)) return;  // the transfer is being cancelled
   transfer.status = status;
-  engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kAtOnce);
+  engine_.addWork(*this, reinterpret_cast<uintptr_t>(&transfer), kHighestPriority);
 }
 
 void MessageStream::work(uint64_t token) {

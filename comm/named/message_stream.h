@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// MessageStream: messages of any length between the coordinator of a group and its other ranks.
+// MessageStream: sends messages of any length between the coordinator of a group and the group's other ranks.
 //
-// A receive is posted before the length of its message is known. So a message is sent as frames of one fixed size. Each
-// rank keeps one receive posted for each peer that sends to it. These receives are in the background, so they do not
-// check the peer's liveness. watch() makes the messenger check the liveness while a rank waits for a message of the
-// peer.
+// A rank posts a receive before it knows the length of the message. So a message is sent as frames of one fixed size. A
+// rank keeps one receive posted for each peer that sends to it. The messenger does not check that the peer of such a
+// receive is alive, because the receive may stay posted for hours. A rank that waits for a message calls watch(), and
+// the messenger then checks that peer.
 //
-// Threading: on the engine's driver. The listener is not called from within the messenger.
+// Threading: all calls are on the engine's driver. The stream calls its listener from Worker::work(), never from within
+// a call of the messenger.
 #pragma once
 
 #include <array>
@@ -33,16 +34,18 @@ class MessageListener {
 
 class MessageStream final : private engine::Worker {
  public:
-  /// `members` are the group's ranks, as the messenger numbers them. Only this stream may use `communicator`.
+  /// `members[rank]` is the world rank of the group's `rank`. `communicator` is an id for messages that only this
+  /// stream uses.
   MessageStream(engine::Engine& engine, MessageListener& listener, std::vector<int> members, uint32_t communicator);
 
-  /// Starts to receive messages from these ranks of the group.
+  /// Posts a receive for each of these ranks of the group.
   void open(std::span<const int> ranks);
   /// Cancels all transfers.
   void close();
   /// Sends a message to `rank` of the group.
   void send(int rank, std::span<const std::byte> message);
-  /// Checks the liveness of `rank` until unwatchAll() is called. Reports the loss of the rank to the listener.
+  /// Makes the messenger check that `rank` is alive, until unwatchAll(). If the rank is lost, calls peerFailed() of the
+  /// listener.
   void watch(int rank);
   /// Ends all watches.
   void unwatchAll();

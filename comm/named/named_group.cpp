@@ -11,10 +11,10 @@ namespace agspeed::comm::named {
 namespace {
 
 constexpr std::chrono::microseconds kReadinessInterval{50};
-/// A rank that has waited for other ranks for this time begins to check that they are alive.
+/// After waiting for other ranks for this time, a rank begins to check that they are alive.
 constexpr std::chrono::milliseconds kWatchAfter{100};
 /// How often the coordinator scans all waiting operations. There may be thousands, and the scan delays the driver.
-constexpr std::chrono::milliseconds kLookInterval{50};
+constexpr std::chrono::milliseconds kStallCheckInterval{50};
 
 constexpr const char* kShutDown =
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
@@ -255,7 +255,8 @@ void NamedGroup::handleResponse(const Note& note) {
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     const Status reason(StatusCode::kUnavailable, farewell->reason);
     endAll(reason);
-    // All ranks run operations with a response, so these still complete. They cannot complete if a rank has failed.
+    // Operations with a response still complete after a rank has left, because every rank got the response. They cannot
+    // complete after a rank has failed.
     if (farewell->isFailure) runner_->cancel(reason);
   }
 }
@@ -303,7 +304,7 @@ void NamedGroup::run(const Response& response) {
     const bool isOwnEnough = own != nullptr && !agreements.empty();
     const AgreementHandle& agreed = agreements.emplace_back(isOwnEnough ? nullptr : pending_.agreementOf(item));
     if (!isKnown) {
-      status = dataLoss("rank {} does not know request {}, which its coordinator refers to", rank(), item.id);
+      status = dataLoss("rank {} does not know request {}, to which its coordinator refers", rank(), item.id);
     } else if (own == nullptr && response.kind != NamedKind::kAllReduce) {
       status = dataLoss("rank {} got a response for '{}', which it has not started", rank(), agreed->request.name);
     }
@@ -375,12 +376,12 @@ io::Clock::time_point NamedGroup::tick(io::Clock::time_point now) {
     if (now >= heldUntil) workSoon();
     const io::Clock::time_point next = now < heldUntil ? heldUntil : io::Clock::time_point::max();
     if (!coordinator_->isWaiting()) return next;
-    if (now < nextLook_) return std::min(next, nextLook_);
-    nextLook_ = now + kLookInterval;
+    if (now < nextStallCheck_) return std::min(next, nextStallCheck_);
+    nextStallCheck_ = now + kStallCheckInterval;
     watchAwaited(now);
     const std::string reasonToEnd = stalls_.inspect(*coordinator_, now);
     if (!reasonToEnd.empty()) fail(resourceExhausted(std::string(reasonToEnd)));
-    return std::min(next, nextLook_);
+    return std::min(next, nextStallCheck_);
   }
   if (pending_.isEmpty()) return io::Clock::time_point::max();
   if (now >= waitingSince_ + kWatchAfter) stream_.watch(0);

@@ -4,22 +4,23 @@
 //   named_operation.h   a caller's operation, and its handle
 //   request.h           the messages between ranks and coordinator
 //   message_stream.h    how messages are sent
-//   coordinator.h       which operations are ready at all ranks, and in what order they run; at the lowest rank
-//   pending_table.h     this rank's operations without a response yet
+//   coordinator.h       decides which operations run, and in what order; only the group's lowest rank has one
+//   pending_table.h     this rank's operations that have no response yet
 //   response_runner.h   packs, runs and unpacks the operations of a response
 //   timeline.h          a trace of the operations
 //
 // Every rank sends its requests to the coordinator. Once all ranks have requested an operation, the coordinator sends a
-// response, and all ranks run the operation. At most two responses move data at a time, or four if their buffers are
-// full. Operations that become ready meanwhile wait and are fused. So fusion buffers are small on an idle network, and
-// large on a busy one. Large tensors run alone, without copies. A group has neither a thread nor a polling cycle:
-// messages and copies run on the engine's driver. In a burst of operations, the request of the first one is sent at
-// once, and the other requests are sent together. If the burst is a repetition, all requests are sent together when the
-// last operation has started.
+// response, and all ranks run the operation. At most two responses move data at a time, or four if the waiting
+// operations already fill a buffer. Operations that become ready meanwhile wait and are fused. So fusion buffers are
+// small on an idle network, and large on a busy one. Large tensors have other limits: they run alone, without copies,
+// and several at a time. A group has neither a thread nor a polling cycle: messages and copies run on the engine's
+// driver. Operations that start within microseconds of each other are a burst. The request of its first operation is
+// sent at once, and the other requests are sent together. If the same burst occurs again, all its requests are sent
+// together, after its last operation has started.
 //
-// Failure: a call that is invalid, or that differs between ranks, fails alone, with the same error at every rank. If a
-// rank is lost, all operations fail, and later ones fail at once. The effect is the same if a rank leaves (shutdown()),
-// except that operations with a response still complete.
+// Failure: if a call is invalid or differs between ranks, only this operation fails, with the same error at every rank.
+// If a rank is lost, all operations fail, and later operations fail at once. If a rank calls shutdown(), the effect is
+// the same, except that operations with a response still complete.
 //
 // Threading: all functions, from any thread but the engine's driver. Ownership: the engine outlives the group; the
 // group's destructor fails its unfinished operations.
@@ -78,21 +79,22 @@ class NamedGroup final : private engine::EngineClient,
   /// Starts an operation. Returns an error if the group has ended, or if the name is already in flight. If the ranks'
   /// calls differ or a rank is lost, the operation fails later.
   StatusOr<NamedHandle> start(NamedCall call);
-  /// Makes an operation that startAll() can start many times. Requires: the call has its outputs.
+  /// Makes an operation that startAll() can start many times. Requires: `call.outputs` is set, and `call.allocate` is
+  /// not.
   NamedHandle prepare(NamedCall call) { return std::make_shared<NamedOperation>(engine_, std::move(call)); }
   /// Starts a prepared operation. Requires: the operation has never been started or is done, and no other thread uses
   /// it.
   Status start(const NamedHandle& operation);
   /// Starts a prepared operation like start(), but does not wake the driver, so a caller may hold a lock. Returns true
-  /// if the caller must call kick() after it has released the lock. A kick may take as long as copying a tensor.
+  /// if the caller must call kick() after it has released the lock. kick() may take as long as copying a tensor.
   StatusOr<bool> startQuietly(const NamedHandle& operation);
   /// Wakes the driver, which then takes the started operations.
   void kick() {
     engine_.kick();
     queue_.kicked();
   }
-  /// Starts several operations together. An operation that start() would refuse completes at once with this error.
-  /// Returns the first of these errors, or ok.
+  /// Starts several operations together. If start() would refuse an operation, the operation completes at once with the
+  /// error of start(). Returns the first such error, or ok.
   Status startAll(std::span<const NamedHandle> operations) {
     const StartQueue::Added added = add(operations);
     if (added.isKickDue) kick();
@@ -138,9 +140,11 @@ class NamedGroup final : private engine::EngineClient,
   void request(const NamedHandle& operation);
   /// Requests the operations in unready_ whose inputs have become ready.
   void checkReadiness();
-  /// At the coordinator: handles a note of `rank`. The note is a request, a confirmation of evicted ids, or a farewell.
+  /// At the coordinator: handles a note of `rank`: a request, a list of ids, a confirmation of evicted ids, or a
+  /// farewell.
   void handleRequest(int rank, const Note& note);
-  /// At the coordinator: makes the responses that are due, sends them to the other ranks, and handles them here.
+  /// At the coordinator: makes the responses that are due, sends them to the other ranks, and handles them at this
+  /// rank.
   void respond();
   /// Schedules a call of work().
   void workSoon() {
@@ -166,7 +170,7 @@ class NamedGroup final : private engine::EngineClient,
   void sendFarewell(const Farewell& farewell);
   /// Fails all operations without a response, and makes the queue refuse later ones.
   void endAll(const Status& reason);
-  /// At the coordinator: watches the ranks for which other ranks have waited for kWatchAfter.
+  /// At the coordinator: checks that the ranks are alive for which other ranks have waited for at least kWatchAfter.
   void watchAwaited(io::Clock::time_point now);
 
   engine::Engine& engine_;
@@ -186,11 +190,11 @@ class NamedGroup final : private engine::EngineClient,
   std::vector<NamedHandle> unready_;  ///< operations whose inputs are not ready yet
   Bytes requested_;                   ///< encoded notes for the coordinator, sent before requestedIds_
   std::vector<uint32_t> requestedIds_;
-  bool hasWork_ = false;                   ///< a call of work() is queued
-  io::Clock::time_point gatherUntil_{};    ///< operations that start before this time are handled together
-  io::Clock::time_point waitingSince_{};   ///< when the first operation became pending, or when the last response came
-  coordinator::RunningResponses running_;  ///< number of responses that move data
-  io::Clock::time_point nextLook_{};       ///< at the coordinator: when to check for stalled operations
+  bool hasWork_ = false;                    ///< a call of work() is queued
+  io::Clock::time_point gatherUntil_{};     ///< operations that start before this time are handled together
+  io::Clock::time_point waitingSince_{};    ///< when the first operation became pending, or when the last response came
+  coordinator::RunningResponses running_;   ///< the responses that move data
+  io::Clock::time_point nextStallCheck_{};  ///< at the coordinator: when to check for stalled operations
   std::shared_ptr<Timeline> timeline_;
 };
 

@@ -24,12 +24,12 @@ engine::OperationState stateOf(const NamedOperation& operation, const NamedProgr
   return state;
 }
 
-/// Adds what the coordinator knows of the ranks that have not requested an operation.
+/// Adds the ranks that have not requested an operation, which only the coordinator knows.
 void addMissing(const NamedProgress& progress, engine::GroupState& state) {
   for (const coordinator::Coordinator::Stalled& stalled : progress.coordinator->stalled(io::Clock::now())) {
     std::vector<int> missing;
     for (const int rank : stalled.missing) missing.push_back(progress.members[static_cast<size_t>(rank)]);
-    const bool isOwnMissing = !stalled.missing.empty() && stalled.missing.front() == 0;  // this rank has rank 0
+    const bool isOwnMissing = !stalled.missing.empty() && stalled.missing.front() == 0;  // this rank is rank 0
     if (isOwnMissing && state.notStarted.size() < engine::GroupState::kMaxOperations) {
       engine::OperationState& other = state.notStarted.emplace_back();
       other.name = stalled.name;
@@ -40,7 +40,7 @@ void addMissing(const NamedProgress& progress, engine::GroupState& state) {
     const auto own =
         std::find_if(state.operations.begin(), state.operations.end(),
                      [&](const engine::OperationState& operation) { return operation.name == stalled.name; });
-    if (own == state.operations.end()) continue;  // it is not among the operations that the state lists
+    if (own == state.operations.end()) continue;  // the state lists only the first kMaxOperations operations
     own->since = stalled.since;
     own->awaited = std::move(missing);
   }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Describes the operations of a named group that are not done, for people who look into a hang. Functions without side
-// effects.
+// Describes the unfinished operations of a named group, to find the cause of a hang. Functions without side effects.
 #pragma once
 
 #include <span>

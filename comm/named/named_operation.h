@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // NamedOperation: an operation that a caller runs under a name, and its handle.
 //
-// An operation may be started again by its handle once it is done (NamedGroup::startAll()). Training steps repeat the
-// same request. With a handle, the request is made only once, is compared with the ranks' agreement only once, and its
+// Once an operation is done, NamedGroup::startAll() can start it again by its handle. Training steps repeat the same
+// requests. With a handle, a request is built only once, is compared with the agreement of the ranks only once, and its
 // memory is reused.
 //
 // Threading: see Operation. Only the thread that prepared a call changes it, and only while it is not in flight.
@@ -29,8 +29,8 @@ struct NamedCall {
   /// Allocates the outputs if their sizes depend on other ranks. The driver calls it once these sizes are known:
   /// rows[tensor] is the number of rows of an output.
   std::function<StatusOr<engine::BufferList>(const Dimensions& rows)> allocate = nullptr;
-  /// Returns whether the inputs are ready. A caller sets it if the inputs become valid only after the start, for
-  /// example by a copy from a device.
+  /// Returns whether the inputs are ready. Null means that they are ready at the start. A caller sets it, for example,
+  /// if a copy from a device is still writing the inputs.
   engine::Readiness readiness = nullptr;
   engine::BufferList inputs = {};   ///< one per shape, with the size of the shape; empty for barrier and join
   engine::BufferList outputs = {};  ///< one per shape, may be the inputs; empty if `allocate` is set
@@ -67,12 +67,12 @@ class NamedOperation final : public engine::Operation {
   struct PendingState {
     size_t place = 0;            ///< index of the operation in PendingTable::pending_
     uint64_t agreedVersion = 0;  ///< OwnName::version when the ranks last agreed on this request; 0: never
-    bool isSaidById = false;     ///< this rank has sent the id of the request, not the request
+    bool isSentById = false;     ///< this rank has sent the request's id instead of the request
   };
   PendingState& pendingState() { return pendingState_; }
 
   const NamedCall& call() const { return call_; }
-  /// Null before the first start.
+  /// Returns the name, or null before the first start.
   const OwnNameHandle& name() const { return name_; }
   void setName(OwnNameHandle name) { name_ = std::move(name); }
   /// Clears the results of the previous run.
@@ -105,9 +105,9 @@ using NamedHandle = std::shared_ptr<NamedOperation>;
 /// PendingTable shares it, too.
 struct OwnName {
   // The StartQueue's lock guards these two members.
-  bool isUnderWay = false;
-  /// The name that was started closely after this name the last time, or null. The other name may have been destroyed
-  /// since, so compare the pointer only.
+  bool isInFlight = false;  ///< an operation with this name has started and is not done
+  /// The name that started within StartQueue::kFollow after this name the last time, or null. That name may have been
+  /// destroyed since. So only compare this pointer, and never use the object.
   const OwnName* follower = nullptr;
 
   // Only the driver uses the members below. Members that every operation reads are adjacent, because thousands of names
@@ -115,7 +115,7 @@ struct OwnName {
   uint32_t id = 0;                    ///< the coordinator's id for `request`; 0: none
   uint64_t version = 0;               ///< counts changes of `id` and `request`
   NamedOperation* pending = nullptr;  ///< the operation that waits for its response, or null
-  Request request;                    ///< this rank's request that `id` stands for
+  Request request;                    ///< this rank's request for which `id` stands
 };
 
 }  // namespace agspeed::comm::named

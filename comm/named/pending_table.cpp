@@ -10,9 +10,9 @@ uint32_t PendingTable::add(const NamedHandle& operation) {
   operation->pendingState().place = pending_.size();
   pending_.push_back(operation);
   name.pending = operation.get();
-  operation->pendingState().isSaidById =
+  operation->pendingState().isSentById =
       name.id != 0 && (operation->pendingState().agreedVersion == name.version || operation->request() == name.request);
-  if (!operation->pendingState().isSaidById) return 0;
+  if (!operation->pendingState().isSentById) return 0;
   operation->pendingState().agreedVersion = name.version;
   return name.id;
 }
@@ -34,7 +34,7 @@ NamedHandle PendingTable::take(const Response::Item& item) {
   if (item.isFull) numbered = {item.agreement, nullptr};
   if (numbered.name == nullptr) numbered.name = names_.find(numbered.agreement->request.name);
   NamedHandle own = release(numbered.name.get());
-  if (own == nullptr || own->pendingState().isSaidById) return own;
+  if (own == nullptr || own->pendingState().isSentById) return own;
   OwnName& name = *numbered.name;
   name.id = item.id;
   name.request = own->request();

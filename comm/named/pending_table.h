@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// PendingTable: keeps this rank's operations that wait for a response, and the names that this rank sends as ids.
+// PendingTable: keeps this rank's operations that wait for a response of the coordinator, and the names for which this
+// rank sends ids.
 //
-// An id stands for a name, for this rank's request under the name, and for the agreement of all ranks. A repeated
-// operation is found by its id or its handle, without a lookup by name.
+// The coordinator gives ids to names that repeat. An id stands for a name, for this rank's request under the name, and
+// for the agreement of all ranks (request.h). A repeated operation is found by its id or its handle, without a lookup
+// by name.
 //
 // Threading: on the engine's driver. Ownership: keeps pending operations, and names that have an id.
 #pragma once
@@ -22,7 +24,7 @@ class PendingTable {
   explicit PendingTable(StartQueue& names) : names_(names) {}
 
   bool isEmpty() const { return pending_.empty(); }
-  /// Returns the operations that wait for a response, in no order.
+  /// Returns the operations that wait for a response, in an unspecified order.
   const std::vector<NamedHandle>& operations() const { return pending_; }
   /// Adds an operation whose request is being sent to the coordinator. Returns the id to send instead of the request,
   /// or 0 if the request must be sent in full.
@@ -54,7 +56,7 @@ class PendingTable {
   NamedHandle release(OwnName* name);
 
   StartQueue& names_;
-  std::vector<NamedHandle> pending_;  ///< NamedOperation::PendingState::place is the index
+  std::vector<NamedHandle> pending_;  ///< an operation's index here is its PendingState::place
   std::vector<Numbered> numbered_;    ///< numbered_[id - 1] belongs to `id`
 };
 

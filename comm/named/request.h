@@ -2,8 +2,7 @@
 // The messages between the ranks of a group and its coordinator: requests and responses.
 //
 // A request states what one rank has ready under a name. A response lists operations that all ranks have ready, in the
-// order in which all ranks run them. Both are values without references. coordinator.h turns requests into responses,
-// request_codec.h encodes both.
+// order in which all ranks run them. coordinator.h turns requests into responses, and request_codec.h encodes both.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +25,10 @@ enum class NamedKind : uint8_t {
 /// index of its first dimension.
 enum class NamedRows : uint8_t {
   kNone,       ///< there are no tensors
-  kSame,       ///< no difference; an output may be its input, and operations may be fused
+  kSame,       ///< all numbers are equal; an output may be its input, and operations may be fused
   kGathered,   ///< ranks may have different numbers of rows, and get the rows of all ranks
   kExchanged,  ///< one tensor; each rank states how many of its rows go to each rank
-  kScattered,  ///< ranks get equal parts of the rows; if impossible, the first ranks get one row more
+  kScattered,  ///< ranks get equal parts of the rows; remaining rows go to the first ranks, one each
 };
 
 /// All kinds, in the order of their numbers.
@@ -55,7 +54,8 @@ using Dimensions = std::vector<int64_t>;
 /// Returns the dimensions as a text, such as "[2, 3]".
 std::string toString(const Dimensions& dimensions);
 
-/// One rank's request. All ranks get an error if they differ in anything but rows, splits and priority.
+/// One rank's request. The requests of all ranks under a name must be equal, or all ranks get an error. Only rows (as
+/// NamedRows allows), splits, priority and isCacheable may differ.
 struct Request {
   NamedKind kind = NamedKind::kBarrier;
   DType dtype = DType::kU8;
@@ -63,7 +63,7 @@ struct Request {
   bool isOnDevice = false;   ///< the tensors are on a device
   bool isCacheable = false;  ///< the name will probably be used again, so it may get an id
   int32_t root = 0;          ///< for a broadcast: the root's rank in the group
-  int32_t priority = 0;      ///< kPriority runs the highest first; all ranks use the lowest rank's value
+  int32_t priority = 0;      ///< FusionOrder::kPriority runs the highest first; the lowest rank's value counts
   double prescale = 1, postscale = 1;
   std::string name;
   std::vector<Dimensions> shapes;  ///< one shape per tensor; a grouped operation has several tensors
@@ -97,8 +97,7 @@ using AgreementHandle = std::shared_ptr<const Agreement>;
 struct Response {
   struct Item {
     uint32_t id = 0;  ///< 0: the name is not cached
-    /// Whether the item is sent together with `agreement`. If not, the last agreement that was sent with this id
-    /// applies.
+    /// Whether `agreement` is sent with the item. If not, the agreement applies that was last sent with this id.
     bool isFull = true;
     AgreementHandle agreement;  ///< may be null if !isFull, except in the first item
   };
@@ -107,7 +106,7 @@ struct Response {
   std::vector<Item> items;
   std::vector<uint32_t> evicted;   ///< ids that ranks must drop; ranks confirm this by Forgotten
   std::string error;               ///< not empty: the operations fail with this error
-  bool areKindsDifferent = false;  ///< why `error` is set: the kinds of operations differ
+  bool areKindsDifferent = false;  ///< `error` is set because ranks called different kinds of operations
   int32_t lastJoined = -1;
 };
 

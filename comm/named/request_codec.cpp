@@ -233,8 +233,8 @@ StatusOr<std::vector<Note>> decode(std::span<const std::byte> message) {
     uint8_t index = 0;
     decoder.take(index);
     if (!decoder.isGood() || !takeAlternative(index, decoder, notes.emplace_back())) {
-      return dataLoss("a message of {} bytes about named operations cannot be read after note {}", message.size(),
-                      notes.size());
+      return dataLoss("a message of {} bytes about named operations is invalid: note {} cannot be decoded",
+                      message.size(), notes.size());
     }
   }
   return notes;

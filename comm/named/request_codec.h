@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Encodes the messages between ranks and coordinator as bytes.
 //
-// A message is a sequence of notes: requests, responses, ids and farewells. Consecutive ids take one byte each. Both
-// ends must use the same version of this code and be little-endian (the handshake of a connection compares versions).
-// Decoding checks every length; it fails with data loss if a message is invalid.
+// A message is a sequence of notes. A note is a request, a list of ids, a response, a farewell or a confirmation of
+// evicted ids. Consecutive ids take one byte each. Both ends must use the same version of this code and be
+// little-endian (the handshake of a connection compares versions). Decoding checks every length; it fails with data
+// loss if a message is invalid.
 #pragma once
 
 #include <cstddef>

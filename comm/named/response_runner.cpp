@@ -11,12 +11,12 @@
 namespace agspeed::comm::named {
 namespace {
 
-/// The most bytes that are copied between two polls of the network.
+/// The maximum number of bytes that are copied between two polls of the network.
 constexpr size_t kCopyBytes = size_t{256} << 10;
 constexpr int kMaxBuffers = 4;
 constexpr size_t kMinBufferBytes = size_t{64} << 10;
-/// The token with which work() packs the next run. Every other token is a pointer to a run whose collectives have
-/// completed, and which work() unpacks.
+/// With this token, work() packs the next run. Every other token is a pointer to a run whose collectives have
+/// completed, and work() unpacks this run.
 constexpr uint64_t kPack = 0;
 
 reduce::ReduceOp opOf(NamedReduction reduction) {
@@ -265,7 +265,7 @@ void ResponseRunner::packNext() {
   if (next == runs_.end()) return;
   Run& run = **next;
   if (!run.isPrepared) {
-    if (run.needsBuffer() && !takeBuffer(run)) return;  // the end() of another run calls work() again
+    if (run.needsBuffer() && !takeBuffer(run)) return;  // end() of another run schedules this function
     endActivity(run);
     run.isPrepared = true;
     run.status = prepare(run);

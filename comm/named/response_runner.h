@@ -4,12 +4,12 @@
 // A response of one tensor uses the caller's memory. Several tensors are packed into a fusion buffer and unpacked from
 // it, in parts. The engine polls the network between two parts.
 //
-// Packing and unpacking also scale the elements. Averages of floats are multiplied by 1/size before the sum, as in
-// DistributedDataParallel, so both train to the same bits. Integers are scaled after the sum. A rank that has joined
-// has no tensors, and contributes zeros.
+// Packing and unpacking also scale the elements. For an average of floats, the inputs are multiplied by 1/size before
+// the sum. DistributedDataParallel does the same, so both train to the same bits. Integers are scaled after the sum. A
+// rank that has joined has no tensors, and contributes zeros.
 //
-// Memory: at most four fusion buffers, which are reused. The size of each is a power of two that fits the largest
-// response that used it so far. A response waits while no buffer is free. Threading: on the engine's driver.
+// Memory: at most four fusion buffers, which are reused. The size of a buffer is a power of two, at least 64 KiB. A
+// response that needs a buffer waits while none is free. Threading: on the engine's driver.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ namespace agspeed::comm::named {
 
 class ResponseListener {
  public:
-  /// Reports that no more data of a response will move, because its collectives have completed or were cancelled. Its
-  /// operations may still have to be unpacked. `first`: the request of its first operation.
+  /// Reports that the collectives of a response have completed or were cancelled. Results may still have to be
+  /// unpacked. `first`: the request of the first operation in the response.
   virtual void responseMoved(const Request& first) = 0;
   /// Reports that the operations of a response have completed with this status. Operations that this rank has not
   /// started are null.
@@ -57,8 +57,7 @@ class ResponseRunner final : private engine::Worker {
   /// agreements[0] is never null. Another agreements[i] may be null if operations[i] is not null; the request of this
   /// operation has the same values.
   void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
-  /// Fails all runs that have not started and runs whose collectives have completed. The communicator completes the
-  /// other runs.
+  /// Fails all runs except those whose collectives are in flight. The communicator completes these collectives.
   void cancel(const Status& reason);
   /// Sets the timeline to which activities are written; null: none.
   void setTimeline(Timeline* timeline) { timeline_ = timeline; }
@@ -98,14 +97,15 @@ class ResponseRunner final : private engine::Worker {
     CopyList before, after;  ///< copies to make before the calls start, and after the calls have completed
     std::vector<engine::CollectiveCall> calls;
     size_t numCallsLeft = 0;
-    bool hasStarted = false, hasMoved = false;  ///< in this order: packing is complete; responseMoved() was called
+    bool hasStarted = false;  ///< packing is complete
+    bool hasMoved = false;    ///< responseMoved() was called
     std::unique_ptr<std::byte[]> buffer;
     size_t capacity = 0;  ///< bytes allocated for `buffer`
     Status status;
   };
 
-  /// Fills the run's calls and copies, by one of the five functions below. named_kinds.def states the function of each
-  /// kind.
+  /// Fills `calls`, `before` and `after` of the run. Calls one of the five functions below, as named_kinds.def states
+  /// for the kind.
   Status prepare(Run& run);
   static Status prepareNothing(Run& run);
   Status prepareFused(Run& run);
@@ -114,12 +114,13 @@ class ResponseRunner final : private engine::Worker {
   Status prepareScatter(Run& run);
   /// Adds a Copy of the result onto itself that scales it, if the result must be scaled.
   void scaleAfter(Run& run, std::byte* bytes, size_t count) const;
-  /// Elements are multiplied by factorBefore() before the sum, and by factorAfter() after the sum.
+  /// Inputs are multiplied by factorBefore() before the sum, and results by factorAfter() after it.
   double factorBefore(const Request& request) const;
   double factorAfter(const Request& request) const;
   /// Takes a free fusion buffer for the run, or allocates one. Returns false if the run must wait for a buffer.
   bool takeBuffer(Run& run);
-  /// begin() and end() enclose an activity of all operations of the run in the timeline.
+  /// begin() starts an activity in the timeline, and endActivity() ends the innermost one, for all operations of the
+  /// run.
   void begin(const Run& run, std::string_view activity);
   void endActivity(const Run& run);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StallInspector: finds operations that some ranks started long ago and others have not started. Its messages have
-// Horovod's words. The coordinator's rank calls it. Threading: one thread at a time.
+// StallInspector: finds operations that some ranks started long ago and other ranks have not started. Its messages are
+// Horovod's, so that users can search for them. Only the coordinator's rank uses it. Threading: one thread at a time.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace agspeed::comm::named {
 class StallInspector {
  public:
   /// `warning`: the waiting time after which an operation is logged; zero: never. `shutdown`: the waiting time after
-  /// which the group must end; zero: never. `shutdown` has no effect if `warning` is zero. `members`: the group's
-  /// ranks, by the numbers that logs use for them.
+  /// which the group must end; zero: never. `shutdown` has no effect if `warning` is zero. `members`: the world ranks
+  /// of the group's ranks, for the log.
   StallInspector(io::Clock::duration warning, io::Clock::duration shutdown, std::vector<int> members)
       : warning_(warning), shutdown_(shutdown), members_(std::move(members)) {}
 

@@ -22,7 +22,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   const std::lock_guard lock(mutex_);
   const size_t numBefore = added_.size();
   for (const NamedHandle& operation : operations) {
-    if (Status reason = refusalOf(*operation, rank); !reason.isOk()) {
+    if (Status reason = claimName(*operation, rank); !reason.isOk()) {
       added.refused.push_back({operation, std::move(reason)});
     } else {
       operation->clearResults();
@@ -38,16 +38,16 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
   added.isFirst = numBefore == 0;
   if (added.isFirst) firstAdd_ = now;
   lastAdd_ = now;
-  isAwaiting_ = last.follower != nullptr;
-  if (isAwaiting_) {
-    isPutOff_ = isPutOff_ || added.isFirst;
+  isAwaitingFollower_ = last.follower != nullptr;
+  if (isAwaitingFollower_) {
+    isKickDeferred_ = isKickDeferred_ || added.isFirst;
     added.takeBy = now + kBurst;
     return added;
   }
-  if (isPutOff_ && now - firstAdd_ > kFollow * added_.size()) {
+  if (isKickDeferred_ && now - firstAdd_ > kFollow * added_.size()) {
     for (const NamedHandle& each : added_) each->name()->follower = nullptr;  // the starts were too slow for a burst
   }
-  added.isKickDue = std::exchange(isPutOff_, false) || now - lastKick_ >= kGather;
+  added.isKickDue = std::exchange(isKickDeferred_, false) || now - lastKick_ >= kGather;
   if (added.isKickDue) lastKick_ = now;
   return added;
 }
@@ -55,7 +55,7 @@ StartQueue::Added StartQueue::add(std::span<const NamedHandle> operations, int r
 void StartQueue::learnFollower(size_t numBefore, io::Clock::time_point now) {
   const OwnNameHandle& before = numBefore > 0 ? added_[numBefore - 1]->name() : lastName_;
   if (before == nullptr) return;
-  const bool hasFollowed = (numBefore > 0 && isAwaiting_) || now - lastAdd_ < kFollow;
+  const bool hasFollowed = (numBefore > 0 && isAwaitingFollower_) || now - lastAdd_ < kFollow;
   before->follower = hasFollowed ? added_[numBefore]->name().get() : nullptr;
 }
 
@@ -64,10 +64,10 @@ void StartQueue::kicked() {
   lastAdd_ = io::Clock::now();
 }
 
-Status StartQueue::refusalOf(NamedOperation& operation, int rank) {
+Status StartQueue::claimName(NamedOperation& operation, int rank) {
   if (failure_) return *failure_;
   if (operation.name() == nullptr) operation.setName(nameOf(operation.request().name));
-  if (std::exchange(operation.name()->isUnderWay, true)) return duplicate(operation.request().name, rank);
+  if (std::exchange(operation.name()->isInFlight, true)) return duplicate(operation.request().name, rank);
   return {};
 }
 
@@ -75,7 +75,7 @@ Status StartQueue::admits(const std::string& text, int rank) {
   const OwnNameHandle name = find(text);
   const std::lock_guard lock(mutex_);
   if (failure_) return *failure_;
-  return name != nullptr && name->isUnderWay ? duplicate(text, rank) : Status();
+  return name != nullptr && name->isInFlight ? duplicate(text, rank) : Status();
 }
 
 OwnNameHandle StartQueue::nameOf(const std::string& text) {
@@ -100,21 +100,21 @@ void StartQueue::take(std::vector<NamedHandle>& taken) {
   const std::lock_guard lock(mutex_);
   if (added_.empty()) return;
   lastName_ = added_.back()->name();
-  if (isAwaiting_) {
-    // The queue waited for the follower of the last name. Forget this follower if it was not added within kBurst. If
-    // the driver has taken the queue earlier, for a waiting thread, keep the follower, because it may come the next
+  if (isAwaitingFollower_) {
+    // The queue still waits for the follower of the last name. Forget the follower if it did not start within kBurst.
+    // If the driver takes the queue earlier, because a thread waits for an operation, keep the follower for the next
     // time.
     if (io::Clock::now() - firstAdd_ >= kBurst) lastName_->follower = nullptr;
     lastName_ = nullptr;
   }
-  isAwaiting_ = isPutOff_ = false;
+  isAwaitingFollower_ = isKickDeferred_ = false;
   taken.swap(added_);
 }
 
 void StartQueue::ended(std::span<const NamedHandle> operations) {
   const std::lock_guard lock(mutex_);
   for (const NamedHandle& operation : operations) {
-    if (operation != nullptr) operation->name()->isUnderWay = false;
+    if (operation != nullptr) operation->name()->isInFlight = false;
   }
 }
 

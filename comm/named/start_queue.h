@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// StartQueue: hands operations from the threads that start them to the engine's driver, and keeps the names in use.
+// StartQueue: passes operations from the threads that start them to the engine's driver, and keeps the names in use.
 //
-// Calls that follow each other closely are a burst. The driver takes them together, because one round of the driver
-// takes longer than one call. Training steps repeat, so bursts repeat. The queue records which name followed a name
-// closely (its follower), and the next time it waits for the follower. So the driver takes a repeated burst as a whole,
-// after its last name. The other calls of the burst do not even read the clock. Thread-safety: all functions, from any
-// thread.
+// Starts within kFollow of each other are a burst. The driver takes a burst together, because one round of the driver
+// takes longer than one start. Training steps repeat, so bursts repeat. The queue records which name followed which: if
+// b starts within kFollow after a, b is the follower of a. When a starts again, the driver is not woken until its
+// follower has started. So the driver takes a repeated burst as a whole, after its last name. The other starts of the
+// burst do not even read the clock. Thread-safety: all functions, from any thread.
 #pragma once
 
 #include <mutex>
@@ -24,7 +24,7 @@ class StartQueue {
   /// A thread need not wake the driver again within this time after a kick. The driver takes the queue again by itself
   /// at the end of this time.
   static constexpr std::chrono::microseconds kGather{200};
-  /// A start follows another start closely if at most this time is between them.
+  /// The longest time between two starts of one burst.
   static constexpr std::chrono::microseconds kFollow{20};
   /// The longest time for which the queue waits for a burst to complete. The driver takes a longer burst in parts.
   static constexpr std::chrono::milliseconds kBurst{1};
@@ -63,13 +63,15 @@ class StartQueue {
  private:
   static constexpr size_t kMinNames = 1024;
 
-  // The caller of the next three functions holds mutex_. Marks the name of the operation as in use. Returns an error if
-  // the operation must be refused.
-  Status refusalOf(NamedOperation& operation, int rank);
+  // The next three functions require mutex_.
+
+  /// Marks the name of the operation as in flight. Returns an error if the operation must be refused.
+  Status claimName(NamedOperation& operation, int rank);
   /// Returns the name object for this text, and makes it if there is none.
   OwnNameHandle nameOf(const std::string& text);
-  /// Records whether the operation at index `numBefore` was started closely after the operation before it. If so, its
-  /// name becomes the follower of the earlier name.
+  /// If the operation at index `numBefore` started within kFollow after the operation before it, or while the queue
+  /// waited for a follower, its name becomes the follower of the earlier name. Otherwise the earlier name has no
+  /// follower.
   void learnFollower(size_t numBefore, io::Clock::time_point now);
 
   std::mutex mutex_;
@@ -77,8 +79,8 @@ class StartQueue {
   std::unordered_map<std::string, std::weak_ptr<OwnName>> names_;
   size_t numNamesAtMost_ = kMinNames;
   std::vector<NamedHandle> added_;
-  bool isAwaiting_ = false;  ///< the queue waits for the follower of the last added name
-  bool isPutOff_ = false;    ///< the driver is woken only at the end of the burst
+  bool isAwaitingFollower_ = false;  ///< the queue waits for the follower of the last added name
+  bool isKickDeferred_ = false;      ///< the caller wakes the driver only at the end of the burst
   io::Clock::time_point lastKick_{}, lastAdd_{}, firstAdd_{};
   OwnNameHandle lastName_;         ///< the last name that the driver took, if its follower is not known yet; else null
   std::optional<Status> failure_;  ///< why the queue is closed

@@ -25,7 +25,7 @@ std::string quoted(std::string_view text) {
 StatusOr<std::shared_ptr<Timeline>> Timeline::open(const std::string& path, bool marksCycles) {
   const StatusOr<int> file = createFile(path);
   if (!file.hasValue()) {
-    return invalidArgument("the timeline '{}' cannot be written: {}; name a file that can", path,
+    return invalidArgument("the timeline '{}' cannot be written: {}; choose a file that this process can write", path,
                            file.status().message());
   }
   return std::shared_ptr<Timeline>(new Timeline(fdopen(*file, "w"), marksCycles));
@@ -71,13 +71,13 @@ void Timeline::requested(int rank, const Request* request) {
   if (request == nullptr || request->kind == NamedKind::kJoin) return;
   const std::lock_guard lock(mutex_);
   const std::string& name = request->name;
-  if (negotiated_.insert(name).second) add(name, "B", "NEGOTIATE_" + upperCase(toString(request->kind)));
+  if (negotiating_.insert(name).second) add(name, "B", "NEGOTIATE_" + upperCase(toString(request->kind)));
   add(name, "X", std::to_string(rank));
 }
 
 void Timeline::negotiated(const std::string& name) {
   const std::lock_guard lock(mutex_);
-  if (negotiated_.erase(name) > 0) add(name, "E", "");
+  if (negotiating_.erase(name) > 0) add(name, "E", "");
 }
 
 void Timeline::begin(const std::string& name, std::string_view activity) {

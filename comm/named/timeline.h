@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Timeline: writes the events of named operations to a file for chrome://tracing or Perfetto, in Horovod's format.
 //
-// Every name is a process of the trace. NEGOTIATE_ALLREDUCE lasts from the first rank's request to the coordinator's
-// response, with an event per rank. ALLREDUCE follows and contains what Horovod calls activities: QUEUE,
-// MEMCPY_IN_FUSION_BUFFER, GLOO_ALLREDUCE (Horovod's name for a transfer between host memories),
+// Every name is a process of the trace. An all-reduce is shown by two events. NEGOTIATE_ALLREDUCE lasts from the first
+// rank's request to the coordinator's response, with an event per rank. ALLREDUCE follows and contains the activities
+// of Horovod: QUEUE, MEMCPY_IN_FUSION_BUFFER, GLOO_ALLREDUCE (Horovod's name for a transfer between host memories),
 // MEMCPY_OUT_FUSION_BUFFER. Times are microseconds since the file was opened. The coordinator's rank (rank 0) writes
 // the file.
 //
@@ -67,7 +67,7 @@ class Timeline {
   std::string text_;
   bool isClosed_ = false;
   std::unordered_map<std::string, int> numbers_;  ///< process number of each name in the trace
-  std::unordered_set<std::string> negotiated_;    ///< names without a response so far
+  std::unordered_set<std::string> negotiating_;   ///< names that are requested and have no response yet
 };
 
 }  // namespace agspeed::comm::named

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors begin with Horovod's words, so that users can search for them.
+// Errors of mismatches begin with Horovod's words, so that users can search for them.
 #include "comm/named/coordinator/agreement.h"
 
 #include <algorithm>
@@ -74,24 +74,24 @@ std::optional<std::string> difference(const Two& two) {
   return shapesDiffer(two);
 }
 
-/// Returns an error if the request of `rank` is invalid in itself, whatever the other ranks request.
-std::optional<std::string> fault(int rank, const named::Request& request, size_t numRanks) {
+/// Returns an error if the request of `rank` is invalid on its own, without comparing it to other requests.
+std::optional<std::string> findInvalid(int rank, const named::Request& request, size_t numRanks) {
   const auto who = [&] {
     return formatText("rank {} calls {} '{}' with ", rank, toString(request.kind), request.name);
   };
   if (mayDifferInRows(request.kind) || rowsOf(request.kind) == named::NamedRows::kScattered) {
     for (const named::Dimensions& shape : request.shapes) {
       if (shape.empty())
-        return who() + "a tensor of no dimensions, which has no rows to share out; call reshape(1) first";
+        return who() + "a tensor without dimensions, which has no rows to divide; call reshape(1) first";
     }
   }
   if (rowsOf(request.kind) != named::NamedRows::kExchanged) return std::nullopt;
-  if (request.shapes.size() != 1) return who() + formatText("{} tensors; it takes one", request.shapes.size());
+  if (request.shapes.size() != 1) return who() + formatText("{} tensors; pass one tensor", request.shapes.size());
   int64_t sum = 0;
   for (const int64_t each : request.splits) sum += each;
   const bool isEven = std::none_of(request.splits.begin(), request.splits.end(), [](int64_t each) { return each < 0; });
   if (request.splits.size() == numRanks && isEven && sum == request.shapes[0][0]) return std::nullopt;
-  return who() + formatText("splits {} for {} rows and {} ranks; give a count per rank that add up to the rows",
+  return who() + formatText("splits {} for {} rows and {} ranks; pass one count per rank; their sum must be the rows",
                             named::toString(request.splits), request.shapes[0][0], numRanks);
 }
 
@@ -108,7 +108,7 @@ std::optional<std::string> findMismatch(const Requests& requests) {
   const bool isAllThere = std::all_of(requests.begin(), requests.end(), isThere);
   for (size_t rank = 0; rank < requests.size(); ++rank) {
     if (requests[rank] == nullptr) continue;
-    if (auto text = fault(static_cast<int>(rank), *requests[rank], requests.size())) return text;
+    if (auto text = findInvalid(static_cast<int>(rank), *requests[rank], requests.size())) return text;
   }
   for (size_t rank = 0; rank < requests.size(); ++rank) {
     if (requests[rank] == nullptr) continue;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks whether the requests of all ranks for one operation agree, and returns the agreed values. Functions without
-// state.
+// Checks whether the requests of all ranks for one operation agree, and returns the agreed values. Pure functions.
 #pragma once
 
 #include <memory>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batches: the coordinator's lists of ids that ranks send as a whole.
+// Batches: the lists of ids that ranks send to the coordinator as a whole (Batch in entry.h).
 //
 // Often all ranks send the same list. Then the first rank's list costs a lookup per id, and the list of every other
-// rank costs only one comparison. Threading: one thread at a time. Ownership: Batches owns waiting batches; their
-// entries own ready ones.
+// rank costs only one comparison. Threading: one thread at a time. Ownership: Batches owns batches that wait for ranks.
+// The Entry of a ready batch owns that batch.
 #pragma once
 
 #include <cstddef>

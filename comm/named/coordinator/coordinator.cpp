@@ -128,13 +128,13 @@ bool Coordinator::isResponseDue(const RunningResponses& running, io::Clock::time
 named::Response Coordinator::next() {
   EntryHandle entry = ready_.pop();
   named::Response response = responseFor(*entry);
-  const bool isFused = response.error.empty() && isFusable(response.kind) && !entry->standsAlone();
+  const bool isFused = response.error.empty() && isFusable(response.kind) && !entry->isLargeTensor();
   const size_t numBytes = entry->numBytes;
   pool_.recycle(std::move(entry));
   if (isFused) fuse(response, numBytes);
   response.evicted = ids_.evict([this](uint32_t id) { return batches_.contains(id); });
-  // Some ranks may have sent the id of a request that still waits here. The id is evicted and may soon belong to
-  // another name, so treat such a request as if it had been sent in full.
+  // Ranks may have sent an evicted id for an operation that has no response yet. The id may soon belong to another
+  // name. So treat these requests as if they had been sent in full.
   for (const uint32_t id : response.evicted) {
     waiting_.forgetId(id, ids_.name(id));
     ready_.forgetId(id);
@@ -225,7 +225,7 @@ std::vector<int> Coordinator::unjoined() const {
 
 std::vector<Coordinator::Stalled> Coordinator::stalled(io::Clock::time_point since) const {
   std::vector<Stalled> found;
-  const auto note = [&](const std::string& name, io::Clock::time_point from, const auto& hasSubmitted) {
+  const auto addIfStalled = [&](const std::string& name, io::Clock::time_point from, const auto& hasSubmitted) {
     if (from > since) return;
     Stalled& stalled = found.emplace_back(Stalled{name, {}, from});
     for (int rank = 0; rank < size_; ++rank) {
@@ -234,11 +234,12 @@ std::vector<Coordinator::Stalled> Coordinator::stalled(io::Clock::time_point sin
     }
   };
   waiting_.forEach([&](const Entry& entry) {
-    note(firstOf(entry.requests).name, entry.since, [&](size_t rank) { return entry.requests[rank] != nullptr; });
+    addIfStalled(firstOf(entry.requests).name, entry.since,
+                 [&](size_t rank) { return entry.requests[rank] != nullptr; });
   });
   for (const BatchHandle& batch : batches_.waiting()) {
     for (const uint32_t id : batch->ids) {
-      note(ids_.name(id), batch->since, [&](size_t rank) { return batch->hasSubmitted[rank]; });
+      addIfStalled(ids_.name(id), batch->since, [&](size_t rank) { return batch->hasSubmitted[rank]; });
     }
   }
   std::sort(found.begin(), found.end(), [](const Stalled& left, const Stalled& right) {

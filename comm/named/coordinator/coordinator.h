@@ -8,9 +8,9 @@
 //
 // Ranks submit operations in any order. An operation is ready when the last rank has submitted it. The coordinator
 // fuses ready operations of one kind (all-reduces or broadcasts) up to a number of bytes, in the order that the plan
-// states. If the requests of a name differ, all ranks get the same error, which names two ranks and both values; the
-// next operation works. Operations do not wait for ranks that have joined. Ranks may send lists of ids. If these lists
-// differ, their operations are matched id by id.
+// states. If the requests of a name differ, all ranks get the same error, which names two ranks and both values. Other
+// operations are not affected. Operations do not wait for ranks that have joined. Ranks may send lists of ids. If these
+// lists differ, their operations are matched id by id.
 //
 // This class neither sends messages nor blocks; NamedGroup does the communication. Threading: one thread at a time.
 #pragma once
@@ -65,13 +65,13 @@ class Coordinator {
   };
   /// Returns the waiting operations that a rank has submitted before `since`, oldest first.
   std::vector<Stalled> stalled(io::Clock::time_point since) const;
-  /// Whether operations wait for ranks, or joined ranks wait for the other ranks to join.
+  /// Whether an operation waits for a rank, or joined ranks wait for the other ranks to join.
   bool isWaiting() const { return areAwaited() || numJoined_ > 0; }
   /// Returns the ranks that have not joined, or none if no rank has joined.
   std::vector<int> unjoined() const;
 
  private:
-  /// Whether operations wait for ranks.
+  /// Whether an operation waits for a rank that has not submitted it.
   bool areAwaited() const { return waiting_.size() + batches_.numWaitingIds() > 0; }
   /// Adds a request to the entry of its name. Makes the entry ready if no other rank's request is missing. `sentId`:
   /// the id that the rank has sent, or 0 if it has sent the request in full.

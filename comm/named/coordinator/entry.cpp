@@ -7,7 +7,7 @@
 
 namespace agspeed::comm::coordinator {
 
-bool Entry::standsAlone() const { return batch == nullptr && runsAlone(firstOf(requests), numBytes); }
+bool Entry::isLargeTensor() const { return batch == nullptr && runsAlone(firstOf(requests), numBytes); }
 
 EntryHandle EntryPool::make(uint32_t id, io::Clock::time_point now) {
   EntryHandle entry;

@@ -12,10 +12,9 @@
 
 namespace agspeed::comm::coordinator {
 
-/// A list of cached ids that ranks submit with one message. At least one rank has sent the list to the coordinator, and
-/// the batch waits for the same list from the others. While all ranks send whole lists, one batch stands for the
-/// entries of all its ids. If a rank submits one of these operations alone or in another list, the batch is split into
-/// an entry for each id.
+/// A list of ids that ranks submit with one message. The batch waits until all ranks have sent the same list. It
+/// replaces the entries of all its ids. If a rank submits one of these operations alone or in another list, the batch
+/// is split into an entry for each id.
 struct Batch {
   std::vector<uint32_t> ids;
   std::vector<bool> hasSubmitted;  ///< by rank: whether the rank has sent the list
@@ -29,15 +28,15 @@ using BatchHandle = std::unique_ptr<Batch>;
 struct Entry {
   Requests requests;
   int numSubmitted = 0;  ///< the number of requests that are not null
-  uint32_t id = 0;       ///< the id that all ranks have sent so far; 0 if a rank has sent its request in full
-  uint64_t order = 0;    ///< waiting entries are numbered when they are made, ready ones when they become ready
+  uint32_t id = 0;       ///< the id, if all requests so far were sent by id; 0 if one was sent in full
+  uint64_t order = 0;    ///< a number in the order of creation; replaced by the order of becoming ready
   int64_t place = 0;     ///< position among ready entries: the lowest runs first
   size_t numBytes = 0;   ///< bytes of the operation; set when the entry becomes ready
   BatchHandle batch;  ///< the batch, if the entry is a ready batch; `requests[0]` is then the request of its first id
   io::Clock::time_point since;  ///< when the first rank submitted the operation
 
   /// Returns whether the entry is a large tensor, which is never fused. Requires: the entry is ready.
-  bool standsAlone() const;
+  bool isLargeTensor() const;
 };
 using EntryHandle = std::unique_ptr<Entry>;
 

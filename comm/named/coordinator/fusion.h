@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which operations run together in one response, and in what order. FusionPlan is the part of this decision
-// that can be configured. The functions are the rules that hold under any plan.
+// The rules for which operations run together in one response, and in what order. FusionPlan has the rules that can be
+// configured. The functions are rules that always apply.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ enum class FusionOrder : uint8_t {
 /// Returns "time", "size", "priority" or "model".
 std::string_view toString(FusionOrder order);
 
-/// States how operations are fused. A plan never changes a result, because every element is reduced in the same way in
-/// any buffer. So only the coordinator has a plan, and the plan may change between any two responses.
+/// States how operations are fused. A plan never changes a result, because the result of an element does not depend on
+/// the buffer that contains it. So the plan may change between any two responses, and only the coordinator needs one.
 struct FusionPlan {
-  size_t fusionBytes = size_t{32} << 20;  ///< the most bytes of a fused response; 0: nothing is fused
+  size_t fusionBytes = size_t{32} << 20;  ///< maximum size of a fused response; 0: nothing is fused
   FusionOrder order = FusionOrder::kTime;
   uint32_t version = 0;  ///< chosen by the caller, for NamedStats::planVersion
 };

@@ -8,10 +8,11 @@
 namespace agspeed::comm::coordinator {
 namespace {
 
-/// An id may be evicted if kIdleTurns * capacity operations have run since its last use. This protects names that a job
-/// uses in turn: they keep their ids even if there are somewhat more names than ids.
+/// An id may be evicted if kIdleTurns * capacity operations have run since its last use. Example: a job uses somewhat
+/// more names than there are ids, one after the other. Without this rule, it would evict an id for nearly every
+/// operation.
 constexpr uint64_t kIdleTurns = 4;
-constexpr size_t kMaxExamples = 64;
+constexpr size_t kMaxFusionClasses = 64;
 
 }  // namespace
 
@@ -29,8 +30,8 @@ std::optional<size_t> IdCache::fusedBytes(const std::vector<uint32_t>& ids) cons
   for (const uint32_t id : ids) {
     if (id == 0 || id > records_.size()) return std::nullopt;
     const Record& record = records_[id - 1];
-    if (!record.isOfAll || record.isEvicted || record.alike == 0) return std::nullopt;
-    if (record.alike != records_[ids[0] - 1].alike) return std::nullopt;
+    if (!record.isOfAll || record.isEvicted || record.fusionClass == 0) return std::nullopt;
+    if (record.fusionClass != records_[ids[0] - 1].fusionClass) return std::nullopt;
     numBytes += record.numBytes;
   }
   return numBytes;
@@ -60,19 +61,19 @@ named::Response::Item IdCache::keep(const Requests& requests, size_t numBytes) {
   item.isFull = record.agreement == nullptr || !(*record.agreement == *item.agreement);
   record.agreement = item.agreement;
   record.numBytes = numBytes;
-  record.alike = alikeOf(item.agreement, numBytes);
+  record.fusionClass = fusionClassOf(item.agreement, numBytes);
   return item;
 }
 
-uint32_t IdCache::alikeOf(const named::AgreementHandle& agreement, size_t numBytes) {
+uint32_t IdCache::fusionClassOf(const named::AgreementHandle& agreement, size_t numBytes) {
   const named::Request& request = agreement->request;
   if (numBytes == 0 || runsAlone(request, numBytes) || !isFusable(request.kind)) return 0;
-  for (const auto& [example, number] : examples_) {
+  for (const auto& [example, number] : fusionClasses_) {
     if (canFuse(example->request, request)) return number;
   }
-  if (examples_.size() == kMaxExamples) examples_.clear();
-  examples_.emplace_back(agreement, ++numExamples_);
-  return numExamples_;
+  if (fusionClasses_.size() == kMaxFusionClasses) fusionClasses_.clear();
+  fusionClasses_.emplace_back(agreement, ++lastFusionClass_);
+  return lastFusionClass_;
 }
 
 uint32_t IdCache::newIdFor(const std::string& name) {
@@ -115,7 +116,7 @@ uint32_t IdCache::evictOne(const std::function<bool(uint32_t id)>& isInUse) {
 
 Status IdCache::drop(int rank, uint32_t id) {
   if (id == 0 || id > records_.size() || !records_[id - 1].isEvicted) {
-    return dataLoss("rank {} has forgotten request {}, which is not evicted", rank, id);
+    return dataLoss("rank {} has confirmed the eviction of request {}, which is not evicted", rank, id);
   }
   Record& record = records_[id - 1];
   if (++record.numForgotten < numRanks_) return {};

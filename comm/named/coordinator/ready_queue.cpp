@@ -56,7 +56,7 @@ bool ReadyQueue::runsWhole(size_t numBytes) const {
 bool ReadyQueue::isResponseDue(const RunningResponses& running, bool areAwaited, io::Clock::time_point now) {
   if (entries_.empty()) return false;
   const bool isFull = numBytes_ >= plan_.fusionBytes;
-  const bool isAlone = entries_.front()->standsAlone();
+  const bool isAlone = entries_.front()->isLargeTensor();
   const bool isEnough = isAlone ? running.numLarge >= kMaxRunningLarge || running.largeBytes >= kMaxRunningLargeBytes
                                 : running.numOther >= (isFull ? kMaxRunningFull : kMaxRunning);
   if (isEnough && plan_.fusionBytes > 0) return false;
@@ -93,7 +93,7 @@ std::vector<EntryHandle> ReadyQueue::popFitting(size_t room, const std::function
   while (!entries_.empty() && room > 0) {
     EntryHandle entry = std::move(entries_.front());
     entries_.pop_front();
-    if (entry->numBytes > room || entry->standsAlone() || !isWanted(*entry)) {
+    if (entry->numBytes > room || entry->isLargeTensor() || !isWanted(*entry)) {
       left.push_back(std::move(entry));
       continue;
     }

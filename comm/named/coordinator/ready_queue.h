@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ReadyQueue: the coordinator's operations that all ranks have submitted, in the order in which the plan runs them. It
-// decides when the next response is due.
+// ReadyQueue: keeps the operations that all ranks have submitted, in the order of the plan. It decides when the next
+// response is due.
 //
 // A large tensor runs alone, because copies into a buffer and back would cost more than one more operation.
 // Threading: one thread at a time.
@@ -53,13 +53,13 @@ class ReadyQueue {
   void push(EntryHandle entry, const IdCache& ids);
   /// Removes and returns the first entry. Requires: the queue is not empty.
   EntryHandle pop();
-  /// Removes entries that fit into `room` bytes together and for which `isWanted` returns true, and returns them in
-  /// order. Stops as soon as the room is used up. Entries of large tensors stay.
+  /// Removes entries for which `isWanted` returns true and which together fit into `room` bytes, and returns them in
+  /// order. Never removes entries of large tensors.
   std::vector<EntryHandle> popFitting(size_t room, const std::function<bool(const Entry&)>& isWanted);
   /// Replaces the plan. If the new plan does not run a batch as a whole, this function calls `split`, which makes one
   /// entry per id of the batch.
   void setPlan(FusionPlan plan, const IdCache& ids, const std::function<std::vector<EntryHandle>(const Batch&)>& split);
-  /// Takes this id from the entry that has it, because the id cache gives the id to another name.
+  /// Sets Entry::id of the entry with this id to 0, because the id was evicted.
   void forgetId(uint32_t id);
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// WaitingTable: the coordinator's operations that some ranks have submitted and others have not. It finds them by id,
-// or by name if the name has no id.
+// WaitingTable: keeps the operations that some ranks have submitted and others have not. It finds an operation by its
+// id, or by its name if the name has no id.
 //
-// Threading: one thread at a time. Parameters `id` are 0 for entries that are found by name.
+// Threading: one thread at a time. In all functions, `id` 0 means that the entry is found by its name.
 #pragma once
 
 #include <cstddef>
@@ -29,7 +29,8 @@ class WaitingTable {
   EntryHandle take(uint32_t id, const std::string& name);
   /// Removes the entries for which `predicate` returns true, and returns them in the order in which they were made.
   std::vector<EntryHandle> takeIf(const std::function<bool(const Entry&)>& predicate);
-  /// Keeps the id's entry, if there is one, by its name from now on, as if its requests had been sent in full.
+  /// If there is an entry of this id, the table finds it by `name` from now on, as if its requests had been sent in
+  /// full.
   void forgetId(uint32_t id, const std::string& name);
   void forEach(const std::function<void(const Entry&)>& visit) const;
 
