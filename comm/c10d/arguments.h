@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of ProcessGroup's functions. They check torch's arguments, translate them into our calls, turn failures into
-// torch's exceptions, and exceptions into texts. Errors use the texts of torch's Gloo backend. A function throws
-// ValueError unless its comment names another exception. Thread-safe.
+// Helpers of ProcessGroup. They check torch's arguments, translate them into calls of comm, convert a Status to torch's
+// exceptions, and exceptions to texts. Errors use the texts of torch's Gloo backend, so that code that searches for
+// them keeps working. A function throws ValueError unless its comment names another exception. Thread-safe.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,7 +36,7 @@ T valueOrThrow(StatusOr<T> result) {
   return std::move(result.value());
 }
 
-/// Returns the tensor of an operation that takes one tensor per rank. Throws unless the list has exactly one tensor.
+/// Returns the only tensor of the list. Throws if the list has another number of tensors.
 at::Tensor& single(std::vector<at::Tensor>& tensors, const char* operation);
 /// Checks that both tensors have the same type.
 void checkSameType(const at::Tensor& expected, const at::Tensor& tensor, const char* operation);
@@ -51,14 +51,15 @@ void checkParts(const at::Tensor& whole, const at::Tensor& part, int count, cons
 
 /// Returns the first list, or an empty list if there is none. Only the root of an operation has one.
 at::TensorList firstOf(const std::vector<std::vector<at::Tensor>>& lists);
-/// Returns the members of a group at the positions `ranks`.
+/// Returns the world ranks of the group's ranks `ranks`: members[rank] for each.
 std::vector<int> membersOf(const std::vector<int>& members, const std::vector<int>& ranks);
 
 /// Makes `plan` run the collective of this name by the algorithm of this name. An empty algorithm means the default.
 void chooseAlgorithm(Plan& plan, const std::string& collective, const std::string& algorithm);
-/// Sets the call's reduction and its element type, for elements of the type of `tensor`.
+/// Sets the call's reduction `op`, and its element type to the type of `tensor`.
 void setReduction(CollectiveCall& call, const ::c10d::ReduceOp& op, const at::Tensor& tensor);
-/// Cuts `whole` along its first dimension into parts of `sizes` rows, or into `count` equal parts if `sizes` is empty.
+/// Divides `whole`, the bytes of `tensor`, along its first dimension: into parts of `sizes` rows, or into `count` equal
+/// parts if `sizes` is empty.
 BufferList cut(std::span<std::byte> whole, const at::Tensor& tensor, const std::vector<int64_t>& sizes, int count,
                const char* what);
 

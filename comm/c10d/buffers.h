@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers: turns the tensors of a call into byte ranges for an operation.
+// Buffers: converts the tensors of a call to byte ranges for an operation.
 //
-// A dense tensor in host memory is used in place. A strided tensor is copied to a dense one. A tensor on a device is
-// copied to pinned host memory, and the copy may still run after the call (staging.h). Results are copied back when the
-// operation has succeeded. All tensors of a call that are not in host memory are on one device.
+// A dense tensor in host memory is used in place. A tensor with gaps or another order in memory is copied to a dense
+// one. A tensor on a device is copied to pinned host memory, and the copy may still run after the call (staging.h).
+// Results are copied back when the operation has succeeded. A call may use only one device besides the host.
 //
 // Thread-safety: one thread at a time. Ownership: keeps all tensors alive whose bytes it returned.
 #pragma once
@@ -36,10 +36,10 @@ class Buffers {
   /// Returns the bytes of a tensor that the operation reads, and then writes completely.
   std::span<std::byte> update(const at::Tensor& tensor);
 
-  /// Copies results to their tensors. Copies to a device only start here; after Staging::join(), the current stream
-  /// waits for these copies.
+  /// Copies results to their tensors. Copies to a device only start here. Call Staging::join() to make the current
+  /// stream wait for them.
   void finish();
-  /// Returns a function that tells whether the bytes to be read are ready, or null if they are ready at once.
+  /// Returns a function that checks whether the copies from a device are complete, or null if no tensor is on a device.
   Readiness readiness() const;
   /// Returns the object that copies to and from a device, or null if no tensor is on a device.
   const std::shared_ptr<Staging>& staging() const { return staging_; }

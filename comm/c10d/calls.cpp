@@ -10,8 +10,8 @@ namespace {
 
 using ::c10d::OpType;
 
-/// Returns the bytes of tensors that an operation reads or writes, by calling `use` for each. All must have the type of
-/// `like`.
+/// Calls `use` (Buffers::read or Buffers::write) for each tensor, and returns the bytes of all tensors. All must have
+/// the type of `like`.
 BufferList chunks(Buffers& buffers, std::span<std::byte> (Buffers::*use)(const at::Tensor&),
                   const std::vector<at::Tensor>& tensors, const at::Tensor& like, const char* operation) {
   BufferList result;

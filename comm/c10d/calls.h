@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls: translates torch's collectives into our calls. It checks torch's arguments and turns its tensors into byte
-// ranges; it starts nothing. A wrong argument throws ValueError (arguments.h). Thread-safe.
+// Calls: translates torch's collectives into calls of the communicator, but does not start them. It checks torch's
+// arguments and converts torch's tensors to byte ranges. A wrong argument throws ValueError (arguments.h). Thread-safe.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Types.hpp>

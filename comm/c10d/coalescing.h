@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coalescing: collects the works that a thread starts between start() and end(). They become one work for torch's
-// coalescing manager. Each of them is also a complete work by itself. Each thread has its own collection per group.
+// Coalescing: collects the works that a thread starts between start() and end(). Torch's coalescing manager gets one
+// work for all of them. A caller may also wait for each work alone. Each thread has its own collection per group.
 // Thread-safe.
 #pragma once
 

@@ -2,8 +2,8 @@
 // A barrier whose error names the ranks that did not arrive.
 //
 // It uses the store alone, so it works even if the transport does not. A missing rank does not make the group unusable.
-// All ranks get the same outcome: if a rank times out first, later ranks fail, too. The barrier helps to find ranks
-// that hang, and is not fast.
+// All ranks get the same outcome: if one rank times out, the ranks that arrive later fail, too. Use it to find ranks
+// that hang. It is slower than a barrier of the transport.
 #pragma once
 
 #include <chrono>

@@ -20,15 +20,16 @@ namespace {
 
 using ::c10d::OpType;
 
-/// Tags of the messages of sparse sums. They are higher than all of torch's tags. Each sum takes the next one, and
-/// after kNumSparseTags sums the first one again.
+/// Tags for the messages of sparse sums, above all tags that torch can pass. Each sum takes the next tag. After
+/// kNumSparseTags sums, the first tag is used again.
 constexpr uint32_t kFirstSparseTag = 1u << 31, kNumSparseTags = 1024;
 
-/// Agrees with the other members on the number in `world` of a group that torch makes.
-uint32_t numberOf(World& world, const ::c10d::DistributedBackendOptions& options) {
+/// Returns the id in `world` of a group that torch makes. All members agree on it through the store.
+uint32_t agreedIdOf(World& world, const ::c10d::DistributedBackendOptions& options) {
   const auto timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.timeout);
   PrefixStore store = world.within(std::make_shared<TorchStore>(options.store));
-  // Torch may reuse the name of a destroyed group, so every rank counts the groups of a name.
+  // Torch may reuse the name of a destroyed group. So every rank counts the groups of this name, and the count is part
+  // of the key.
   const int64_t count = valueOrThrow(store.add(formatText("made/{}", options.group_rank), 1));
   return valueOrThrow(world.agreeOnId(store, formatText("group/{}", count),
                                       {.name = options.group_id, .rank = options.group_rank, .timeout = timeout}));
@@ -50,7 +51,7 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedB
     if (isDefault) World::setOfDefaultGroup(world);
     return join(std::move(world), 0, {}, options.group_id, std::move(own));
   }
-  const uint32_t id = numberOf(*world, options);
+  const uint32_t id = agreedIdOf(*world, options);
   return join(std::move(world), id, std::move(members), options.group_id, std::move(own));
 }
 
@@ -283,7 +284,7 @@ ProcessGroup::TorchWork ProcessGroup::sumSparse(const at::Tensor& tensor, const 
 }
 
 ProcessGroup::TorchWork ProcessGroup::exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag) {
-  const at::DisableRecordFunctionGuard noEvents;  // the event of the sum already covers these messages
+  const at::DisableRecordFunctionGuard noEvents;  // the sum has an event of its own, which includes these messages
   std::vector<Work::Handle> parts;
   for (int rank = 0; rank < getSize(); ++rank) {
     if (rank == getRank()) continue;

@@ -2,9 +2,9 @@
 // ProcessGroup: the backend "agspeed" of torch.distributed. It implements torch's c10d::Backend, in every release of
 // .ci/torch-versions.txt.
 //
-// A call checks its tensors, turns them into byte ranges (calls.h), starts an operation of the group's communicator and
-// returns a Work. Argument errors use the texts of torch's Gloo backend, so code that searches for these texts keeps
-// working.
+// A call checks its tensors, converts them to byte ranges (calls.h), starts an operation of the group's communicator
+// and returns a Work. Argument errors use the texts of torch's Gloo backend, so code that searches for these texts
+// keeps working.
 //
 // Threading: see Communicator; all ranks start operations in the same order. No function takes Python's lock; callers
 // from Python release it before a call. Ownership: a group keeps its world; works outlive their group.
@@ -97,12 +97,13 @@ class ProcessGroup final : public ::c10d::Backend {
 
   // --- beyond torch's interface ---
 
-  /// Return the counters of the group's world (counters.h), and the last operations of all groups of this world
-  /// (flight_record.h).
+  /// Both return JSON: the counters of the group's world (counters.h), and the last operations of all groups of this
+  /// world (flight_record.h).
   std::string countersJson();
   std::string flightRecordJson() { return recorder_->toJson("requested by the caller"); }
-  /// Runs a collective by the algorithm of this name from now on; empty: by the default algorithm. The algorithm need
-  /// not reduce in canonical order. All ranks call it between the same two operations.
+  /// Runs a collective by the algorithm of this name from now on; empty: by the default algorithm. The algorithm may
+  /// add in another order than the default, so rounding may differ. All ranks call this function between the same two
+  /// operations.
   void setAlgorithm(const std::string& collective, const std::string& algorithm);
 
  private:

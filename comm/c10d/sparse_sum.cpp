@@ -15,25 +15,27 @@ namespace {
 
 constexpr int64_t kMaxDimensions = 12;
 
-/// Returns the facts that ranks exchange about a tensor: first the number of its elements, then the values that must be
-/// equal at all ranks.
-at::Tensor factsOf(const at::Tensor& tensor) {
-  std::vector<int64_t> facts = {tensor._nnz(), static_cast<int64_t>(tensor.scalar_type()), tensor.sparse_dim(),
-                                tensor.dim()};
-  facts.insert(facts.end(), tensor.sizes().begin(), tensor.sizes().end());
-  facts.resize(4 + kMaxDimensions);
-  return at::tensor(facts, at::kLong);
+/// Returns the metadata that ranks exchange about a tensor: first the number of its elements, then its type, number of
+/// sparse dimensions, number of dimensions and sizes. All but the first must be equal at all ranks.
+at::Tensor metadataOf(const at::Tensor& tensor) {
+  std::vector<int64_t> metadata = {tensor._nnz(), static_cast<int64_t>(tensor.scalar_type()), tensor.sparse_dim(),
+                                   tensor.dim()};
+  metadata.insert(metadata.end(), tensor.sizes().begin(), tensor.sizes().end());
+  metadata.resize(4 + kMaxDimensions);
+  return at::tensor(metadata, at::kLong);
 }
 
-int64_t numElements(const at::Tensor& facts) { return facts[0].item<int64_t>(); }
+int64_t numElements(const at::Tensor& metadata) { return metadata[0].item<int64_t>(); }
 
-bool areAlike(const at::Tensor& facts, const at::Tensor& others) { return facts.slice(0, 1).equal(others.slice(0, 1)); }
+bool areAlike(const at::Tensor& metadata, const at::Tensor& others) {
+  return metadata.slice(0, 1).equal(others.slice(0, 1));
+}
 
-std::string describe(const at::Tensor& facts) {
-  const auto sizes = facts.slice(0, 4, 4 + facts[3].item<int64_t>()).contiguous();
-  return c10::str(static_cast<at::ScalarType>(facts[1].item<int64_t>()), " of ",
+std::string describe(const at::Tensor& metadata) {
+  const auto sizes = metadata.slice(0, 4, 4 + metadata[3].item<int64_t>()).contiguous();
+  return c10::str(static_cast<at::ScalarType>(metadata[1].item<int64_t>()), " of ",
                   at::IntArrayRef(sizes.const_data_ptr<int64_t>(), static_cast<size_t>(sizes.numel())), ", ",
-                  facts[2].item<int64_t>(), " dimensions sparse");
+                  metadata[2].item<int64_t>(), " dimensions sparse");
 }
 
 /// Returns uninitialized indices and values for `count` elements of a tensor like `tensor`.
@@ -51,7 +53,7 @@ c10::intrusive_ptr<SparseSum> SparseSum::start(const at::Tensor& tensor, SparseL
   TORCH_CHECK_VALUE(tensor.dim() <= kMaxDimensions, "agspeed: all_reduce: a sparse tensor has ", tensor.dim(),
                     " dimensions, at most ", kMaxDimensions, " are possible");
   auto sum = c10::intrusive_ptr<SparseSum>::unsafe_steal_from_new(new SparseSum(tensor, std::move(links)));
-  sum->gatherFacts();
+  sum->gatherMetadata();
   return sum;
 }
 
@@ -61,19 +63,19 @@ SparseSum::SparseSum(const at::Tensor& tensor, SparseLinks links)
       tensor_(tensor),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors())) {}
 
-void SparseSum::gatherFacts() {
+void SparseSum::gatherMetadata() {
   const at::NoGradGuard noGrad;
   own_ = tensor_.coalesce();
-  then(links_.allGather(facts_, factsOf(own_)), &SparseSum::exchangeElements);
+  then(links_.allGather(metadata_, metadataOf(own_)), &SparseSum::exchangeElements);
 }
 
 void SparseSum::exchangeElements() {
   const auto self = static_cast<size_t>(links_.rank);
-  for (size_t rank = 0; rank < facts_.size(); ++rank) {
-    TORCH_CHECK_VALUE(areAlike(facts_[rank], facts_[self]),
+  for (size_t rank = 0; rank < metadata_.size(); ++rank) {
+    TORCH_CHECK_VALUE(areAlike(metadata_[rank], metadata_[self]),
                       "agspeed: all_reduce: sparse dimensions do not match: rank ", rank, " has ",
-                      describe(facts_[rank]), "; rank ", self, " has ", describe(facts_[self]));
-    elements_.push_back(reserve(own_, numElements(facts_[rank])));
+                      describe(metadata_[rank]), "; rank ", self, " has ", describe(metadata_[self]));
+    elements_.push_back(reserve(own_, numElements(metadata_[rank])));
   }
   elements_[self] = {own_.indices().contiguous(), own_.values().contiguous()};
   const Tensors own = elements_[self];

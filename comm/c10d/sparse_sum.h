@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // SparseSum: an all-reduce of sparse (COO) tensors. It is also torch's handle of this operation.
 //
-// First the ranks gather the number of elements of each rank. Then each rank sends its elements to all other ranks. At
-// last each rank adds up the elements of all ranks in the order of the ranks, so all ranks get the same bits. The
-// second step may run at any time between other operations of the group, because messages are not ordered with
-// collectives. The second and third step begin on a thread for callbacks.
+// It has three steps. The ranks gather the number of elements of each rank. Each rank sends its elements to all other
+// ranks. Each rank adds up the elements of all ranks, in the order of the ranks, so that all ranks get the same bits.
+// The second step may run at any time between other operations of the group, because messages are not ordered with
+// collectives. The second and third steps begin on a thread for callbacks.
 //
 // Threading: as c10d::Work. Ownership: a started sum keeps itself alive, and the objects that its links hold, until it
 // is done.
@@ -46,8 +46,8 @@ class SparseSum final : public ::c10d::Work {
 
   SparseSum(const at::Tensor& tensor, SparseLinks links);
 
-  /// These are the three steps of a sum. Each step starts the next one.
-  void gatherFacts();
+  /// The three steps of a sum. Each step starts the next one.
+  void gatherMetadata();
   void exchangeElements();
   void addUp();
   /// Runs `step` on a thread for callbacks when `work` is done.
@@ -59,7 +59,7 @@ class SparseSum final : public ::c10d::Work {
   const at::Tensor tensor_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
   at::Tensor own_;                 ///< this rank's tensor, coalesced
-  Tensors facts_;                  ///< the result of factsOf() for each rank's tensor
+  Tensors metadata_;               ///< the result of metadataOf() for each rank's tensor
   std::vector<Tensors> elements_;  ///< for each rank: indices and values
 };
 

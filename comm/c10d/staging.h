@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Staging: copies one call's tensors between a device and pinned host memory, on which the network works.
+// Staging: copies one call's tensors between a device and pinned host memory. The network reads and writes host memory
+// only.
 //
-// Copies run on a separate stream. They use torch's generic streams and events. So any device works for which torch has
-// streams and events, and the build needs no device toolkit. The stream first waits for the work that is queued on the
-// caller's current stream. After join(), the current stream waits for the copies of results. No thread ever waits for a
-// device.
+// Copies run on a separate stream. They use torch's generic streams and events. So every device with streams and events
+// in torch is supported, and the build needs no device toolkit. The stream first waits for the work that is queued on
+// the caller's current stream. After join(), the current stream waits for the copies of results. No thread of the host
+// ever waits for a device.
 //
-// Thread-safety: one thread at a time. Memory of tensors outlives their copies (recordDataPtrOnStream).
+// Thread-safety: one thread at a time. The memory of tensors stays allocated until their copies are complete
+// (recordDataPtrOnStream).
 #pragma once
 
 #include <ATen/core/Tensor.h>

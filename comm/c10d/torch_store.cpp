@@ -49,7 +49,7 @@ void readAll(::c10d::Store& store, const std::vector<std::string>& keys, Values&
 
 using TorchStorePointer = c10::intrusive_ptr<::c10d::Store>;
 
-/// Our connections to the servers of torch's clients. Thread-safe.
+/// Keeps our connections to the servers of torch's clients. Thread-safe.
 class Connections {
  public:
   /// Returns our connection to the server of `client`. Makes a new connection if there is none, or if it does not
@@ -94,7 +94,7 @@ class Connections {
   std::vector<Connection> connections_;
 };
 
-/// Gives access to torch's prefix, which has no accessor.
+/// Gives access to the prefix of torch's PrefixStore, which has no accessor.
 struct OpenPrefixStore : ::c10d::PrefixStore {
   static const std::string& prefixOf(const ::c10d::PrefixStore& store) { return store.*&OpenPrefixStore::prefix_; }
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TorchStore: makes torch's key-value store usable as the store through which ranks find each other.
+// TorchStore: adapts torch's key-value store to Store, through which ranks find each other.
 //
 // Thread-safety: as torch's store, whose clients lock. Torch's exceptions become Status.
 #pragma once
@@ -16,16 +16,16 @@ namespace agspeed::comm::c10d {
 class TorchStore final : public Store {
  public:
   explicit TorchStore(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
-  /// Wraps a new client of the same store with a separate connection, because torch locks a client while a thread waits
-  /// in it. Wraps `store` itself if no new connection can be made. The connection for a TCPStore is made once, and kept
-  /// as long as torch's client exists. To connect, torch looks up the server's name, which takes seconds if names do
-  /// not resolve.
+  /// Wraps a new client of the same store with a separate connection. The reason: torch locks a client while a thread
+  /// waits in it. Wraps `store` itself if no new connection can be made. The connection for a TCPStore is made once,
+  /// and kept as long as torch's client exists. To connect, torch looks up the server's name, which takes seconds if
+  /// names do not resolve.
   static std::shared_ptr<TorchStore> onOwnConnection(const c10::intrusive_ptr<::c10d::Store>& store);
 
   Status set(const std::string& key, const std::string& value) override;
   StatusOr<std::optional<std::string>> tryGet(const std::string& key) override;
-  /// If all keys are set, and if torch's store can read many keys at once (TCPStore), reading them takes three requests
-  /// in total.
+  /// Returns a reader of many keys. If all keys are set, and if torch's store can read many keys at once (TCPStore), it
+  /// sends three requests in total.
   Reader reader() override;
   StatusOr<int64_t> add(const std::string& key, int64_t amount) override;
   StatusOr<std::string> setOnce(const std::string& key, const std::string& value) override;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work: torch's handle of an operation of a process group. It holds one or more of our operations, and tensors whose
-// results may have to be copied back at the end.
+// Work: torch's handle of an operation of a process group. It holds one or more operations of the communicator, and
+// copies results to torch's tensors at the end.
 //
 // wait() drives the engine on the calling thread, so a short operation involves no other thread. A future is completed
 // on a thread for callbacks. The first thread that finds the operations done copies the results back, once. If the
 // results are on a device, wait() makes the current stream wait for the copies. A future makes the streams of its users
-// wait for them. Thread-safety: all functions, from any thread, also while the group ends. A work that is dropped keeps
-// its tensors until it is done, and its results are still copied back.
+// wait for the copies. Thread-safety: all functions, from any thread, also while the group ends. If a caller drops a
+// work, its tensors stay allocated until it is done, and its results are still copied back.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -31,7 +31,7 @@ struct WorkFacts {
   std::string_view name;             ///< such as "all_reduce"; the text has static lifetime
   std::vector<at::Tensor> results;   ///< tensors that the future returns
   std::shared_ptr<FlightRing> ring;  ///< records failures of the work
-  std::weak_ptr<World> world;        ///< its engine drives the operations, and outlives them
+  std::weak_ptr<World> world;        ///< the world whose engine drives the operations
 };
 
 class Work final : public ::c10d::Work {
@@ -42,8 +42,8 @@ class Work final : public ::c10d::Work {
   /// may be null.
   Work(WorkFacts facts, std::vector<OperationHandle> operations, Buffers buffers,
        std::function<void()> endEvent = nullptr);
-  /// Makes one work for all `parts`, with the facts of the first part. Requires: at least one part. Callers may also
-  /// wait for single parts.
+  /// Makes one work for all `parts`, with the type, sequence and name of the first part. Requires: at least one part.
+  /// Callers may also wait for single parts.
   Work(const std::vector<Handle>& parts, std::function<void()> endEvent);
   ~Work() override;
 

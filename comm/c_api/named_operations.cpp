@@ -49,7 +49,7 @@ AgStatus statusOf(const Status& status) {
 }
 
 /// Stores the error for ag_last_error(), and returns the status for C.
-AgStatus tell(const Status& status) {
+AgStatus recordError(const Status& status) {
   if (!status.isOk()) lastError = status.message();
   return statusOf(status);
 }
@@ -59,9 +59,9 @@ AgStatus tell(const Status& status) {
 template <typename Function>
 AgStatus guarded(Function function) {
   try {
-    return tell(function());
+    return recordError(function());
   } catch (const std::exception& error) {
-    return tell(agspeed::resourceExhausted("{}", error.what()));
+    return recordError(agspeed::resourceExhausted("{}", error.what()));
   }
 }
 
@@ -117,17 +117,19 @@ Status checkShapes(const Request& request) {
   const bool takesOne = rows == NamedRows::kExchanged;
   if (rows == NamedRows::kNone ? count > 0 : count == 0 || (takesOne && count > 1)) {
     return agspeed::invalidArgument(
-        "'{}': {} of {} tensors; an all-to-all takes one, a barrier or join none, others "
+        "'{}': {} got {} tensors; an all-to-all takes one, a barrier or join takes none, and every other kind takes "
         "one or more",
         request.name, toString(request.kind), count);
   }
   for (const Dimensions& shape : request.shapes) {
     if (std::any_of(shape.begin(), shape.end(), isNegative)) {
-      return agspeed::invalidArgument("'{}': a tensor of shape {}, which is negative", request.name, toString(shape));
+      return agspeed::invalidArgument("'{}': the shape {} of a tensor has a negative dimension", request.name,
+                                      toString(shape));
     }
     if (shape.empty() && rows != NamedRows::kSame) {
-      return agspeed::invalidArgument("'{}': {} of a tensor without dimensions, which has no rows", request.name,
-                                      toString(request.kind));
+      return agspeed::invalidArgument(
+          "'{}': {} got a tensor without dimensions, which has no rows; pass one with dimensions", request.name,
+          toString(request.kind));
     }
   }
   return {};
@@ -140,8 +142,8 @@ Status checkSplits(const Request& request) {
     return {};
   }
   return agspeed::invalidArgument(
-      "'{}': splits {} are no shares of the {} rows of the tensor: one per rank, which add up", request.name,
-      toString(splits), request.shapes[0][0]);
+      "'{}': splits {} are no shares of the {} rows of the tensor: pass one number of rows per rank, with this sum",
+      request.name, toString(splits), request.shapes[0][0]);
 }
 
 StatusOr<Request> requestOf(const AgRequest& wanted, int numRanks) {
@@ -149,7 +151,7 @@ StatusOr<Request> requestOf(const AgRequest& wanted, int numRanks) {
   const auto type = typeOf(wanted.type);
   const auto reduction = reductionOf(wanted.reduction);
   if (!kind || !type || !reduction) {
-    return agspeed::invalidArgument("kind {}, type {}, reduction {}: one of them is no constant of the header",
+    return agspeed::invalidArgument("kind {}, type {} or reduction {} is not a constant of named_operations.h",
                                     static_cast<int>(wanted.kind), static_cast<int>(wanted.type),
                                     static_cast<int>(wanted.reduction));
   }
@@ -174,12 +176,13 @@ StatusOr<Request> requestOf(const AgRequest& wanted, int numRanks) {
   AG_RETURN_IF_ERROR(checkShapes(request));
   if (rowsOf(*kind) == NamedRows::kExchanged) AG_RETURN_IF_ERROR(checkSplits(request));
   if (*kind == NamedKind::kBroadcast && (request.root < 0 || request.root >= numRanks)) {
-    return agspeed::invalidArgument("'{}': root {} of {} ranks", request.name, request.root, numRanks);
+    return agspeed::invalidArgument("'{}': root {} is not one of the {} ranks, which count from 0", request.name,
+                                    request.root, numRanks);
   }
   return request;
 }
 
-/// Returns the function that allocates the outputs by the caller's `allocate`, once their sizes are known.
+/// Returns a function that calls the caller's `allocate` for each output.
 std::function<StatusOr<BufferList>(const Dimensions&)> allocator(const AgRequest& wanted, const Request& request) {
   std::vector<size_t> bytesPerRow;
   for (const Dimensions& shape : request.shapes) {
@@ -207,9 +210,10 @@ StatusOr<NamedCall> callOf(const AgRequest& wanted, int numRanks) {
     const AgTensor& tensor = wanted.tensors[i];
     const size_t size = static_cast<size_t>(numElements(request.shapes[i])) * sizeInBytes(request.dtype);
     if (size > 0 && (tensor.input == nullptr || (isInPlace && tensor.output == nullptr))) {
-      return agspeed::invalidArgument("'{}': tensor {} has no memory", request.name, i);
+      return agspeed::invalidArgument("'{}': tensor {} has elements, but a pointer to its memory is NULL", request.name,
+                                      i);
     }
-    // The cast is safe, because inputs are only read; the engine has one type for inputs and outputs.
+    // The engine has one type for inputs and outputs. The cast is safe, because it only reads inputs.
     call.inputs.emplace_back(static_cast<std::byte*>(const_cast<void*>(tensor.input)), size);
     if (isInPlace) call.outputs.emplace_back(static_cast<std::byte*>(tensor.output), size);
   }
@@ -260,8 +264,9 @@ Status createPart(AgGroup& whole, std::vector<int> ranks, AgGroup** made) {
   std::sort(ranks.begin(), ranks.end());
   const bool isSet = std::adjacent_find(ranks.begin(), ranks.end()) == ranks.end();
   if (ranks.empty() || !isSet || ranks.front() < 0 || ranks.back() >= whole.named->size()) {
-    return agspeed::invalidArgument("ranks {} are no part of a group of {}: name each once, from 0 on",
-                                    toString(Dimensions(ranks.begin(), ranks.end())), whole.named->size());
+    return agspeed::invalidArgument(
+        "ranks {} are not a part of a group of {} ranks: list each rank once; ranks count from 0",
+        toString(Dimensions(ranks.begin(), ranks.end())), whole.named->size());
   }
   if (std::find(ranks.begin(), ranks.end(), whole.named->rank()) == ranks.end()) return {};
   auto group = std::make_unique<AgGroup>();

@@ -17,8 +17,8 @@
 // Errors: functions return a status. ag_last_error() describes this thread's last failure. AG_INVALID_ARGUMENT means
 // that the call is invalid, or that ranks made different calls; the group stays usable. AG_FAILED means that the group
 // has ended. Threading: any thread may call a function, but two threads must not use one operation at the same time.
-// Ownership: the bytes of tensors stay in place until the operation is done. The caller frees groups and operations
-// with the functions below, in any order, once no thread waits for them.
+// Ownership: the caller keeps the memory of tensors in place until the operation is done. The caller frees groups and
+// operations with the functions below, in any order, once no thread waits for them.
 #ifndef AGSPEED_COMM_C_API_NAMED_OPERATIONS_H_
 #define AGSPEED_COMM_C_API_NAMED_OPERATIONS_H_
 
@@ -38,7 +38,7 @@ typedef enum {
   AG_ALL_GATHER = 1,  ///< tensors may differ between ranks in their first dimension
   AG_BROADCAST = 2,
   AG_ALL_TO_ALL = 3,      ///< `splits` states how many rows go to each rank
-  AG_REDUCE_SCATTER = 4,  ///< ranks get equal parts of the rows; if impossible, the first ranks get one row more
+  AG_REDUCE_SCATTER = 4,  ///< ranks get equal parts of the rows; remaining rows go to the first ranks, one each
   AG_BARRIER = 5,
   AG_JOIN = 6  ///< ranks that have joined contribute zeros to all-reduces until all have joined
 } AgKind;
@@ -62,10 +62,11 @@ typedef struct AgGroup AgGroup;
 typedef struct AgOperation AgOperation;
 
 typedef struct {
-  double timeout_seconds;  ///< limit of every operation; 0: half an hour
-  int64_t fusion_bytes;    ///< the most bytes of a fused operation, as set at rank 0; 0: nothing is fused
-  /// Rank 0 logs an operation that some ranks have not started after stall_warning_seconds, and the group fails after
-  /// stall_shutdown_seconds; 0: never. The second has no effect if the first is 0.
+  double timeout_seconds;  ///< time limit of each operation; 0: 1800 seconds
+  int64_t fusion_bytes;    ///< maximum size of a fused operation; rank 0's value counts; 0: nothing is fused
+  /// If some ranks have not started an operation after stall_warning_seconds, rank 0 logs it; 0: never. After
+  /// stall_shutdown_seconds, the group fails; 0: never. stall_shutdown_seconds has no effect if stall_warning_seconds
+  /// is 0.
   double stall_warning_seconds, stall_shutdown_seconds;
 } AgGroupOptions;
 
@@ -95,7 +96,7 @@ typedef struct {
   void* context;
 } AgRequest;
 
-/// Return options and a request with default values: sums, factors of 1, fusion up to 32 MiB, a warning after 60 s.
+/// Both return default values: sums, factors of 1, fusion up to 32 MiB, and a warning after 60 s.
 AgGroupOptions ag_group_options(void);
 AgRequest ag_request(const char* name, AgKind kind, AgType type);
 
@@ -118,7 +119,7 @@ void ag_group_shutdown(AgGroup* group);
 /// Frees the group. Its unfinished operations fail. NULL is allowed.
 void ag_group_free(AgGroup* group);
 
-/// Starts an operation. Returns AG_INVALID_ARGUMENT also if an operation of this name is in flight.
+/// Starts an operation. If an operation of this name is in flight, returns AG_INVALID_ARGUMENT.
 AgStatus ag_start(AgGroup* group, const AgRequest* request, AgOperation** operation);
 /// Returns 1 if ag_wait() would return at once, else 0.
 int ag_is_done(AgOperation* operation);

@@ -210,18 +210,19 @@ void GradientExchange::finish(Group& group) {
   }
 }
 
-bool GradientExchange::isUnsettled(const Group& group) const {
+bool GradientExchange::needsLayoutAgreement(const Group& group) const {
   if (options_.isOther || group.members.size() != 1) return false;
   return group.isReduced ? group.reduction->operation()->areKindsDifferent() : group.work->areKindsDifferent();
 }
 
-void GradientExchange::settle(size_t at) {
+void GradientExchange::agreeOnLayout(size_t at) {
   Group& group = groups_[at];
   at::Tensor& gradient = parameters_[group.members[0]].tensor.mutable_grad();
   const bool isOwnSparse = gradient.layout() == at::kSparse;
   const RowForm own = isOwnSparse ? formOf(gradient) : RowForm();
   const bool isOwnDense = !isOwnSparse && !group.isMade;
-  // The maximum over all ranks tells whether a rank's gradient is dense, and the form of the sparse gradients.
+  // After the maximum over all ranks, the first value is 1 if a rank has a dense gradient. The others are the form of
+  // the sparse gradients.
   const at::Tensor agreed =
       at::tensor({int64_t{isOwnDense}, own.numIndices, static_cast<int64_t>(own.type)}, at::TensorOptions(at::kLong));
   Request request;
@@ -246,7 +247,7 @@ void GradientExchange::settle(size_t at) {
 void GradientExchange::wait() {
   const at::NoGradGuard noGrad;
   std::exception_ptr failure;
-  std::vector<size_t> started, unsettled;
+  std::vector<size_t> started, differing;
   {
     const std::lock_guard lock(mutex_);
     failure = std::exchange(failure_, nullptr);
@@ -259,17 +260,17 @@ void GradientExchange::wait() {
     try {
       finish(groups_[at]);
     } catch (...) {
-      if (isUnsettled(groups_[at])) {
-        unsettled.push_back(at);
+      if (needsLayoutAgreement(groups_[at])) {
+        differing.push_back(at);
       } else {
         failure = std::current_exception();
       }
     }
   }
-  for (const size_t at : unsettled) {
+  for (const size_t at : differing) {
     if (failure != nullptr) break;
     try {
-      settle(at);
+      agreeOnLayout(at);
     } catch (...) {
       failure = std::current_exception();
     }

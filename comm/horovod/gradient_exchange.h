@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// GradientExchange: reduces the gradients of an optimizer, each as soon as the backward has computed it.
+// GradientExchange: reduces each gradient of an optimizer as soon as the backward has computed it.
 //
-// Parameters are in groups, most of them alone in a group. A group is reduced once its members have seen as many
-// backwards as one reduction covers. This class handles hooks, names, requests and the copies of results to the
+// Parameters are in groups, and most groups have one parameter. A group is reduced when each of its parameters has had
+// GradientOptions::numPasses backwards. This class handles hooks, names, requests and the copies of results to the
 // gradients. So a training step enters Python only three times: to check the optimizer's parameters, for startMissing()
-// and for wait(). Callbacks do the work that only Python can do: they run the user's compressors, and make sparse
-// gradients dense.
+// and for wait(). Callbacks do the work that needs Python: they run the user's compressors, and convert sparse
+// gradients to dense ones.
 //
 // For a sparse gradient the ranks gather its elements, and each rank sums the elements of all ranks. A rank without a
-// gradient uses zeros instead. The zeros are dense until the rank knows that the gradients of other ranks are sparse.
-// If the gradients of one name differ in layout, the ranks agree on one layout and reduce again.
+// gradient uses zeros instead. The zeros are dense until the rank has learned that the other ranks' gradients are
+// sparse. If a gradient is sparse at some ranks and dense at others, the ranks agree on one layout and reduce again.
 //
 // Threading: backwards call hooks on torch's threads; one thread calls everything else. Only the callbacks take
-// Python's lock. Ownership: keeps parameters and the group. Hooks do nothing once the exchange is destroyed.
+// Python's lock. Ownership: keeps parameters and the group. Hooks do nothing after the exchange is destroyed.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -36,18 +36,17 @@ namespace agspeed::comm::horovod {
 struct GradientOptions {
   NamedReduction reduction = NamedReduction::kAverage;
   double prescale = 1, postscale = 1;
-  bool isHalf = false;         ///< whether dense floats are sent as float16
+  bool isHalf = false;         ///< whether dense gradients of floats are sent as float16
   bool isOther = false;        ///< the callback `start` reduces all groups
-  bool isSparseDense = false;  ///< the callback `start` reduces sparse gradients, which it makes dense
+  bool isSparseDense = false;  ///< the callback `start` reduces sparse gradients, after making them dense
   int numPasses = 1;           ///< number of backwards that one reduction covers
 };
 
 struct GradientCallbacks {
-  /// Throws the error for a parameter, given by its number, that has seen more backwards than one reduction covers. The
-  /// parameter's hook calls it.
+  /// Throws the error for the parameter of this number, which has had more than numPasses backwards. The parameter's
+  /// hook calls it.
   std::function<void(size_t)> refuse;
-  /// Reduces the group of this number, which is ready and which the exchange does not reduce itself. Called from a hook
-  /// or startMissing().
+  /// Reduces the group of this number, which is ready and needs Python. Hooks and startMissing() call it.
   std::function<void(size_t)> start;
   /// Returns whether the optimizer still has the parameters of this exchange. A hook calls it before the first
   /// reduction of a step. If it returns false, hooks start nothing in this step, and the owner makes another exchange.
@@ -58,7 +57,7 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
  public:
   using Tensors = TensorGroup::Tensors;
 
-  /// Makes an exchange, and hooks the parameters that require a gradient. `members`: for each group, the numbers of its
+  /// Makes an exchange, and hooks the parameters that require a gradient. `members`: for each group, the indices of its
   /// parameters; each parameter is in one group. `names`: names of the groups. Earlier groups have higher priority.
   static std::shared_ptr<GradientExchange> create(std::shared_ptr<TensorGroup> group, Tensors parameters,
                                                   const std::vector<std::vector<size_t>>& members,
@@ -83,7 +82,7 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   struct Parameter {
     at::Tensor tensor;
     size_t group = 0;
-    int numLeft = 1;  ///< backwards until the parameter is ready
+    int numLeft = 1;  ///< number of backwards until the parameter is ready
     /// Keeps the parameter's AccumulateGrad node, which has our hook, alive; null: the parameter has no hook.
     Accumulator accumulator = nullptr;
   };
@@ -94,7 +93,7 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
     bool isStarted = false;
     bool isReduced = false;   ///< the group was started through `reduction`
     bool isGathered = false;  ///< `work` gathers the elements of a sparse gradient
-    bool isMade = false;      ///< at least one of the gradients consists of zeros that this rank has made
+    bool isMade = false;      ///< this rank has filled in zeros for at least one of the gradients
     std::unique_ptr<PersistentReduction> reduction = nullptr;  ///< reduces dense gradients in host memory
     std::unique_ptr<TensorWork> work = nullptr;                ///< reduces all other gradients
     Tensors sent = {};                                         ///< tensors that `work` reduces
@@ -118,16 +117,16 @@ class GradientExchange : public std::enable_shared_from_this<GradientExchange> {
   bool isSparse(const Group& group) const;
   /// Starts to gather the elements of the group's sparse gradient.
   void gather(size_t at);
-  /// Agrees with the other ranks on one layout for a gradient that is sparse at some ranks only, and reduces the
-  /// gradient again.
-  void settle(size_t at);
+  /// Agrees with the other ranks on one layout for a gradient that is sparse at some ranks and dense at others. Then
+  /// reduces the gradient again. The layout is dense if any rank has a dense gradient that is not filled in.
+  void agreeOnLayout(size_t at);
   Request requestOf(size_t at, NamedKind kind = NamedKind::kAllReduce) const;
   /// Fills `gradients_` with the group's gradients. Leaves it empty if the callback must reduce the group.
   void findGradients(const Group& group);
   /// Waits for the group's operation, and stores the result in the gradients.
   void finish(Group& group);
-  /// Whether the group failed because its only gradient is sparse at some ranks only.
-  bool isUnsettled(const Group& group) const;
+  /// Whether the group failed because its only gradient is sparse at some ranks and dense at others.
+  bool needsLayoutAgreement(const Group& group) const;
   /// Prepares all groups for the next step.
   void reset();
 

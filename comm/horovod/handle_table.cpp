@@ -105,7 +105,7 @@ void HandleTable::reserve() {
   free_.push_back(slots_.size() - 1);
 }
 
-int64_t HandleTable::add(UnderWay pending) {
+int64_t HandleTable::add(InFlight pending) {
   Slot& slot = slots_[free_.back()];
   free_.pop_back();
   slot.handle += kMaxSlots;  // a new handle, which was never returned before
@@ -121,7 +121,7 @@ HandleTable::Slot* HandleTable::find(int64_t handle) {
   return slot.handle == handle && !slot.pending.isEmpty() ? &slot : nullptr;
 }
 
-HandleTable::UnderWay HandleTable::take(Slot& slot) {
+HandleTable::InFlight HandleTable::take(Slot& slot) {
   free_.push_back(static_cast<size_t>(&slot - slots_.data()));
   return std::exchange(slot.pending, {});
 }
@@ -149,7 +149,7 @@ std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
   if (slot == nullptr || slot->pending.reduction == nullptr) return std::nullopt;
   const NamedOperation& operation = *slot->pending.reduction->operation();
   if (!operation.isDone() || !operation.status().isOk()) return std::nullopt;
-  UnderWay taken = take(*slot);
+  InFlight taken = take(*slot);
   tensors = taken.reduction->takeTensors();
   taken.reduction->release();
   if (taken.use == numUses_)
@@ -158,7 +158,7 @@ std::optional<HandleTable::Reduced> HandleTable::takeReduced(int64_t handle) {
 }
 
 std::optional<HandleTable::Result> HandleTable::wait(int64_t handle) {
-  UnderWay pending;
+  InFlight pending;
   {
     const std::lock_guard lock(mutex_);
     Slot* slot = find(handle);

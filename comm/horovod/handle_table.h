@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// HandleTable: keeps operations in flight by number (handle), as Horovod's asynchronous calls return it.
+// HandleTable: keeps operations in flight, each under a number. Horovod's asynchronous calls return this number
+// (handle).
 //
 // Thread-safety: all functions, from any thread. Ownership: keeps an operation until wait() has taken it.
 #pragma once
@@ -27,8 +28,8 @@ class HandleTable {
   };
 
   /// Starts an operation by TensorGroup::start(), and returns its handle, which is above 0. Tensors of several types
-  /// become one operation per type, whose name ends with the type. Pass no `outputs` if their sizes depend on the other
-  /// ranks; they are allocated then.
+  /// become one operation per type, whose name ends with the type. If the sizes of outputs depend on the other ranks,
+  /// pass no `outputs`; they are then allocated.
   int64_t start(TensorGroup& group, Request request, Tensors inputs, Tensors outputs, bool isList);
   /// Sets the group for calls of startAgain() that pass none; null: no group.
   void use(std::shared_ptr<TensorGroup> group);
@@ -37,10 +38,10 @@ class HandleTable {
     int64_t handle = 0;                   ///< 0: the operation was not started; pass it to start()
     std::shared_ptr<TensorGroup> toKick;  ///< not null: the caller must call its kick() (NamedGroup::startQuietly())
   };
-  /// Starts an all-reduce of one tensor under a name that repeats every step, at less cost than start(). May be called
-  /// under the caller's locks. Returns handle 0 if it cannot handle the operation, or if the group refuses it; pass the
-  /// operation to start() then. Throws if this process was forked, or if the tensors cannot be bound, for example
-  /// because memory runs out. In these cases the operation has not started. `group`: null means the group of use().
+  /// Starts an all-reduce of one tensor under a name that repeats every step, at less cost than start(). The caller may
+  /// hold locks. Returns handle 0 if it cannot handle the operation, or if the group refuses it; pass the operation to
+  /// start() then. Throws if this process was forked, or if the tensors cannot be bound, for example because memory
+  /// runs out. In these cases the operation has not started. `group`: null means the group of use().
   Again startAgain(const std::shared_ptr<TensorGroup>& group, std::string_view name, PersistentReduction::Kind kind,
                    const at::Tensor& input, const at::Tensor& output);
 
@@ -74,25 +75,26 @@ class HandleTable {
   };
   /// An operation in flight. `started` is set if start() has started it, `reduction` if startAgain() has; neither is
   /// set in a free slot.
-  struct UnderWay {
+  struct InFlight {
     bool isEmpty() const { return started == nullptr && reduction == nullptr; }
 
     std::shared_ptr<Started> started;
     std::shared_ptr<PersistentReduction> reduction;
-    uint64_t use = 0;  ///< number of the use() call whose group keeps the reduction; 0: another group keeps it
+    uint64_t use = 0;  ///< which call of use() set the group that keeps the reduction; 0: another group keeps it
   };
   struct Slot {
     int64_t handle = 0;  ///< handle of `pending`
-    UnderWay pending = {};
+    InFlight pending = {};
   };
 
-  /// The next four functions require mutex_. reserve() makes a free slot, so that a following add() cannot fail.
+  /// The next four functions require mutex_. reserve() makes a free slot, so that a following add() cannot run out of
+  /// memory.
   void reserve();
-  int64_t add(UnderWay pending);
+  int64_t add(InFlight pending);
   /// Returns the slot of the handle, or null if the handle belongs to no operation.
   Slot* find(int64_t handle);
   /// Removes and returns the slot's operation.
-  UnderWay take(Slot& slot);
+  InFlight take(Slot& slot);
   /// Both functions wait for an operation and return its result.
   static at::Tensor finish(PersistentReduction& reduction);
   static Result finish(Started& started);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // PersistentReduction: an all-reduce of dense tensors in host memory that repeats every step under one name.
 //
-// It resembles a persistent operation of MPI: name, types and shapes are set up once, and each start only states where
-// the tensors are. TensorGroup starts it.
+// It resembles a persistent operation of MPI: name, types and shapes are set once, and each start only sets the
+// addresses of the tensors. TensorGroup starts it.
 //
 // Threading: one thread at a time, except tryAcquire() and release(). Ownership: keeps the tensors from bind() until
 // dropTensors(). If it is destroyed earlier, the tensors are kept until the operation has completed. Keeps the world.
@@ -33,7 +33,7 @@ std::optional<NamedReduction> reductionOf(int64_t number);
 class PersistentReduction {
  public:
   using Tensors = std::span<const at::Tensor>;
-  /// The values, apart from tensors, in which reductions under one name may differ.
+  /// The values besides the tensors in which the reductions of one name may differ between calls.
   struct Kind {
     NamedReduction reduction = NamedReduction::kAverage;
     double prescale = 1, postscale = 1;
@@ -69,8 +69,8 @@ class PersistentReduction {
   struct Taken {
     at::Tensor output, input;  ///< `input` is undefined if it is the same as the output
   };
-  /// Returns the tensors of a reduction of one tensor, and keeps none. So the caller decides when the tensors are
-  /// released, unlike with dropTensors().
+  /// Returns the tensors of a reduction of one tensor, and keeps none. Unlike with dropTensors(), the caller decides
+  /// when the tensors are released.
   Taken takeTensors();
 
   /// Takes a shared reduction for the caller alone, until release(). Returns false if another caller has taken it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts sparse tensors to rows of bytes, which ranks can gather. A row is one element: its indices, followed by its
-// values. Ranks may have different numbers of rows.
+// Converts sparse tensors to rows of bytes, which an all-gather can move. A row is one element: its indices, followed
+// by its values. Ranks may have different numbers of rows.
 //
 // Thread-safety: all functions, from any thread.
 #pragma once

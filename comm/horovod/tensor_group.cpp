@@ -18,8 +18,8 @@ Clock::duration duration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-/// Returns a new CPU tensor like `like`, but with this number of rows and without values. The driving thread calls it.
-/// That thread may have another inference mode than the thread that made `like`, so the function sets the mode.
+/// Returns an uninitialized CPU tensor like `like`, but with this number of rows. The engine's driver calls it. The
+/// driver's thread may have another inference mode than the thread that made `like`, so this function sets the mode.
 at::Tensor emptyWithRows(const at::Tensor& like, int64_t rows) {
   const c10::InferenceMode mode(like.is_inference());
   std::vector<int64_t> sizes = like.sizes().vec();
@@ -57,7 +57,7 @@ std::shared_ptr<TensorGroup> TensorGroup::create(const c10::intrusive_ptr<::c10d
   TORCH_CHECK_VALUE(world->rank() == rank && world->size() == size, "agspeed: rank ", rank, " of ", size,
                     " cannot join the default process group of torch, where it is rank ", world->rank(), " of ",
                     world->size(), ": start both with the same ranks");
-  // A world may see several global groups, one after another.
+  // One world may have several global groups, one after another, so each gets a number.
   const int64_t number = c10d::valueOrThrow(world->store().add(formatText("horovod/made/{}", rank), 1));
   std::vector<int> members(static_cast<size_t>(size));
   std::iota(members.begin(), members.end(), 0);

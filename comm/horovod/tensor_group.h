@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TensorGroup: a process set, as Horovod calls it, whose ranks run named operations on torch's tensors.
+// TensorGroup: runs named operations on torch's tensors, in one of Horovod's process sets (a group of ranks).
 //
 // The global group joins the world of torch's default group if that is an agspeed group. Otherwise it makes a world of
 // its own through the given store. All functions throw ValueError for wrong arguments, including a name that is in
@@ -53,8 +53,8 @@ class TensorGroup {
   int size() const { return group_->size(); }
 
   /// Starts the operation of `request`; its dtype, shapes and device come from the tensors. `outputs` receive the
-  /// results if their sizes are known in advance (they may be the inputs), else it is empty. An operation without a
-  /// name gets one from a counter, which is equal at ranks that make the same calls without names.
+  /// results, and may be the inputs. If the sizes of results depend on other ranks, `outputs` is empty. An operation
+  /// without a name gets one from a counter. The counters are equal at ranks that make the same calls without names.
   std::unique_ptr<TensorWork> start(Request request, Tensors inputs, Tensors outputs);
   /// Throws if start() would refuse this name now.
   void checkName(const std::string& name);
@@ -73,8 +73,8 @@ class TensorGroup {
   /// reduction if there is none. Returns null if another caller has taken it, or if the table is full (cacheCapacity).
   /// One thread at a time. The call is cheapest if names come in the same order as the last time.
   std::shared_ptr<PersistentReduction> acquire(std::string_view name, PersistentReduction::Kind kind);
-  /// Resets the counter of names for operations without a name. Call it after a join, because ranks have made different
-  /// numbers of calls until then.
+  /// Resets the counter for operations without a name. Call it after a join, because ranks may have made different
+  /// numbers of calls before.
   void restartNames();
 
   /// Calls NamedGroup::shutdown(). Does nothing in a forked process.
