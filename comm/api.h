@@ -5,8 +5,8 @@
 //                 frontend brings its own
 //   World         the rails to the other ranks and the engine that drives them; one for all groups of a process
 //   Communicator  a group of ranks: collectives and messages, each an Operation
-//   NamedGroup    the same for operations that ranks start in any order, matched by name
-//   Plan          how collectives run, if a caller wants to choose
+//   NamedGroup    a group of ranks: collectives that ranks start in any order, matched by name
+//   Plan          which algorithms run, if a caller wants to choose
 //
 //   auto store = openRendezvousStore("file:/shared/job-7", rank, size, deadline).value();
 //   auto world = World::create(store, rank, size).value();
@@ -16,8 +16,8 @@
 //   Status status = sum->wait();
 //
 // comm/examples/all_reduce.cpp is a complete program. Failures are returned as Status; nothing throws. The headers
-// state threading and ownership. In short: any thread may call, and a world outlives its communicators and the handles
-// of their operations.
+// state threading and ownership. In short: any thread may call, and the caller keeps a world until its communicators
+// and the handles of their operations are destroyed.
 #pragma once
 
 #include "comm/collective/communicator.h"  // IWYU pragma: export

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This file is compiled once per instruction set (foreach_target.h). The loops are plain, and the compiler vectorizes
-// them for each set. It must not contract products and sums, because the sets would round differently then
-// (CMakeLists.txt).
+// them for each set. CMakeLists.txt forbids it to contract a product and a sum to one instruction, because results
+// would then depend on the instruction set.
 #define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSE4 | HWY_SSSE3)  // these sets bring no gain here
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/compress/int8.cpp"
@@ -22,10 +22,11 @@ namespace agspeed::comm::compress::HWY_NAMESPACE {
 constexpr uint32_t kInfinityBits = 0x7f800000;
 constexpr float kLargestCode = 127;
 constexpr float kLeastMagnitude = kLargestCode * std::numeric_limits<float>::min();
-/// 1.5 * 2^23. A sum of it and a small value is rounded to an integer, whose low byte is in the low bits of the sum.
+/// 1.5 * 2^23. Adding it to a small value x rounds x to an integer. The low bits of the sum are the low byte of this
+/// integer.
 constexpr float kRounder = 12582912;
 
-/// Returns the bits of the largest magnitude. They are at least kInfinityBits if a value is NaN or infinite.
+/// Returns the bits of the largest magnitude. The result is at least kInfinityBits if a value is NaN or infinite.
 uint32_t largestMagnitude(const float* HWY_RESTRICT values, size_t count) {
   uint32_t largest = 0;
   for (size_t i = 0; i < count; ++i) {

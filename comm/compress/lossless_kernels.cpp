@@ -32,14 +32,14 @@ constexpr uint8_t kWidthMask = 0x0f;
 constexpr uint8_t kZeroIsCode0 = 0x10;
 constexpr uint8_t kNoPlane0 = 0x20;
 constexpr uint8_t kNoPlane1 = 0x40;
-/// The width of exponents that are stored as they are, a byte each.
+/// The width that means: exponents are stored as they are, one byte each.
 constexpr uint8_t kWholeBytes = 8;
 
 /// In a block with at least this many zeros, the exponent of zeros gets a separate code (kZeroIsCode0).
 constexpr size_t kMinZeros = 12;
 
-/// Divides the values of a type into three parts: the exponent, `kPlanes` bytes that are stored in planes, and
-/// `kMiddleBits` bits that are packed. A plane has one byte of each value of the block. The sign is stored next to the
+/// A value of each type is divided into three parts: the exponent, `kPlanes` bytes, and `kMiddleBits` bits that are
+/// packed. The bytes are stored in planes: a plane has one byte of each value of the block. The sign is stored with the
 /// mantissa, as the highest bit of the last plane or of the packed bits.
 struct F32 {
   using Value = uint32_t;
@@ -196,7 +196,7 @@ void forEachAtLeast(const uint8_t* bytes, uint8_t limit, const F& f) {
   }
 }
 
-/// The escape code of a width; width 0 has none.
+/// Returns the escape code of a width: the code with all bits set. Requires: width > 0.
 constexpr uint8_t escapeOf(size_t width) { return static_cast<uint8_t>((1u << width) - 1); }
 
 struct Width {

@@ -10,11 +10,12 @@
 namespace agspeed::comm::compress {
 namespace {
 
-/// A magnitude's bin: the exponent and the first 3 bits of the mantissa.
+/// A magnitude's bits, shifted by this number, are its bin: the exponent and the first 3 bits of the mantissa.
 constexpr int kBinShift = 20;
 constexpr size_t kNumBins = size_t{1} << (31 - kBinShift);
 constexpr size_t kFirstInfiniteBin = 0x7f800000 >> kBinShift;
-/// Consecutive values count in different tables, because equal bins would wait for each other's increment.
+/// Consecutive values are counted in different tables. If both had the same bin in one table, the second increment
+/// would wait for the first.
 constexpr size_t kNumTables = 2;
 
 using Bins = std::array<uint32_t, kNumBins>;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums numbers over several processes in rounds: a complete use of comm without torch.
+// Sums numbers over several processes, in rounds. This is a complete program that uses comm without torch.
 //
 //   all_reduce RANK SIZE FOLDER [ROUNDS]
 //
 // Start it SIZE times, once per RANK from 0, with one FOLDER that all processes can write to and that belongs to this
 // job. Environment variables select interfaces, security and timeouts as for the backend (runtime/base/settings.md);
-// AGSPEED_SOCKET_IFNAME=lo keeps a job of one machine on the loopback interface. Exit status: 0 if all rounds were
-// right, 1 if the group failed, with an error that names the cause, 2 for wrong arguments.
+// AGSPEED_SOCKET_IFNAME=lo keeps a job of one machine on the loopback interface. Exit status: 0 if all sums were right;
+// 1 if the group failed, with an error that names the cause; 2 for wrong arguments.
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kUnknownSpeed = 10000;
 
-/// Returns the number in the file, or `otherwise` if there is none or it is below `least`.
+/// Returns the number in the file. Returns `otherwise` if the file has no number, or a number below `least`.
 int numberIn(const std::string& path, int least, int otherwise) {
   std::ifstream file(path);
   int number = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The devices that NCCL sees: one for all interfaces, one per NUMA node, or one per interface. A connection prefers the
-// interfaces of its device, and uses the others if they would deliver much sooner. Reads sysfs; thread-safe.
+// interfaces of its device. It uses another interface for data that would arrive there much sooner. Reads sysfs;
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,8 @@ struct Device {
 };
 
 /// Returns the devices, at least one. `kind`: the value of the setting nccl_devices. `folder`: the kernel's list of
-/// interfaces. An interface that reports no speed is assumed to have 10 Gbit/s. An interface that reports no NUMA node
-/// belongs to node 0.
+/// interfaces. If an interface reports no speed, 10 Gbit/s are assumed. An interface that reports no NUMA node belongs
+/// to node 0.
 std::vector<Device> devicesOf(const std::vector<topology::Interface>& interfaces, const std::string& kind,
                               const std::string& folder = "/sys/class/net");
 

@@ -138,12 +138,12 @@ const Device* Net::device(int index) const {
 }
 
 Result Net::checkDevice(int device) {
-  if (domain_ == nullptr) return refuse("the network plug-in is used before its init");
+  if (domain_ == nullptr) return refuse("NCCL calls the network plug-in before init()");
   if (process_ != getpid()) {
-    return refuse("this process was forked from one that uses the network plug-in: begin with NCCL after the fork");
+    return refuse("this process was forked from one that uses the network plug-in: initialize NCCL after the fork");
   }
   if (this->device(device) == nullptr) {
-    return refuse(formatText("there is no network device {}: there are {}, from 0 on", device, devices_.size()));
+    return refuse(formatText("there is no network device {}: the {} devices count from 0", device, devices_.size()));
   }
   return Result::kOk;
 }

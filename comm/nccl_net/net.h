@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Net: implements NCCL's network plug-in in the form of the newest table; tables.cpp adapts it to each table. A device
-// is all interfaces or some of them (devices.h), and a connection is striped over them. Host memory only: NCCL stages
-// GPU memory.
+// Net: implements NCCL's network plug-in with the functions of the newest function table; tables.cpp adapts them to the
+// older tables. A device is one or more interfaces (devices.h), and a connection sends over all of them. Only host
+// memory is supported: NCCL copies GPU memory to and from it.
 //
-// Log messages of the layers below go to NCCL's log. A failure is logged there as a sentence, then returned as a result
-// code. Threading: any function from any thread. The connections and requests that NCCL holds are pointers to objects
-// of comm/channel.
+// Log messages of comm go to NCCL's log. A failure is logged there as a sentence, and then returned as a result code.
+// Threading: any function from any thread. The connections and requests that NCCL holds are pointers to objects of
+// comm/channel.
 #pragma once
 
 #include <sys/types.h>
@@ -52,12 +52,13 @@ class Net {
   Result test(void* request, int* isDone, int* sizes);
   Result closeChannel(void* comm);
   Result closeListener(void* comm);
-  /// Logs a bug of the plug-in, and returns kInternalError.
+  /// Logs that `what` is a bug of the plug-in, and returns kInternalError.
   Result failInternally(const char* what);
 
  private:
   Net() = default;
-  /// Checks that a set-up call is valid now and for this device. If not, logs the reason and returns an error.
+  /// Checks that init() was called, that the process was not forked since, and that the device exists. If not, logs the
+  /// reason and returns an error.
   Result checkDevice(int device);
   void log(LogLevel level, unsigned long subsystems, const std::string& message) const;
   /// Logs how many bytes each interface has carried.

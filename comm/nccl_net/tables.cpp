@@ -97,7 +97,7 @@ Result receiveProfiled(void* comm, int count, void** data, size_t* sizes, int* t
   return Net::get().receive(comm, count, data, sizes, tags, request);
 }
 
-/// Does nothing, because host memory needs no flush. NCCL requests no flush for host memory.
+/// Does nothing. A flush makes received data visible to a GPU, and this plug-in receives into host memory only.
 Result flush(void*, int, void**, int*, void**, void** request) {
   *request = nullptr;
   return Result::kOk;

@@ -36,7 +36,8 @@ using Logger = void (*)(LogLevel level, unsigned long subsystems, const char* fi
 using ProfilerCallback = Result (*)(void** event, int type, void* parent, int64_t pluginId, void* data);
 
 constexpr size_t kHandleBytes = 128;
-/// The most requests of a connection that NCCL has in flight. On the sending side, each has up to maxRecvs messages.
+/// The maximum number of requests that NCCL has in flight on one connection. On the sending side, each of them has up
+/// to maxRecvs messages.
 constexpr int kMaxRequests = 32;
 constexpr int kPointerHost = 1, kPointerCuda = 2;
 /// NCCL sets *request to this value before it calls irecv if the plug-in may report completion early.
