@@ -196,7 +196,7 @@ void forEachAtLeast(const uint8_t* bytes, uint8_t limit, const F& f) {
   }
 }
 
-/// Returns the escape code of a width: the code with all bits set. Requires: width > 0.
+/// Returns the escape code of a width: the code with all bits set. Width 0 has no escape code.
 constexpr uint8_t escapeOf(size_t width) { return static_cast<uint8_t>((1u << width) - 1); }
 
 struct Width {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The actions that the tuner asks its driver to carry out.
+// The actions that the tuner asks its driver (python/agspeed/tuning) to carry out.
 #pragma once
 
 #include <string>
@@ -12,19 +12,19 @@ enum class ActionKind {
   kCapture,   ///< capture the graph at the next step; answer with CaptureFinished or CaptureFailed
   kCompile,   ///< start compiling `arm` in the background at `level`; answer with ArmChanged
   kPriority,  ///< change the level of the running compile of `arm`; `seconds`: when the tuner checks it again
-  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with ArmChanged. A load of several
-              ///< parts stops after the part in which `seconds` have passed, with "loading", for a step
+  kLoad,      ///< load and gate the compiled `arm` now, in the foreground; answer with ArmChanged. If the load has
+              ///< parts, stop after the part in which `seconds` have passed, and report the state "loading"
   kWait,      ///< block until `arm` changes its state or `seconds` have passed (in auto mode only for cached decisions)
   kRun,       ///< run `arm` from the next step on
-  kRefine,    ///< groups only: `arm` will be chosen next; arms that may be better have to be added now
-  kDecide,    ///< tuning has ended, `arm` stays, running compiles are given up; `reason` says why
-  kRollback,  ///< `arm` became slower than eager or failed: back to eager; `reason` says why
+  kRefine,    ///< groups only: `arm` will be chosen next; add arms now that may be better
+  kDecide,    ///< tuning has ended: run `arm` from now on, and stop running compiles; `reason` says why
+  kRollback,  ///< `arm` became slower than eager or failed: run eager; `reason` says why
 };
 
-/// How much of the machine a background compile may take.
+/// The priority of a background compile.
 enum class Level {
-  kSuspended,  ///< stopped: the budget is spent, or steps have their turn
-  kIdle,       ///< uses only what training leaves
+  kSuspended,  ///< stopped, because the budget is spent or training has its turn
+  kIdle,       ///< idle priority: gets the processor time that training leaves
   kRaised,     ///< normal priority: the earned budget pays for it, or training waits anyway
 };
 

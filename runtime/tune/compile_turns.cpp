@@ -8,14 +8,14 @@ namespace agspeed::runtime::tune {
 namespace {
 
 constexpr double kRaisedShare = 0.6;      ///< slow-down per second of a raised compile: steps take 2.5 times as long
-constexpr double kMinRaiseSeconds = 0.5;  ///< shorter bursts of priority are not worth a system call
+constexpr double kMinRaiseSeconds = 0.5;  ///< a shorter time at normal priority is not worth a system call
 constexpr double kMaxRaiseSeconds = 30.0;
 constexpr double kResumeShare = 0.02;  ///< a suspended compile resumes when this share of the allowance is free again
-constexpr int32_t kBlocksBeside = 6;   ///< blocks of one arm for which a compile is suspended
-constexpr double kRestedShare = 0.5;   ///< share of a pause after which a step runs before a load
-constexpr double kFirstTurn = 0.1;     ///< training's turn, in pauses, while the compile may bring a large gain
-constexpr double kLaterTurn = 1.0;     ///< the same if an arm of that kind is ready already
-constexpr double kFirstSteps = 64;     ///< steps of the first proven compiled arm, or fewer if they fill a pause
+constexpr int32_t kBlocksBeside = 6;   ///< number of blocks of one arm for which a compile is suspended
+constexpr double kRestedShare = 0.5;   ///< after this share of maxPauseSeconds, a step runs before the next load
+constexpr double kFirstTurn = 0.1;     ///< training's turn / maxPauseSeconds, while the compile may bring a large gain
+constexpr double kLaterTurn = 1.0;     ///< the same, if an arm that was compiled in the background is ready
+constexpr double kFirstSteps = 64;     ///< steps of the first proven arm; fewer if they take maxPauseSeconds
 
 }  // namespace
 
@@ -87,7 +87,7 @@ std::optional<Action> CompileTurns::setLevel(size_t arm, Level level) const {
   const bool isRaised = level == Level::kRaised;
   const double seconds = isRaised ? std::numeric_limits<double>::infinity() : 0;
   return Action{ActionKind::kPriority, arms_[arm].spec.name, level, seconds,
-                isRaised ? "training has had its turn" : "steps have their turn"};
+                isRaised ? "training has had its turn" : "training has its turn"};
 }
 
 std::optional<Action> CompileTurns::planBudgeted(size_t arm) const {

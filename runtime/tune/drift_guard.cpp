@@ -8,8 +8,8 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-constexpr size_t kWindow = 32;              ///< steps per level
-constexpr double kShift = 1.07;             ///< recent median over reference median that raises a suspicion
+constexpr size_t kWindow = 32;              ///< number of steps whose median is a level
+constexpr double kShift = 1.07;             ///< (recent median) / (reference median) above which a suspicion arises
 constexpr int64_t kBurstSpacing = 4000;     ///< steps between two bursts
 constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision or graph until its burst
 constexpr size_t kRecheckPairs = 40;        ///< sliding window of re-check pairs
@@ -120,7 +120,7 @@ void DriftGuard::finishBlock() {
   if (recheck_.numPairs() < minPairs_) return;
   const Interval interval = recheck_.ratio(kBreakConfidence);
   if (interval.low > 1.0) broken_ = interval;
-  // A burst that speaks against the arm, but not clearly, continues as long as its pairs are kept.
+  // If the pairs of a burst are against the arm, but not clearly, the burst continues until kRecheckPairs pairs exist.
   if (endsBurst && interval.estimate > 1.0 && recheck_.numPairs() < static_cast<int32_t>(kRecheckPairs)) ++burstBlocks_;
 }
 

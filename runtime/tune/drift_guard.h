@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // DriftGuard: checks after the decision that the chosen arm is still not slower than eager.
 //
-// It has two signals. First, it watches the step time of the chosen arm per shape class. A lasting shift is only a
-// *suspicion*, because a slower machine slows eager, too. So is an arm whose first steps are slower than expected, and
-// an arm that runs graphs that were never measured. Second, re-checks give the verdict: ABBA blocks against eager, with
-// at most `guardFraction` of all steps eager in the long run. A suspicion starts a burst of re-checks at once, at most
-// every kBurstSpacing steps. So does a decision taken from the database, which was never measured in this process. Not
-// thread-safe; owned by the Tuner.
+// It works in two stages. First, it watches the step time of the chosen arm per shape class. If the steps become slower
+// for long, or if the first steps are slower than expected, this is only a *suspicion*, because a slower machine slows
+// eager, too. Second, re-checks give the verdict: ABBA blocks against eager (measure/comparison.h). In the long run, at
+// most `guardFraction` of all steps are eager steps of re-checks. A suspicion starts a burst of re-checks at once, but
+// at most every kBurstSpacing steps. A burst also starts kConfirmAfter steps after a decision from the database, or
+// after the arm began to run a new graph. Neither was measured in this process. Not thread-safe; owned by the Tuner.
 #pragma once
 
 #include <cstdint>
@@ -22,36 +22,36 @@ class DriftGuard {
  public:
   explicit DriftGuard(const TunerConfig& config);
 
-  /// A decision was taken. `isUnmeasured`: it came from the database, so a burst confirms it soon. `limits`: seconds by
-  /// shape class, see `stepLimit`.
+  /// Begins to guard a decision. `isUnmeasured`: the decision came from the database, so a burst checks it soon.
+  /// `limits`: stepLimit() of each shape class, in seconds.
   void start(bool isUnmeasured, std::map<int32_t, double> limits = {});
-  /// Seconds above which steps of an arm are suspicious. When it was chosen, its steps took `chosen` and eager's
-  /// `eager`.
+  /// Returns the seconds above which steps of the chosen arm are suspicious. `chosen`, `eager`: step times in seconds
+  /// when the arm was chosen.
   static double stepLimit(double chosen, double eager);
-  /// The chosen arm runs another graph, which was never measured; a burst confirms it soon.
+  /// Records that the chosen arm runs another graph, which was never measured. A burst checks it soon.
   void doubt();
-  /// Begins a burst for a suspicion that comes from outside.
+  /// Counts a suspicion and begins a burst.
   void suspect();
-  /// forgoBurst(): drops the burst that is due, because another guard re-checks. postponeBurst(): drops it and makes it
-  /// due again later.
+  /// forgoBurst() drops the burst that is due, because another guard re-checks. postponeBurst() drops it and makes it
+  /// due again after kBurstSpacing steps.
   void forgoBurst() { burstBlocks_ = 0; }
   void postponeBurst();
   /// Whether a burst is due or running.
   bool isBursting() const { return burstBlocks_ > 0; }
-  /// A step of the chosen arm outside re-checks. Requires: undisturbed.
+  /// Adds a step of the chosen arm outside re-checks. Requires: the step was not disturbed.
   void addSteadyStep(int32_t shape, double seconds);
-  /// `count` steps ran, reported or not; `numEager` of them eagerly for a re-check.
+  /// Counts `count` steps, reported or not, of which `numEager` were eager steps of a re-check.
   void addSteps(int64_t count, int64_t numEager);
 
   /// Whether a re-check block with `eagerSteps` eager steps is due.
   bool isRecheckDue(int64_t eagerSteps) const;
   Comparison& recheck() { return recheck_; }
-  /// A re-check block is complete: judges again.
+  /// Judges the pairs again after a complete re-check block.
   void finishBlock();
-  /// The interval that shows the arm to be slower than eager, or nothing.
+  /// Returns the interval that shows that the arm is slower than eager, or nothing.
   const std::optional<Interval>& broken() const { return broken_; }
 
-  /// How many steps the driver need not report from now on.
+  /// Returns how many steps the driver need not report from now on.
   int64_t quietSteps(int64_t eagerSteps) const;
 
   int64_t numRechecks() const { return numBlocks_; }

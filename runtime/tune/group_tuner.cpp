@@ -17,7 +17,7 @@ uint64_t mix(uint64_t digest, std::string_view text) {
   return digest * kFnvPrime;
 }
 
-/// For a guard that judges nothing and only raises suspicions.
+/// Returns the configuration for a guard that makes no re-checks and only raises suspicions.
 TunerConfig withoutRechecks(TunerConfig config) {
   config.guardFraction = 0;
   return config;
@@ -76,8 +76,8 @@ std::string GroupTuner::takeRecord() {
   return sentText_;
 }
 
-/// The record of a text. JSON has no infinities, and no bytes that are not UTF-8: of a record with these this rank,
-/// too, uses what the others read.
+/// Returns the record of a text. JSON cannot express infinities and bytes that are not UTF-8, so other ranks read other
+/// values for these. In that case this rank also parses its own text, so that all ranks use the same values.
 StatusOr<RankRecord> GroupTuner::recordOf(const std::string& text) const {
   const auto mayHave = [&](std::string_view part) { return text.find(part) != std::string::npos; };
   if (text == sentText_ && !mayHave("null") && !mayHave(kReplacedByte)) return sent_;
@@ -145,7 +145,7 @@ void GroupTuner::feed(const std::vector<RankRecord>& records) {
     } else if (const auto* stored = std::get_if<Adopted>(&sum)) {
       adopted = *stored;
     } else {
-      (void)tuner_->report(sum);  // no sum but these two is ever refused
+      (void)tuner_->report(sum);  // never refused: only Resumed and Adopted can be
     }
   }
   feedCapture(records);
@@ -208,7 +208,7 @@ void GroupTuner::feedArms(const std::vector<RankRecord>& records) {
   }
 }
 
-/// The arm is out if it is out at one rank; else it has the least advanced state of all ranks.
+/// Returns the arm's state for the group: dead if it is dead at one rank, else the least advanced state of all ranks.
 ArmChanged GroupTuner::combined(const std::string& arm) const {
   const std::vector<ArmChanged>& ranks = armsOfRanks_.at(arm);
   ArmChanged least = ranks.front();
@@ -257,7 +257,7 @@ void GroupTuner::plan() {
       action.kind = ActionKind::kRefine;
       isRefining_ = true;
     }
-    note(action);
+    track(action);
     actions_.push_back(std::move(action));
   }
   if (isRechecking_ && !tuner_->isRechecking()) {
@@ -268,8 +268,8 @@ void GroupTuner::plan() {
   numQuiet_ = quiet == Tuner::kForever ? kMaxQuietSyncs : std::min(quiet, kMaxQuietSyncs);
 }
 
-/// Updates the digest and the state of ranks by an action that the tuner asks for.
-void GroupTuner::note(const Action& action) {
+/// Adds an action of the tuner to the digest. Also updates the states of arms that begin to compile or to load.
+void GroupTuner::track(const Action& action) {
   digest_ = mix(mix(digest_, toString(action.kind)), action.arm);
   if (action.kind == ActionKind::kRun) hasSwitched_ = true;
   if (action.kind != ActionKind::kCompile && action.kind != ActionKind::kLoad) return;

@@ -4,8 +4,8 @@
 // A Tuner is deterministic: copies that get the same input ask for the same actions. So a rank keeps its events in a
 // record. At a *rank sync*, a step border that all ranks reach in the same state, the ranks exchange their records.
 // Each rank combines all records and feeds them to its copy. The actions that the copy then asks for apply at every
-// rank from the next border on. There is no leader whose loss would matter, and no clock, thread, socket or store here:
-// the driver exchanges texts (python/agspeed/distributed/rank_sync.py).
+// rank from the next border on. No rank is special, so the loss of a leader cannot stop the group. This class has no
+// clock, thread, socket or store: the driver exchanges texts (python/agspeed/distributed/rank_sync.py).
 //
 //   group.report(StepFinished{.arm = "eager", .seconds = 0.0021, .shape = "8x128"});       // recorded
 //   std::string mine = group.takeRecord();  // exchange, in the same step at all ranks
@@ -13,15 +13,16 @@
 //   for (const Action& action : group.takeActions()) carryOut(action);               // at the next border
 //
 // Records combine as follows. Times and memory are the highest of any rank, because all wait for the slowest. An arm
-// has the state of the rank where it is least advanced; if it is out at one rank, it is out. Data that may come from
-// only one rank (new arms, an earlier run's findings, a stored decision) is taken from the lowest rank that has it.
+// has the state of the rank where it is least advanced. If it failed or was rejected or skipped at one rank, this holds
+// for the group. Data that may come from only one rank (new arms, an earlier run's findings, a stored decision) is
+// taken from the lowest rank that has it.
 //
 // A decision takes two steps: first kRefine, to which ranks may answer with new arms, then kDecide. After that there
-// are no syncs. Each rank watches its own steps, which become slower if any rank's steps do. A candidate that fails
-// at one rank rolls back only that rank. Once all ranks are suspicious (the driver finds out) they call recheck(), and
-// syncs resume until the decision is confirmed or rolled back. The group ends if a rank leaves, if copies differ (by
-// their digests) or if an exchange fails: see isOverBecause(). During a recheck these end only the recheck.
-// Thread-safety: none.
+// are no syncs. Each rank watches its own steps, which become slower if any rank's steps do. A candidate that fails at
+// one rank rolls back only that rank. The driver finds out when all ranks are suspicious. All ranks then call
+// recheck(), and syncs resume until the decision is confirmed or rolled back. The group ends if a rank leaves, if the
+// digests of copies differ, or if an exchange fails: see isOverBecause(). During a recheck these events end only the
+// recheck. Thread-safety: none.
 #pragma once
 
 #include <cstdint>
@@ -39,13 +40,12 @@ namespace agspeed::runtime::tune {
 
 class GroupTuner {
  public:
-  /// names: by rank, the name used in reasons, e.g. "rank 1 on node3". The config has to be the same at all ranks.
+  /// `names`: the name of each rank for reasons, e.g. "rank 1 on node3". `config` must be the same at all ranks.
   /// Returns: as Tuner::create; invalid argument with fewer than two ranks.
   static StatusOr<std::unique_ptr<GroupTuner>> create(TunerConfig config, std::vector<std::string> names);
 
   /// Records an event for the next sync. Several steps of one arm between two syncs count as one step. After the last
-  /// sync most events are of no use, but a failure of the chosen arm is answered at once.
-  /// Returns: as Tuner::report, if it is answered.
+  /// sync, most events are ignored, but a failure of the chosen arm takes effect at once. Returns: see Tuner::report().
   Status report(const TunerEvent& event);
   /// This rank stops tuning; the next sync informs the others.
   void leave(std::string reason) { record_.leaving = std::move(reason); }
@@ -56,19 +56,21 @@ class GroupTuner {
   /// `records`: the texts of takeRecord() at all ranks for this sync, by rank.
   /// Returns: invalid argument for a wrong number of records or an unreadable one; this ends the group.
   Status sync(const std::vector<std::string>& records);
-  /// The exchange failed, or the driver knows that no sync will follow.
+  /// Ends the group, because the exchange failed or no sync will follow.
   void end(std::string reason);
-  /// All ranks are suspicious, and call this at the same step. Syncs follow, as in tuning.
+  /// Resumes syncs to compare the decision with eager again. Requires: all ranks are suspicious, and call this at the
+  /// same step.
   void recheck();
-  /// The others are not suspicious: this rank continues to watch, and becomes suspicious again later.
+  /// Drops this rank's suspicion, because other ranks are not suspicious. This rank becomes suspicious again later.
   void postponeRecheck() { watch_.postponeBurst(); }
   /// The actions of all syncs since the last call, in order.
   std::vector<Action> takeActions();
-  /// How many of the next syncs would exchange nothing, by the latest one; each rank skips them.
+  /// Returns how many of the next syncs each rank skips, because they would exchange nothing. The latest sync has
+  /// determined this number.
   int64_t numQuietSyncs() const { return numQuiet_; }
 
   // Queries -----------------------------------------------------------------------------------------------------------
-  /// Empty while the group tunes and after a decision, else why it has ended.
+  /// Returns why the group has ended. Empty while the group tunes, and after a decision.
   const std::string& isOverBecause() const { return over_; }
   bool isOver() const { return !over_.empty(); }
   /// Whether the latest sync asked for kRefine.
@@ -76,7 +78,8 @@ class GroupTuner {
   /// Whether no sync follows for now: the group has decided or ended.
   bool isSettled() const { return (isDecided_ && !isRechecking_) || isOver(); }
   bool isRechecking() const { return isRechecking_; }
-  /// Whether this rank doubts the decision, by its own steps or because it was never measured in this job.
+  /// Whether this rank doubts the decision, because its steps became slower or because the decision was never measured
+  /// in this job.
   bool isSuspicious() const { return isWatching_ && !isRechecking_ && watch_.isBursting(); }
   /// See Tuner.
   int64_t quietSteps() const;
@@ -94,7 +97,7 @@ class GroupTuner {
   void feedStep(const std::vector<RankRecord>& records);
   ArmChanged combined(const std::string& arm) const;
   void plan();
-  void note(const Action& action);
+  void track(const Action& action);
   void startWatch();
   void watchStep(const StepFinished& step);
   std::vector<ArmChanged>& ofRanks(const std::string& arm);
@@ -107,7 +110,7 @@ class GroupTuner {
   std::vector<Action> actions_;                                 ///< actions that were not taken yet
   std::map<std::string, std::vector<ArmChanged>> armsOfRanks_;  ///< by arm, then rank: its state there
   std::vector<std::optional<CaptureFailed>> captures_;          ///< by rank, of the running capture
-  std::string findings_;                                        ///< to resume from once graphs exist
+  std::string findings_;                                        ///< for Resumed, once graphs exist
   uint64_t digest_;
   int64_t numQuiet_ = 0;
   bool isRefining_ = false;   ///< whether the next sync brings the answers to kRefine

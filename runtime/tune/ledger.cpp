@@ -7,7 +7,8 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-/// The rest of the allowance is a reserve: costs are noticed a step late, and estimates err.
+/// Only this share of the allowance is used. The rest is a reserve, because costs are known one step late and estimates
+/// may be too low.
 constexpr double kUsableShare = 0.97;
 
 }  // namespace

@@ -4,14 +4,16 @@
 //   slow-down = foreground seconds + inflation of steps while compiling + steps of arms on trial slower than eager
 //   allowance = min(cap, grant + 0.97 * fraction / searches * undisturbed)   (only the cap in max, deterministic)
 //
-// `undisturbed` is the time trained without the parts that inflation and trials added. A share of the slowed-down time
-// would be a larger share of the time that training takes without agspeed.
+// `cap` is budgetSeconds. `grant` is an initial budget, which only fast-start mode has. `searches` is the number of
+// tuners that share the budget. `undisturbed` is the time trained without the parts that inflation and trials added.
+// The fraction applies to this time, because a fraction of the slowed-down time would be a larger fraction of the time
+// that training takes without agspeed.
 //
-// The fraction is the larger one, searchFraction, until something is decided. With a smaller one, eager would run so
-// long before the first capture that a large gain is missed. With a larger one, a model that eager suits best would pay
-// too much for the search. Savings are never credited: the allowance stays a share of the time trained, so the regret
-// against the best arm known stays below 1 + fraction even after a good early decision. Not thread-safe; owned by the
-// Tuner.
+// Until something is decided, the fraction is searchFraction, and afterwards the smaller budgetFraction. With a smaller
+// searchFraction, eager would run for long before the first capture, and a large gain would come late. With a larger
+// one, models that are fastest with eager would pay too much for the search. Saved time never increases the allowance.
+// So training takes at most 1 + fraction times as long as with the best arm known, even after a good early decision.
+// Not thread-safe; owned by the Tuner.
 #pragma once
 
 #include <cstdint>
@@ -26,26 +28,27 @@ class Ledger {
  public:
   explicit Ledger(const TunerConfig& config);
 
-  /// Time spent before the first step. A grant grows by it, because the grant is meant for the time after the start.
+  /// Adds time spent before the first step. A grant grows by it, because the grant is meant for the time after the
+  /// start.
   void addStartUp(double seconds);
-  /// Something was decided: from now on only the smaller fraction may be spent.
+  /// Records the first decision: from now on the fraction is budgetFraction.
   void endSearch() { fraction_ = budgetFraction_; }
-  /// `numSearches` >= 1 tuners, including this one, tune models of one training loop and share the fraction.
+  /// Sets how many tuners share the fraction: all that tune models of one training loop, including this one (>= 1).
   void shareAmong(int64_t numSearches) { numSearches_ = numSearches; }
   void addTrained(double seconds, int64_t numSteps);
   void addForeground(double seconds) { foregroundSeconds_ += seconds; }
   void addBackground(double seconds) { backgroundSeconds_ += seconds; }
-  /// Signed difference between a step and its undisturbed time while a compile ran. Noise cancels; a negative sum
-  /// counts as 0.
+  /// Adds (time of a step while a compile ran) - (its undisturbed time). Noise cancels, because the difference is
+  /// signed; a negative sum counts as 0.
   void addInflation(double seconds) { inflationSeconds_ += seconds; }
-  /// Signed difference between a step of `arm` on trial and eager. Summed per arm; a negative sum counts as 0.
+  /// Adds (step time of `arm` on trial) - (eager's). The differences are summed per arm; a negative sum counts as 0.
   void addTrial(const std::string& arm, double seconds) { trialSeconds_[arm] += seconds; }
-  /// Signed difference eager - arm of one step, on trial or not.
+  /// Adds (eager's step time) - (the arm's) of one step, on trial or not. May be negative.
   void addSaved(double seconds) { savedSeconds_ += seconds; }
 
   double trainedSeconds() const { return trainedSeconds_; }
   int64_t numSteps() const { return numSteps_; }
-  /// Time since the start: steps and foreground work.
+  /// Returns the time since the start: steps and foreground work.
   double wallSeconds() const { return trainedSeconds_ + foregroundSeconds_; }
   double foregroundSeconds() const { return foregroundSeconds_; }
   double backgroundSeconds() const { return backgroundSeconds_; }
@@ -56,15 +59,15 @@ class Ledger {
   double slowdownSeconds() const { return foregroundSeconds() + inflationSeconds() + trialSeconds(); }
   double undisturbedSeconds() const { return trainedSeconds_ - inflationSeconds() - trialSeconds(); }
   double allowanceSeconds() const;
-  /// How much may still be spent; negative if an estimate was too low.
+  /// Returns how much may still be spent. Negative if an action cost more than estimated.
   double leftSeconds() const { return allowanceSeconds() - slowdownSeconds(); }
   bool canAfford(double seconds) const { return seconds <= leftSeconds(); }
-  /// Seconds to train until `seconds` can be paid; infinite if training earns nothing.
+  /// Returns how long to train until `seconds` can be paid; infinite if training earns nothing.
   double earningSeconds(double seconds) const;
   bool isUnlimited() const { return isUnlimited_; }
 
  private:
-  /// Seconds earned per second trained.
+  /// Returns the seconds of allowance per undisturbed second.
   double share() const;
 
   bool isUnlimited_;

@@ -31,7 +31,7 @@ constexpr Keys<StepFinished> kStepKeys = {"arm", "seconds", "shape", "peak", "di
 
 // --- sums: events that join into one of their kind ------------------------------------------------------------------
 
-/// How the fields of a later event join the fields of an earlier event of the same rank.
+/// How a later event changes the fields of an earlier event of the same kind and rank.
 enum class Join { kAdd, kHighest, kLatest };
 
 template <typename Kind>
@@ -41,7 +41,7 @@ struct SumRow {
   Keys<Event> keys;
 };
 
-/// In the order in which a tuner gets the combined events.
+/// The kinds of events, in the order in which a tuner gets the combined events.
 constexpr std::tuple kSumRows = {
     SumRow<Started>{Join::kAdd, {"start_up"}},
     SumRow<Paused>{Join::kAdd, {"paused"}},
@@ -59,7 +59,7 @@ void visitRows(Visit visit) {
   std::apply([&](const auto&... rows) { (visit(rows), ...); }, kSumRows);
 }
 
-/// The sum of a kind; one without content if there is none.
+/// Returns the event of this kind in `sums`, or an event with default values if there is none.
 template <typename Event>
 Event sumOf(const RankRecord& record) {
   for (const TunerEvent& event : record.sums) {
@@ -239,7 +239,7 @@ std::vector<TunerEvent> combineSums(const std::vector<RankRecord>& records) {
       visitFields<typename Row::Event>(
           row.keys, [&](const auto& field, const char*) { combine(sum.*field.member, other.*field.member); });
     }
-    constexpr bool kIsState = std::is_same_v<typename Row::Event, BudgetShared>;  // it holds until it changes
+    constexpr bool kIsState = std::is_same_v<typename Row::Event, BudgetShared>;  // a state is kept after a sync
     if (kIsState || hasContent(sum)) events.push_back(std::move(sum));
   });
   return events;

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kSnapshotVersion = 1;
 
-/// JSON has no infinities: unbounded ends become null.
+/// Returns the number as JSON. JSON has no infinities, so they become null.
 Json finite(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
 Json toJson(const Interval& interval, double confidence) {
@@ -80,7 +80,7 @@ Json ledgerJson(const Ledger& ledger) {
           {"allowance_seconds", finite(ledger.allowanceSeconds())}};
 }
 
-/// Median of eager's runs in all pairs; null if there are no pairs.
+/// Returns the median seconds per step of eager's runs in all pairs, or null if there are no pairs.
 Json eagerPairedSeconds(const ArmSet& arms, const DriftGuard& guard) {
   std::vector<double> seconds;
   const auto add = [&](const Comparison& comparison) {

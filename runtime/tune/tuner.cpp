@@ -12,7 +12,7 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-constexpr int64_t kNewArmSteps = 3;  ///< first steps of an arm: allocations, lazy initialisation
+constexpr int64_t kNewArmSteps = 3;  ///< the first steps of an arm, which allocate and initialize
 constexpr int32_t kMaxMissed = 64;   ///< steps in a row in which another arm than the requested one ran
 constexpr int32_t kMaxGrowths = 8;   ///< how often more graphs make the tuner start again
 constexpr size_t kMaxTimeline = 2000;
@@ -105,7 +105,7 @@ Status Tuner::on(const ArmChanged& event) {
   Arm& arm = arms_[*index];
   arm.foregroundSeconds += event.foregroundSeconds;
   arm.backgroundSeconds += event.backgroundSeconds;
-  // A dead arm stays dead: a late "ready" of a killed compile must not revive it.
+  // A dead arm stays dead. A late "ready" of a compile that was stopped must not change that.
   if (arm.isDead()) return {};
   if (event.state == ArmState::kCompiling && arm.state != ArmState::kCompiling) turns_.compileStarted();
   arm.state = event.state;
@@ -229,7 +229,7 @@ Status Tuner::on(const Adopted& event) {
   if (!index) return invalidArgument("tuner: the database names the unknown arm \"" + event.arm + "\"");
   if (phase_ != Phase::kObserving) return invalidArgument("tuner: too late to adopt a decision, tuning has begun");
   if (arms_[*index].isDead()) {
-    // An arm named by the database is known to be worth it, so the estimate of fast-start does not matter.
+    // The database knows that this arm is faster, so fast-start does not skip it for its estimated compile time.
     arms_[*index].state = ArmState::kWaiting;
     arms_[*index].reason.clear();
   }
@@ -301,7 +301,8 @@ void Tuner::rollBack(const std::string& reason) {
   log("rollback", left, reason);
 }
 
-/// An arm that was good may be good again. It is tried later, at growing intervals and a limited number of times.
+/// An arm that was faster before the rollback may become faster again. It is measured again later, at growing intervals
+/// and at most maxRetunes times.
 void Tuner::scheduleRetune() {
   if (numRetunes_ >= config_.maxRetunes) return;
   retuneAtStep_ = ledger_.numSteps() + (config_.retuneAfterSteps << std::min(numRetunes_, 20));

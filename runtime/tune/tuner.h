@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tuner: decides which arm runs the next training step. It is a pure state machine: events go in, and advance() returns
-// actions. It has no clock, thread or callback, so a simulated trace exercises all of it.
+// actions. It has no clock, thread or callback, so a simulated trace can test all of it.
 //
 //   observing --capture--> capturing --captured--> tuning --decide--> settled --(rollback, new arm)--> tuning | settled
 //
 // The driver (python/agspeed/tuning) reports events, calls advance() at every step boundary and carries out the
-// returned actions, in order. While tuning, the best arm proven so far runs; eager runs until one is proven.
+// returned actions, in order. While tuning, the best arm proven so far runs. An arm is proven if it is accepted as
+// faster than eager; until then eager runs.
 //
 //   tuner.report(StepFinished{.arm = "eager", .seconds = 0.0021, .shape = "8x128"});
 //   for (const Action& action : tuner.advance()) carryOut(action);   // e.g. {kRun, "native"}
@@ -63,9 +64,11 @@ class Tuner {
   static StatusOr<std::unique_ptr<Tuner>> create(TunerConfig config);
 
   // Events ------------------------------------------------------------------------------------------------------------
-  /// Returns: invalid argument if the event is refused: tuner_event.h says when. Nothing has changed then.
+  /// Reports an event. Returns invalid argument if the event is refused (tuner_event.h says when). Nothing has changed
+  /// then.
   Status report(const TunerEvent& event);
-  /// Requires settled. Starts re-checks against eager, because the caller suspects that the decision no longer holds.
+  /// Starts re-checks against eager, because the caller suspects that the decision no longer holds. Requires: phase()
+  /// is kSettled.
   void suspect() { guard_.suspect(); }
   /// Ends the running re-check without a result; the chosen arm runs.
   void abandonRecheck() {
@@ -75,7 +78,7 @@ class Tuner {
   }
 
   // Boundary ----------------------------------------------------------------------------------------------------------
-  /// Plans. Returns the actions to carry out now, in order; usually none.
+  /// Decides what to do next. Returns the actions to carry out now, in order; usually none.
   std::vector<Action> advance();
 
   // Queries -----------------------------------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ class Tuner {
   const std::string& current() const { return arms_[arms_.current()].spec.name; }
   const std::optional<Decision>& decision() const { return decision_; }
   const Ledger& ledger() const { return ledger_; }
-  /// Whether it is settled on a compiled arm that is being compared with eager again.
+  /// Whether a compiled arm was chosen and is being compared with eager again.
   bool isRechecking() const {
     const bool isAsked = trial_ || rollbackRequest_ || guard_.isBursting();
     return phase_ == Phase::kSettled && arms_.hasProven() && isAsked;
@@ -98,11 +101,12 @@ class Tuner {
   /// the chosen arm are suspicious.
   const std::vector<std::string>& shapes() const { return shapes_.names(); }
   std::map<int32_t, double> stepLimits() const { return arms_.stepLimits(); }
-  /// How many steps the driver need not report (it reports their sum as StepsSkipped, and the next one in full):
-  /// after a decision, while the budget cannot pay for anything, and between samples while a compile disturbs short
-  /// steps.
+  /// Returns how many steps the driver need not report. It reports their sum as StepsSkipped, and the next step in
+  /// full. Steps may be skipped after a decision, while the budget cannot pay for anything, and between samples while a
+  /// compile disturbs short steps.
   int64_t quietSteps() const;
-  /// For Resumed, as JSON text; findings.h describes the format. It has changed if numFindings() has.
+  /// Returns the findings so far as JSON text (findings.h), for Resumed in a later process. They have changed if
+  /// numFindings() has changed.
   std::string findings() const { return arms_.findings(); }
   /// Grows with every finished block and with every arm that lost.
   int64_t numFindings() const { return numBlocks_ + arms_.numLosses(); }

@@ -3,9 +3,9 @@
 //
 //   tuner.report(StepFinished{.arm = "eager", .seconds = 0.0021, .shape = "8x128"});
 //
-// An event has a name, under which Python reports it and the log shows it, and named fields, in the order of its
-// members. The bindings, the log and the records of ranks (rank_record.h) are made from these. Plain values; safe from
-// any thread.
+// An event has a name (kName), which Python and the log use, and named fields (kFields), in the order of its members.
+// The bindings, the log and the records of ranks (rank_record.h) are generated from kName and kFields. Plain values;
+// safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace agspeed::runtime::tune {
 enum class FieldKind {
   kRequired,
   kOptional,  ///< if Python omits it, it is zero or empty
-  kJson,      ///< required; JSON text here, the value that it stands for in Python
+  kJson,      ///< required; JSON text in C++, and the parsed value in Python
 };
 
 template <typename Event, typename Value, FieldKind kind>
@@ -37,7 +37,7 @@ constexpr EventField<Event, Value, kind> field(const char* name, Value Event::* 
   return {name, member};
 }
 
-/// The driver needed this time before the first step: loading itself, looking up earlier decisions.
+/// The driver needed this time before the first step, to load itself and to look up earlier decisions.
 struct Started {
   double foregroundSeconds = 0;
   static constexpr const char* kName = "started";
@@ -59,9 +59,9 @@ struct CaptureFailed {
                  field<FieldKind::kOptional>("foreground_seconds", &CaptureFailed::foregroundSeconds));
 };
 
-/// A step captured more graphs: living arms have to compile these as well, and are measured again. Only while tuning,
-/// and a bounded number of times. Arms must not be measured with graphs that run eagerly, because that would understate
-/// them.
+/// A step captured more graphs. All arms that are not dead have to compile these, too, and are measured again.
+/// Otherwise the new graphs would run eagerly in these arms, and the arms would look slower than they are. Allowed only
+/// while tuning, and a limited number of times.
 struct CaptureGrew {
   static constexpr const char* kName = "capture_grew";
   static constexpr auto kFields = std::tuple();
@@ -74,15 +74,15 @@ struct CaptureExpected {
   static constexpr auto kFields = std::tuple(field("foreground_seconds", &CaptureExpected::foregroundSeconds));
 };
 
-/// A better estimate of the cost of loading arms: no arm is expected to take less, as the model is known.
+/// A better estimate of the cost of loading: every arm is expected to take at least this time.
 struct LoadsExpected {
   double foregroundSeconds = 0;
   static constexpr const char* kName = "expect_loads";
   static constexpr auto kFields = std::tuple(field("foreground_seconds", &LoadsExpected::foregroundSeconds));
 };
 
-/// Progress of an arm's compile, load or gate. Costs add up over events. An arm that failed is out for good; if it was
-/// the chosen one, eager runs from the next boundary on. Refused for an unknown arm, and for eager.
+/// Progress of an arm's compile, load or gate. Costs add up over events. An arm that failed is never used again. If it
+/// was the chosen arm, eager runs from the next boundary on. Refused for an unknown arm, and for eager.
 struct ArmChanged {
   std::string arm = {};
   ArmState state = ArmState::kReady;
@@ -119,7 +119,7 @@ struct StepFinished {
                                              field<FieldKind::kOptional>("disturbed", &StepFinished::disturbed));
 };
 
-/// `count` steps ran without a report, within quietSteps(), in `seconds` together.
+/// `count` steps, at most quietSteps(), ran without a report, in `seconds` in total.
 struct StepsSkipped {
   int64_t count = 0;
   double seconds = 0;
@@ -144,7 +144,7 @@ struct Paused {
   static constexpr auto kFields = std::tuple(field("foreground_seconds", &Paused::foregroundSeconds));
 };
 
-/// The database has a decision for this arm. Refused for an unknown arm, and once anything was captured.
+/// The database has a decision for this arm. Refused for an unknown arm, and after the capture has begun.
 struct Adopted {
   std::string arm = {};
   static constexpr const char* kName = "adopt";

@@ -14,9 +14,9 @@ namespace agspeed::runtime::tune {
 namespace {
 
 constexpr size_t kMinEagerSteps = 3;     ///< eager steps before the first block, to know the length of a step
-constexpr double kQuietSeconds = 0.01;   ///< distance of samples of short steps while a compile runs
-constexpr int64_t kQuietSamples = 16;    ///< the same, in steps at most
-constexpr int64_t kLongestQuiet = 1000;  ///< limits how old the reported state may be
+constexpr double kQuietSeconds = 0.01;   ///< seconds between sampled steps while a compile disturbs short steps
+constexpr int64_t kQuietSamples = 16;    ///< the largest number of steps between two such samples
+constexpr int64_t kLongestQuiet = 1000;  ///< the most steps without a report, so that the report is not too old
 constexpr size_t kKnownSteps = 64;       ///< with this many steps eager is known well enough to skip reports
 
 }  // namespace
@@ -115,8 +115,8 @@ void Tuner::advanceArm(size_t arm) {
   }
 }
 
-/// Skips arms that the cap of the whole run cannot pay for any more. Also skips stand-ins of an arm that is ready, once
-/// any arm is faster than eager.
+/// Skips arms that budgetSeconds cannot pay for any more. If some arm is faster than eager, also skips each arm whose
+/// `standsInFor` names an arm that is ready.
 void Tuner::skipNeedless() {
   for (Arm& arm : arms_) {
     if (arm.verdict == Verdict::kLost || (arm.state != ArmState::kWaiting && arm.state != ArmState::kCompiled))
@@ -223,20 +223,21 @@ bool Tuner::propose(std::optional<Action> action) {
   return action.has_value();
 }
 
-/// The last call wins: there is at most one run action per boundary, and none if the arm stays the same.
+/// Proposes that `arm` runs the next step. Replaces an earlier proposal of the same boundary. Proposes nothing if `arm`
+/// runs already.
 void Tuner::want(size_t arm) {
   std::erase_if(proposals_, [](const Action& action) { return action.kind == ActionKind::kRun; });
   if (arm != arms_.current()) propose(ActionKind::kRun, arm);
 }
 
-/// The expected cost of the next block of the arm, or only of its first step if it never ran. With late reports,
-/// maxLateSteps more steps run before the arm can be taken off.
+/// Returns the expected cost of the next block of the arm, or only of its first step if it never ran. If steps are
+/// reported late, maxLateSteps more steps run before the tuner can switch to another arm.
 double Tuner::blockSeconds(size_t arm) const {
   const bool isUnseen = arms_[arm].numSteps == 0;
   return arms_.excessSeconds(arm) * (config_.maxLateSteps + (isUnseen ? 1 : 2 * runSteps(arms_.eagerSeconds()) + 1));
 }
 
-/// Whether the ledger can pay for the next step of the arm on trial; if not, the block is given up for now.
+/// Whether the ledger can pay for the next step of the arm on trial. If not, the caller stops the block.
 bool Tuner::isTrialAffordable() const {
   const bool isArmNext = trial_->kind == TrialKind::kVersusEager && trial_->schedule.next() == Side::kArm;
   return !isArmNext || ledger_.isUnlimited() || ledger_.canAfford(arms_.excessSeconds(trial_->arm));
@@ -255,7 +256,8 @@ void Tuner::startBlock(TrialKind kind, size_t arm, size_t reference) {
   want(reference);
 }
 
-/// Before a decision: steps in which nothing can be started, or for which a sample stands.
+/// Before a decision: returns how many steps need no report, because nothing can start in them or because one sampled
+/// step is enough.
 int64_t Tuner::quietSearchSteps() const {
   const double step = arms_.stepSeconds();
   if (phase_ == Phase::kCapturing || ledger_.isUnlimited() || arms_.stored()) return 0;
@@ -265,7 +267,7 @@ int64_t Tuner::quietSearchSteps() const {
   return std::min(kLongestQuiet, static_cast<int64_t>(std::min(seconds / step, 1e9)));
 }
 
-/// The lowest cost among next actions that the ledger has to earn first; 0 if the next one is free.
+/// Returns the lowest cost of the next actions that have a cost, or 0 if there are none.
 double Tuner::nextCostSeconds() const {
   if (phase_ == Phase::kObserving) return config_.captureSeconds;
   double least = std::numeric_limits<double>::infinity();
@@ -275,7 +277,7 @@ double Tuner::nextCostSeconds() const {
     if (arm.isLoadable()) least = std::min(least, arm.spec.foregroundSeconds);
     if (arm.state == ArmState::kCompiling) least = std::min(least, turns_.resumeSeconds());
   }
-  return std::isinf(least) ? 0 : least;  // a compile may start as soon as anything is left
+  return std::isinf(least) ? 0 : least;  // a compile may start if any budget is left
 }
 
 /// Eager steps of one re-check block: A . B B . A with its dropped steps.

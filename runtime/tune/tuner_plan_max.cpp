@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Plans the next actions in max mode, in which the user waits for compiles (see compile_turns.h).
 //
-// The longest work, a compile in the background, starts first. Beside it the tuner loads arms that need no background
-// work and measures arms that are ready. The best arm proven so far runs the steps. A compile slows steps down two- or
-// threefold and irregularly, so it is suspended during a block, for a bounded number of blocks per arm.
+// The longest work, a compile in the background, starts first. During a compile, the tuner loads arms that need no
+// background work and measures arms that are ready. The best arm proven so far runs the steps. A compile slows steps
+// down two- or threefold and irregularly, so it is suspended during a block, for a bounded number of blocks per arm.
 #include <algorithm>
 #include <limits>
 
@@ -13,7 +13,7 @@
 namespace agspeed::runtime::tune {
 namespace {
 
-constexpr size_t kPlainSteps = 64;   ///< steps of the chosen arm before a large gain is believed
+constexpr size_t kPlainSteps = 64;   ///< steps of the chosen arm that confirm a large gain
 constexpr double kLargeGain = 0.05;  ///< gains above this are confirmed by plain steps, smaller ones by pairs
 
 }  // namespace
@@ -25,8 +25,8 @@ void Tuner::planMax() {
   if (const std::optional<size_t> arm = turns_.nextLoad(compiling.has_value())) {
     if (arms_[*arm].isQuick() && turns_.hasFirstSteps()) return;
     if (!turns_.isRested()) return compiling ? planTurn(*compiling) : void();
-    // Beside a compile a load takes several times as long. But a suspended compile may hold the lock of a cache that
-    // another arm with background work needs.
+    // During a compile, a load takes several times as long, so the compile is suspended for it. But a suspended compile
+    // may hold the lock of a cache that an arm with background work needs.
     const bool mayWait = !arms_[*arm].needsBackground() && turns_.isAlternating();
     if (compiling) propose(turns_.setLevel(*compiling, mayWait ? Level::kSuspended : Level::kRaised));
     return advanceArm(*arm);

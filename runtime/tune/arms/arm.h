@@ -26,7 +26,7 @@ enum class Verdict { kOpen, kAccepted, kLost };
 StatusOr<ArmState> parseArmState(std::string_view name);
 std::string_view toString(ArmState state);
 std::string_view toString(Verdict verdict);
-/// Whether an arm in this state is out for good.
+/// Whether an arm in this state will never be used.
 inline bool isDead(ArmState state) {
   return state == ArmState::kRejected || state == ArmState::kFailed || state == ArmState::kSkipped;
 }
@@ -35,9 +35,9 @@ struct StepFinished;
 
 /// Step times and memory of one arm at one shape class.
 struct ShapeRecord {
-  RollingWindow seconds{256};  ///< undisturbed steps, enough of them that bursts of outside load do not look typical
+  RollingWindow seconds{256};  ///< undisturbed steps; many, so that short loads by others hardly change the median
   int64_t numSteps = 0;
-  int64_t peakBytes = 0;  ///< highest of the undisturbed steps
+  int64_t peakBytes = 0;  ///< highest peak of the undisturbed steps
   int64_t numPeaks = 0;
 };
 
@@ -50,7 +50,7 @@ struct Arm {
   double backgroundSeconds = 0;
   double foregroundSeconds = 0;
   int64_t numSteps = 0;
-  double lastSeconds = 0;  ///< of the latest step, whether it counted or not
+  double lastSeconds = 0;  ///< time of the latest step, whether it counted or not
   std::map<int32_t, ShapeRecord> shapes;
   RollingWindow seconds{256};  ///< undisturbed steps of all shapes, for the report
 
@@ -64,29 +64,30 @@ struct Arm {
 
   bool isMeasurable() const { return state == ArmState::kReady && verdict == Verdict::kOpen; }
   bool isUsable() const { return state == ArmState::kReady; }
-  /// Whether it still has to be compiled. An arm that lost in an earlier process does not, unless it was revived.
+  /// Whether the arm still has to be compiled. An arm that lost in an earlier process is not compiled, unless it was
+  /// reopened.
   bool isWaiting() const { return state == ArmState::kWaiting && verdict != Verdict::kLost; }
   bool isLoadable() const {
     return (state == ArmState::kCompiled || state == ArmState::kLoading) && verdict != Verdict::kLost;
   }
-  /// False if the compile needs no background work, so that the driver answers at once.
+  /// Whether the arm has work in the background. If not, the driver answers a compile action at once.
   bool needsBackground() const { return spec.compileSeconds > 0; }
   bool isContender() const { return isUsable() && verdict != Verdict::kLost; }
   bool isDead() const { return tune::isDead(state); }
-  /// It is not tried.
+  /// Sets the state to skipped, with this reason.
   void skip(std::string why);
-  /// It is faster than eager, or was chosen.
+  /// Sets the verdict to accepted, because the arm is faster than eager or was chosen. `isEnough`: see isConfirmed.
   void accept(std::string why, bool isEnough);
-  /// Whether it can be ready soon: it waits, needs no background work and stands in for no other arm.
+  /// Whether the arm can be ready soon: it waits, needs no background work, and its `standsInFor` is empty.
   bool isQuick() const { return isWaiting() && !needsBackground() && spec.standsInFor.empty(); }
   /// Drops the verdict and its evidence, but keeps what was compiled.
   void reopen();
-  /// Also drops all steps, because the arm will run other graphs than until now.
+  /// Like reopen(), but also drops all steps, because the arm will run other graphs than before.
   void forget();
   /// Records a step. Returns false for the first step of a shape class on this arm, which warms caches and does not
   /// count.
   bool addStep(int32_t shape, const StepFinished& step, bool isUndisturbed);
-  /// Median of undisturbed steps at this shape, if any were seen.
+  /// Returns the median of undisturbed steps of this shape class, or nothing if there were none.
   std::optional<double> typicalSeconds(int32_t shape) const;
 };
 

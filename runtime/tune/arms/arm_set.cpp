@@ -196,7 +196,8 @@ Status ArmSet::resume(std::string_view findings) {
   return {};
 }
 
-/// An arm that lost to an arm that does not exist here is open, because nothing could revive it otherwise.
+/// Gives the arm its earlier findings. If it lost to an arm that does not exist here, its verdict is open, because no
+/// other arm could reopen it.
 void ArmSet::takeEarlier(Arm& arm) {
   const auto found = std::find_if(earlier_.begin(), earlier_.end(),
                                   [&](const ArmFindings& findings) { return findings.name == arm.spec.name; });

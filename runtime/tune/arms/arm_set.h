@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// ArmSet: all arms of a tuner, which of them runs, which was proven best so far, and which lost to which.
+// ArmSet: the arms of a tuner, the arm that runs, the best proven arm, and which arm lost to which.
 //
 //   arms.add({.name = "native"}, ""); arms.find("native") == 1; arms[1].state = ArmState::kReady; arms.promote(1);
 //
-// An arm is named by its index, which never changes. Index 0 is eager, which is always ready. Not thread-safe; owned by
-// the Tuner.
+// Functions identify an arm by its index, which never changes. Index 0 is eager, which is always ready. Not
+// thread-safe; owned by the Tuner.
 #pragma once
 
 #include <algorithm>
@@ -47,14 +47,14 @@ class ArmSet {
   std::optional<size_t> leastMeasured() const;
   bool isAnyCompiling() const;
 
-  /// Adds an arm, with the findings of an earlier process about it. It is skipped if there is a reason for that.
-  /// Returns: invalid argument for a name that is empty or exists already.
+  /// Adds an arm, with the findings of an earlier process about it. If `whySkipped` is not empty, the arm is skipped
+  /// for this reason. Returns: invalid argument for a name that is empty or exists already.
   Status add(ArmSpec spec, std::string whySkipped);
   /// Skips all arms that still have to be compiled.
   void skipWaiting(const std::string& reason);
-  /// Arms that are not dead have to compile other graphs; nothing that was measured counts.
+  /// Drops all measurements, because all arms that are not dead have to compile other graphs.
   void forgetAll();
-  /// Opens the verdicts of all arms that are ready, and drops their evidence.
+  /// Sets the verdicts of all ready arms to open, and drops their evidence.
   void reopenReady();
 
   // Roles -------------------------------------------------------------------------------------------------------------
@@ -68,47 +68,49 @@ class ArmSet {
   bool hasProven() const { return incumbent_ != kEager; }
   const Arm& best() const { return arms_[incumbent_]; }
   void promote(size_t arm) { incumbent_ = arm; }
-  /// The arm named by the database, until it is settled or fails.
+  /// The arm that the database names, until it is chosen or fails.
   std::optional<size_t> stored() const { return stored_; }
   void setStored(std::optional<size_t> arm) { stored_ = arm; }
-  /// The decision: the arm is the incumbent, accepted and confirmed. Running compiles are given up.
+  /// Carries out the decision: makes the arm the incumbent, accepted and confirmed. Gives up running compiles.
   void choose(size_t arm, const std::string& reason);
 
   // Winning and losing ------------------------------------------------------------------------------------------------
   void lose(size_t arm, std::string reason);
-  /// `evidence`: the rest of the reason.
+  /// Records that `arm` lost to `winner`. `evidence`: the end of the reason, after "no better than" and the winner's
+  /// name.
   void loseTo(size_t arm, size_t winner, const std::string& evidence);
-  /// Out for another reason than its typical speed: arms that lost to it in speed are reopened.
+  /// Records that the arm lost for another reason than its typical speed. Reopens arms that lost to it in speed,
+  /// because the reason does not apply to them.
   void disqualify(size_t arm, std::string reason);
-  /// Reopens arms that lost to `arm` and whose ratio to eager is below `limit`.
+  /// Reopens arms that lost to `arm` and whose ratio to eager is below `limit`, so that they can be chosen instead.
   void reviveBeatenBy(size_t arm, double limit = std::numeric_limits<double>::infinity());
-  /// The arm has failed. After a decision the incumbent stays, for the rollback, and so do verdicts.
+  /// Records that the arm has failed. After a decision, incumbent and verdicts stay as they are, for the rollback.
   void dismiss(size_t arm, bool isDecided);
   /// Grows with every arm that lost.
   int64_t numLosses() const { return numLosses_; }
 
-  /// The accepted arm to compare with the incumbent next. No duel is needed if the pairs with eager settle the choice;
-  /// the better one then becomes the incumbent.
+  /// Returns the accepted arm to compare with the incumbent next (a duel). If the pairs with eager already show which
+  /// arm is better, there is no duel, and the better arm becomes the incumbent.
   std::optional<size_t> nextChallenger(const TunerConfig& config);
-  /// An arm to which this one loses, see losesTo().
+  /// Returns an arm to which this one loses (see losesTo()), or nothing.
   std::optional<size_t> findRival(size_t arm, const TunerConfig& config) const;
-  /// The lowest ratio to eager measured so far, as a cautious estimate; 1 is eager itself.
+  /// Returns the lowest cautiousRatio() of all arms; at most 1, the ratio of eager itself.
   double bestRatio() const;
-  /// Why eager stays, as a sentence. `isIncomparable`: see ShapeTable.
+  /// Returns why eager stays, as a sentence. `isIncomparable`: see ShapeTable.
   std::string describeEager(bool isIncomparable, const TunerConfig& config) const;
 
   // Step times --------------------------------------------------------------------------------------------------------
-  /// Median undisturbed eager step over all shapes; 0 if there is none.
+  /// Returns the median of undisturbed eager steps over all shapes; 0 if there are none.
   double eagerSeconds() const;
-  /// eagerSeconds(), or the incumbent's if eager never ran, as after a decision from the database.
+  /// Returns eagerSeconds(). If eager never ran, for example after a decision from the database, returns the
+  /// incumbent's time.
   double stepSeconds() const;
-  /// The expected cost of one step of the arm beyond an eager step.
+  /// Returns how much longer one step of the arm is expected to take than an eager step.
   double excessSeconds(size_t arm) const;
-  /// By shape class: the step time that a guard expects of the incumbent at most.
+  /// Returns DriftGuard::stepLimit() of the incumbent by shape class.
   std::map<int32_t, double> stepLimits() const;
 
-  // Findings of this and of an earlier process
-  // --------------------------------------------------------------------------
+  // Findings of this and of an earlier process ------------------------------------------------------------------------
   /// Returns: invalid argument with the reason if the text cannot be used; nothing has changed then.
   Status resume(std::string_view findings);
   std::string findings() const;

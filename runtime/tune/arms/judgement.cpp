@@ -13,8 +13,8 @@ using Kind = Judgement::Kind;
 /// Confidence of intervals that end a measurement before it is precise; it is high because they are checked after every
 /// block.
 constexpr double kEarlyConfidence = 0.999;
-/// Evidence of signs that ends a measurement at once: 0.2 % of error for a gain, 5 % for the lack of one, however often
-/// it is checked.
+/// signEvidence() that ends a measurement at once. The probability of an error is at most 0.2 % for a gain and 5 % for
+/// the lack of one, however often the evidence is checked.
 constexpr double kGainEvidence = 500;
 constexpr double kFutileEvidence = 20;
 constexpr double kObjectionConfidence = 0.9;
@@ -35,7 +35,7 @@ bool isKnownHere(const Arm& arm) { return arm.versusEager.numEarlier() == 0 || a
 /// A block yields two pairs or more, unless few runs pair up because there are many shapes.
 bool isOutOfBlocks(const Arm& arm, const TunerConfig& config) { return 2 * arm.numBlocks >= config.maxPairs; }
 
-/// Why the arm loses by memory; nothing if it does not.
+/// Returns why the arm needs too much memory, or nothing if it does not.
 std::optional<std::string> memoryObjection(const Arm& arm, const std::map<int32_t, int64_t>& eagerPeaks,
                                            const TunerConfig& config) {
   for (const auto& [shape, record] : arm.shapes) {
@@ -51,8 +51,8 @@ std::optional<std::string> memoryObjection(const Arm& arm, const std::map<int32_
   return std::nullopt;
 }
 
-/// Whether the interval will hardly lie below 1 - minGain even with all pairs. It will then span the quantiles 1/2 +- z
-/// / (2 sqrt(maxPairs)) of the ratios; the present pairs give an estimate of these.
+/// Whether the interval is unlikely to be below 1 - minGain even with maxPairs pairs. It will then span the quantiles
+/// 1/2 +- z / (2 sqrt(maxPairs)) of the ratios. The present pairs give an estimate of these quantiles.
 bool isFutile(const Comparison& pairs, const TunerConfig& config) {
   if (pairs.evidenceAbove(1 - config.minGain) >= kFutileEvidence) return true;
   if (pairs.numPairs() < config.minPairs) return false;
@@ -84,8 +84,8 @@ Judgement judgeVersusEager(const Arm& arm, const Standing& standing, const Tuner
   const bool isCertain = isClearGain(arm, config.minGain) || arm.versusEager.ratio(kEarlyConfidence).high < limit;
   const bool isEarlyWin = ratio.count >= config.minPairs && isCertain;
   if (!isPrecise && !isSpent && !isEarlyWin) return {};
-  // Medians do not show rare slow steps. Sums do, with far more noise, so their objection waits for all pairs and is
-  // then judged at a low confidence.
+  // Medians do not show rare slow steps. Sums show them, but with far more noise. So sums are judged only after all
+  // pairs, and at a low confidence.
   const Interval sums = arm.versusEager.sumRatio(kObjectionConfidence);
   if (sums.estimate > 1 && !isSpent) return {};
   if (sums.low > 1) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ShapeTable: the shape classes of a training loop by number, and everything that follows from them: the length of a
-// run that meets them all, eager's peak of memory per class, and whether steps can be compared at all.
+// ShapeTable: numbers the shape classes of a training loop. It also derives from them the length of a run that has
+// steps of every class, eager's peak of memory per class, and whether steps can be compared at all.
 //
 //   table.indexOf("8x128") == 0, table.indexOf("4x128") == 1, table.indexOf("8x128") == 0
 //
@@ -17,28 +17,28 @@ namespace agspeed::runtime::tune {
 
 class ShapeTable {
  public:
-  /// The number of a shape class; a new class gets the next one.
+  /// Returns the number of a shape class. A new class gets the next number.
   int32_t indexOf(const std::string& shape);
-  /// In the order of their numbers.
+  /// Returns the shape classes in the order of their numbers.
   const std::vector<std::string>& names() const { return names_; }
 
-  /// A step finished. `isUsable`: it counts, or it ran beside a compile, where no step counts.
+  /// Records a step. `isUsable`: the step counts, or it ran during a compile, when no step counts.
   void addStep(bool isUsable) { numUncounted_ = isUsable ? 0 : numUncounted_ + 1; }
   /// Whether no step has counted for long, because every batch has its own shape or every step is disturbed.
   bool isIncomparable() const;
 
-  /// Steps of a run that meets every shape if batches of different shapes alternate. In a shorter run shapes and blocks
-  /// might stay aligned, and each side would see shapes that the other never sees.
+  /// Returns the number of steps of a run that has every shape if batches of different shapes alternate. In shorter
+  /// runs, one arm might always get one shape and the other arm another shape.
   int32_t minRunSteps() const;
-  /// Further steps for each run of the block that begins. If a run does not meet every shape, runs differ in length, so
-  /// that a fixed order of shapes does not align with blocks.
+  /// Returns how many steps to add to each run of the block that begins. If there are too many shapes for one run,
+  /// blocks get different lengths, so that a fixed order of shapes does not align with blocks.
   int32_t takeExtraSteps();
 
-  /// An undisturbed eager step had this peak; 0 = not measured.
+  /// Records the peak of memory of an undisturbed eager step; 0: not measured.
   void addEagerPeak(int32_t shape, int64_t bytes);
-  /// An arm was loaded. It holds memory, which raises eager's later peaks, so peaks known by then stay.
+  /// Records that an arm was loaded. Its memory raises eager's later peaks, so earlier peaks are kept.
   void armLoaded() { hasLoaded_ = true; }
-  /// Eager's peak by shape class.
+  /// Returns eager's peak by shape class.
   std::map<int32_t, int64_t> eagerPeaks() const;
 
  private:

@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kLowQuantileFrom = 4;  ///< runs with this many steps use p25
 constexpr size_t kMaxUnpaired = 4;      ///< per shape
 constexpr double kContradictionConfidence = 0.95;
-constexpr double kContradictionTail = 0.1;  ///< share of earlier pairs on either side
-constexpr int32_t kContradictionPairs = 4;  ///< new pairs that all lie there: one in 5,000 by chance
+constexpr double kContradictionTail = 0.1;  ///< share of the earlier pairs at each end of their range
+constexpr int32_t kContradictionPairs = 4;  ///< number of new pairs that must all be in one end: one in 5,000 by chance
 constexpr int64_t kMaxPairDistance =
     64;  ///< in runs: older runs of a rare shape are dropped, because the machine may have changed
 
@@ -129,7 +129,7 @@ Side AbbaSchedule::next() const {
 void AbbaSchedule::addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison) {
   if (isBlockDone()) return;  // a late step of the same boundary
   if (ran != next()) {
-    // Another arm ran than the requested one, so nothing of this run is comparable.
+    // The step did not run the requested arm, so the steps of this run cannot be compared.
     ++numMissed_;
     collected_.clear();
     numCollected_ = 0;

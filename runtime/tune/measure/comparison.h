@@ -9,7 +9,7 @@
 //     A  | . B B | . A  A | . B B | . A        '.' = dropped step after a switch, k = 1, '|' = switch
 //     a1     b1 b2   a2 a3    b3 b4   a4       pairs: (a1,b1) (a2,b2) (a3,b3) (a4,b4)
 //
-// With changing shapes a run is split by shape class, and only runs of the same class pair up.
+// If shapes change, a run is split by shape class, and a pair always consists of two runs of one class.
 //
 // Pairs of an earlier process count like new ones, because each pair was formed within one process: differences between
 // processes (memory placement, other load) change both sides of a pair. They may also change the ratio. So earlier
@@ -30,7 +30,7 @@ namespace agspeed::runtime::tune {
 
 enum class Side { kReference, kArm };
 
-/// A run of each side, close in time; all values are seconds per step.
+/// Two runs, one of each side, that are close in time. All values are seconds per step.
 struct RunPair {
   double reference = 0;
   double arm = 0;
@@ -45,7 +45,7 @@ class Comparison {
   /// Keeps the newest `maxPairs` pairs (a sliding window for the drift guard).
   explicit Comparison(size_t maxPairs = 100000) : maxPairs_(maxPairs) {}
 
-  /// Adds one run: seconds of its steps by shape class.
+  /// Adds one run of `side`: the seconds of its steps, by shape class.
   void addRun(Side side, const std::map<int32_t, std::vector<double>>& secondsByShape);
   /// Adds pairs that an earlier process measured. Requires: numPairs() == 0.
   void addEarlier(const std::vector<RunPair>& pairs);
@@ -59,14 +59,14 @@ class Comparison {
   int32_t numOwn() const { return numPairs() - numEarlier_; }
   /// Oldest first; pairs of an earlier process come before all others.
   const std::deque<RunPair>& pairs() const { return pairs_; }
-  /// Step time of the arm divided by the reference's: the median of pair ratios. Below 1: the arm is faster.
+  /// Returns (step time of the arm) / (the reference's): the median of the pairs' ratios. Below 1: the arm is faster.
   Interval ratio(double confidence) const;
   /// Quantile of the pair ratios. Requires: numPairs() > 0.
   double ratioQuantile(double fraction) const;
   /// Evidence that the median ratio lies below, or above, `limit`: see signEvidence().
   double evidenceBelow(double limit) const;
   double evidenceAbove(double limit) const;
-  /// Like ratio(), but from summed times, which rare slow steps change.
+  /// Like ratio(), but from summed times. Unlike the median, the sum shows rare slow steps.
   Interval sumRatio(double confidence) const;
 
  private:
@@ -87,19 +87,19 @@ class Comparison {
   int32_t numEarlier_ = 0;
 };
 
-/// A ratio of step times for users: how many times `whose` speed it is, its interval and its pairs.
+/// Describes a ratio of step times for users: how many times `whose` speed, the interval, and the number of pairs.
 std::string describeSpeed(const Interval& ratio, std::string_view whose = "eager's");
 
 class AbbaSchedule {
  public:
-  /// `current`: the side that the process runs now, to which no switch is needed. Starts with A.
+  /// Starts a block with A. `current`: the side that the process runs now; if it is A, no switch is needed.
   AbbaSchedule(int32_t runSteps, Side current);
 
   /// The side that has to run the next step.
   Side next() const;
-  /// A step finished. `counts`: false for disturbed steps. Completed runs are added to `comparison`.
+  /// Records a finished step. `counts`: false for disturbed steps. Adds completed runs to `comparison`.
   void addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison);
-  /// Drops at least `steps` more steps before the next step counts.
+  /// Makes at least the next `steps` steps not count.
   void settle(int32_t steps);
 
   bool isBlockDone() const { return position_ == kBlockRuns; }

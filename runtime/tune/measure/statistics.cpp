@@ -12,7 +12,7 @@ namespace {
 constexpr int kNumResamples = 400;
 constexpr int kMinBootstrapPairs = 8;
 
-/// SplitMix64: short, with the same numbers on every platform and library.
+/// SplitMix64: a short generator that gives the same numbers on every platform.
 class FixedRandom {
  public:
   size_t below(size_t bound) {

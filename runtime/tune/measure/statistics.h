@@ -36,13 +36,15 @@ double twoSidedNormalQuantile(double confidence);
 /// for any distribution. Unbounded while l < 1 (below 11 values at 99 %).
 Interval medianInterval(std::vector<double> values, double confidence);
 
-/// Lower end of a - b at the confidence of a and b. The squares of their distances to the estimates add up (method of
-/// variance estimates recovery). Requires: measured independently. Minus infinity while either end is unbounded.
+/// Returns the lower end of the interval of a - b, at the confidence of a and b. The squared distances from the ends to
+/// the estimates add up (method of variance estimates recovery). Requires: measured independently. Minus infinity while
+/// either end is unbounded.
 double differenceLow(const Interval& a, const Interval& b);
 
-/// Likelihood ratio of these signs: under "19 of 20 signs are for" over "half of them are for". If at least half of all
-/// signs are against, it ever exceeds x with a probability of at most 1/x, however often it is checked (a test
-/// martingale; Ville's inequality). For example, ten signs in a row, or fifteen with one exception, give 500.
+/// Returns a likelihood ratio: P(these signs | 19 of 20 signs are for) / P(these signs | half of them are for). If at
+/// least half of all signs are against, it ever exceeds x with a probability of at most 1/x, however often it is
+/// checked (a test martingale; Ville's inequality). For example, ten signs in a row, or fifteen with one exception,
+/// give 500.
 double signEvidence(int32_t numFor, int32_t numAgainst);
 
 /// Ratio of sums (sum of second / sum of first over the pairs), which slow outliers change, with a percentile bootstrap

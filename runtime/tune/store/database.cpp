@@ -30,7 +30,7 @@ Json parseObject(std::string_view text, size_t maxBytes) {
   return json.is_object() ? json : Json(Json::value_t::discarded);
 }
 
-/// Whether it belongs to a tuning that has not decided yet.
+/// Whether the record belongs to a tuning that has not decided yet.
 bool isUnfinished(const std::string& record) {
   const Json json = parseObject(record, kMaxRecordBytes);
   return json.is_object() && json.value("arm", Json()) == "";

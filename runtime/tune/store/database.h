@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // TuningDatabase: decisions of earlier processes, in one SQLite file. Format and trust rules: database_format.md.
 //
-// It never blocks training. A file that is corrupted, foreign, writable by others, read-only or of another version is
-// ignored. warning() then holds one sentence, lookups miss and stores do nothing. Thread-safety: none. Processes may
-// share the file. Owns its connection; the destructor closes it.
+// It never blocks training. A file is ignored if it is corrupted, not agspeed's, writable by other users, read-only, or
+// of another version. warning() then returns one sentence, find() finds nothing, and store() does nothing.
+// Thread-safety: none. Processes may share the file. Owns its connection; the destructor closes it.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ class TuningDatabase {
   TuningDatabase& operator=(TuningDatabase&&) noexcept;
 
   bool isUsable() const { return connection_ != nullptr; }
-  /// Why the file is ignored, wholly or in part; empty if it is not. The first reason is kept.
+  /// Returns why the file, or a row of it, is ignored; empty if nothing is ignored. Keeps the first reason.
   const std::string& warning() const { return warning_; }
   const std::string& path() const { return path_; }
 
@@ -57,7 +57,7 @@ class TuningDatabase {
   /// Deletes broken rows, rows last used before `usedBefore`, and the least recently used rows beyond `maxRows`.
   /// Returns: how many rows it deleted.
   int64_t prune(int64_t usedBefore, int64_t maxRows);
-  /// JSON lines of all intact rows.
+  /// Returns all intact rows as JSON lines.
   std::string exportText();
   /// Merges exported text. Returns: how many rows were taken. Invalid argument names the first invalid line; nothing is
   /// taken then.
@@ -80,7 +80,7 @@ class TuningDatabase {
   std::unique_ptr<sqlite3, Closer> connection_;
 };
 
-/// The canonical text of a key: sorted members, no spaces.
+/// Returns the canonical text of a key: sorted members, no spaces.
 StatusOr<std::string> canonicalKey(std::string_view key);
 
 }  // namespace agspeed::runtime::tune

@@ -8,8 +8,8 @@
 
 namespace agspeed::runtime::tune {
 
-/// Creates missing folders (mode 0700) and the file (mode 0600, empty).
-/// Returns: ok if the file is the user's own, private and writable; else a sentence why it must be ignored.
+/// Creates missing folders (mode 0700) and the file (mode 0600, empty). Returns: ok if the file is the user's own,
+/// private and writable; else an error that says why it must be ignored.
 Status prepareTrustedFile(const std::string& path);
 
 }  // namespace agspeed::runtime::tune
