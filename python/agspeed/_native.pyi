@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The native half of agspeed. C++ side: python/csrc, one bind_x.cpp per section."""
+"""The C++ extension of agspeed. Each section below has a file bind_*.cpp in python/csrc."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,21 +12,23 @@ _P = ParamSpec("_P")
 # --- build (bind_build_info.cpp) --------------------------------------------------------------------------------------
 
 def build_info() -> dict[str, str]:
-    """What this extension was built for: "version", "torch", "llvm", "python", "compiler"."""
+    """Returns the versions with which this extension was built: "version" (of agspeed), "torch", "llvm", "python",
+    "compiler"."""
 
 # --- codecs (bind_codecs.cpp) -----------------------------------------------------------------------------------------
 
-# Tensors must be dense, contiguous and in host memory. Wrong tensors raise ValueError. All release the GIL.
+# Tensors must be dense, contiguous and in host memory, else functions raise ValueError. All functions release the GIL.
 
 def int8_bytes(num_elements: int) -> int:
-    """The bytes of the code of 8 bits (comm/compress/int8.h) of this number of values."""
+    """Returns the number of bytes of the int8 code (comm/compress/int8.h) of `num_elements` values."""
 
 def int8_encode(code: torch.Tensor, values: torch.Tensor) -> bool:
-    """Encodes float32 values into `code`, which has `int8_bytes` bytes. Returns False if a value is NaN or infinite;
-    the content of `code` is undefined then."""
+    """Encodes float32 values into `code`, which has `int8_bytes` bytes. Returns False if a value is NaN or infinite.
+    The content of `code` is then undefined."""
 
 def int8_decode(values: torch.Tensor, code: torch.Tensor, factor: float, adds: bool) -> None:
-    """Stores, or adds, the values of a code times `factor`."""
+    """Multiplies the values of a code by `factor`, and stores them in `values`. Adds them to `values` if `adds` is
+    true."""
 
 def lossless_bytes(values: torch.Tensor) -> int:
     """Returns a number of bytes that the lossless code (comm/compress/lossless.h) of such values never exceeds. The
@@ -34,20 +36,21 @@ def lossless_bytes(values: torch.Tensor) -> int:
 
 def lossless_encode(code: torch.Tensor, values: torch.Tensor) -> int:
     """Writes the lossless code of `values` into the uint8 tensor `code`. Returns the number of bytes written. Raises
-    ValueError if they do not fit."""
+    ValueError if `code` is too small."""
 
 def lossless_decode(values: torch.Tensor, code: torch.Tensor) -> None:
-    """Decodes into `values`. Raises ValueError if `code` is not the code of that many values of that type."""
+    """Decodes `code` into `values`. Raises ValueError if `code` is not the code of values of this number and type."""
 
 def select_largest(indices: torch.Tensor, values: torch.Tensor) -> bool:
     """Writes the indices (int32) of the float32 values with the largest magnitudes, in ascending order. Of equal
-    magnitudes, it selects the lowest indices. Returns False if a value is NaN or infinite; the content of `indices` is
-    undefined then."""
+    magnitudes, it selects the lowest indices. Returns False if a value is NaN or infinite. The content of `indices`
+    is then undefined."""
 
 # --- dispatch (bind_dispatcher.cpp) -----------------------------------------------------------------------------------
 
 class Dispatcher:
-    """Forwards its arguments to a target that may be swapped at any time, without Python code of ours."""
+    """Calls its target with the same arguments. The target may be replaced at any time. A call runs no Python code of
+    agspeed."""
 
     def __init__(self, target: Callable[..., Any]) -> None: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
@@ -60,7 +63,7 @@ class Dispatcher:
 # --- compiler and regions (bind_executable.cpp, bind_region.cpp) ------------------------------------------------------
 
 class CompileOptions(TypedDict, total=False):
-    target: str  # "cpu", "nvptx", "reference" or "null"; by default the one for the device
+    target: str  # of code generation: "cpu", "nvptx", "reference" or "null"; by default the one for the device
     device: str  # "cpu" or "cuda:0"
     cache_dir: str
     dump_dir: str
@@ -81,24 +84,24 @@ class Instruction(TypedDict):
     kind: Literal["kernel", "call", "ready"]  # "ready" ends a stage; see runtime/program.h
     name: str  # of the kernel, or of the operator, like "aten.mm.default"
     origin: str  # names of FX nodes, separated by commas
-    results: str  # types of a call's results, like "f32[8,64]"
+    results: str  # the types of a call's results, like "f32[8,64]"
     reason: str  # why a call is not part of a kernel
 
 class Kernel(TypedDict):
-    name: str  # in profiles, reports and dumps, and the symbol of its machine code
-    text: str  # its operations, one per line
-    address: int  # of its machine code; 0 if it has none in this process
-    bytes: int  # of its machine code; 0 if unknown
+    name: str  # the name in profiles, reports and dumps, and the symbol of the machine code
+    text: str  # the operations, one per line
+    address: int  # the address of the machine code; 0 if it is not in this process
+    bytes: int  # the size of the machine code; 0 if unknown
 
 class Executable:
-    """A compiled set of entries. Made by `compile`; any thread may run it."""
+    """A set of compiled graphs (entries), each with a name. `compile` makes it. Any thread may run it."""
 
     def run(self, entry: str, args: list[torch.Tensor | int]) -> list[torch.Tensor | int | None]: ...
     def stages(self, entry: str) -> list[int]:
-        """By output: the stage after which it is handed over; see runtime/program.h."""
+        """Returns for each output the stage after which it is delivered (runtime/program.h)."""
 
     def instructions(self, entry: str) -> list[Instruction]:
-        """The kernels and calls of an entry, in order."""
+        """Returns the kernels and calls of an entry, in order."""
 
     def kernels(self) -> list[Kernel]: ...
     def stats(self) -> ExecutableStats: ...
@@ -106,9 +109,10 @@ class Executable:
 def compile(
     entries: dict[str, str], options: CompileOptions = {}, constants: dict[str, list[torch.Tensor]] = {}
 ) -> Executable:
-    """Compiles GraphSpec texts by entry name. Releases the GIL. Raises UserError, UnsupportedError or InternalError.
+    """Compiles a GraphSpec text per entry name. Releases the GIL. Raises UserError, UnsupportedError or InternalError.
 
-    constants: by entry, the values of its last inputs, which are then no arguments; contiguous, copied.
+    constants: for an entry, contiguous tensors with the values of its last inputs. They are copied, and `run` does not
+    take these inputs as arguments.
     """
 
 class _RegionSignatureRequired(TypedDict):
@@ -156,7 +160,7 @@ class Region:
 # --- memory (bind_memory.cpp) -----------------------------------------------------------------------------------------
 
 class MemoryMeter:
-    """Live and peak bytes of CPU tensors over all threads, from `start` on. One runs at a time."""
+    """Measures live and peak bytes of the CPU tensors of all threads, from `start` on. One meter runs at a time."""
 
     def __init__(self) -> None: ...
     def start(self) -> None: ...
@@ -169,19 +173,20 @@ class MemoryMeter:
 
 class RetainedMemory(TypedDict):
     is_on: bool
-    is_replaced: bool  # other code has installed another CPU allocator since
-    used_bytes: int  # of tensors that live in retained blocks
+    is_replaced: bool  # other code has installed another CPU allocator since retain_memory()
+    used_bytes: int  # bytes of tensors in retained blocks
     idle_bytes: int
-    peak_used_bytes: int  # of recent steps
-    num_reused: int  # requests that got an idle block, since the process began
-    num_new: int
+    peak_used_bytes: int  # the peak of recent steps
+    num_reused: int  # allocations that reused an idle block, since the process began
+    num_new: int  # allocations that got a new block
 
 def why_memory_is_not_retained() -> str:
-    """Why this process must not retain memory, as a sentence without its full stop; "" if it may."""
+    """Returns why this process must not retain memory, as a sentence without a full stop. Returns "" if it may."""
 
 def retain_memory(idle_bytes: int, slack_bytes: int) -> str:
-    """Keeps freed blocks of tensors from 1 MiB on, `idle_bytes` of them at most. Idle blocks raise the peak by at most
-    a quarter and `slack_bytes`. Returns: as `why_memory_is_not_retained`; nothing has changed if that is a sentence."""
+    """Keeps freed memory blocks of at least 1 MiB for later tensors, at most `idle_bytes` bytes in total. Idle blocks
+    raise the peak of memory by at most a quarter plus `slack_bytes`. Returns "" if memory is now retained, else why it
+    is not (see `why_memory_is_not_retained`)."""
 
 def release_memory() -> None:
     """Releases idle blocks, and keeps none from now on. Blocks in use stay valid, and are released when freed."""
@@ -199,15 +204,17 @@ class _InterfaceChoice(TypedDict):
     reason: str  # "it is down"
 
 class _InterfaceChoices(TypedDict):
-    variable: str  # what selects them, empty when nothing does
+    variable: str  # the environment variable that selects interfaces; empty if none does
     selector: str
     interfaces: list[_InterfaceChoice]
 
 def describe_transport() -> str:
-    """What ranks of this environment would use: protection, rails, shared memory. Raises where none could be opened."""
+    """Describes what ranks in this environment would use: protection, rails, shared memory. Raises if no rail can be
+    opened."""
 
 def explain_interfaces() -> _InterfaceChoices:
-    """Which network interfaces a job of this process would use, and why. Raises UserError for a wrong selector."""
+    """Returns which network interfaces a job of this process would use, and why. Raises UserError for a wrong
+    selector."""
 
 # --- process group (bind_process_group.cpp) ---------------------------------------------------------------------------
 
@@ -215,29 +222,30 @@ class ProcessGroup(torch.distributed.Backend):
     """A group of ranks of torch.distributed, over all network interfaces of the host (comm/c10d/process_group.h)."""
 
     class Options:
-        """torch's Backend.Options, of a kind that Python can copy."""
+        """torch's Backend.Options, as a type that Python can copy."""
 
     @property
     def options(self) -> Options: ...  # a copy
-    def perform_nocolor_split(self, device: torch.device) -> None: ...  # nothing
+    def perform_nocolor_split(self, device: torch.device) -> None: ...  # does nothing
     def counters(self) -> str: ...  # JSON, comm/world/counters.h
     def flight_record(self) -> str: ...  # JSON, comm/world/flight_record.h
     def monitored_barrier(self, timeout: timedelta | None, wait_all_ranks: bool) -> None: ...
-    # An empty name: as the plan says. All ranks do it between the same two operations.
+    # Runs `collective` by the algorithm of this name from now on. An empty name means the plan's choice. All ranks call
+    # it between the same two operations.
     def set_algorithm(self, collective: str, algorithm: str) -> None: ...
 
 def collective_algorithms() -> list[tuple[str, str]]:
-    """(collective, name) of every algorithm."""
+    """Returns (collective, name) of every algorithm."""
 
 def create_process_group(options: Any) -> ProcessGroup:
-    """Joins the group that torch's DistributedBackendOptions describe. Blocks until the ranks can be found."""
+    """Joins the group that torch's DistributedBackendOptions describe. Blocks until all ranks have been found."""
 
 # --- named operations (bind_horovod.cpp) ------------------------------------------------------------------------------
 
 class NamedRequest:
-    """What a rank asks for under a name (comm/named/request.h); dtype and shapes are those of the tensors.
+    """An operation that a rank requests under a name (comm/named/request.h). dtype and shapes come from the tensors.
 
-    Without a name it gets one by counting. op: Horovod's number of a reduction.
+    name: None means a name from a counter. op: Horovod's number of the reduction.
     """
 
     def __init__(
@@ -264,13 +272,14 @@ class NamedGroup:
     def set_plan(
         self, fusion_bytes: int, order: Literal["time", "size", "priority", "model"], version: int
     ) -> None: ...
-    def stats(self) -> dict[str, int]: ...  # what NamedStats of comm/named/named_group.h has
-    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...  # RuntimeError where it cannot be written
+    def stats(self) -> dict[str, int]: ...  # the fields of NamedStats in comm/named/named_group.h
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...  # RuntimeError if the file cannot be written
     def stop_timeline(self) -> None: ...
     def shutdown(self) -> None: ...
 
 class NamedHandles:
-    """Operations under way by number (comm/horovod/handle_table.h). Waiting raises RuntimeError or ValueError."""
+    """Operations in flight, by number (comm/horovod/handle_table.h). Waiting for a failed operation raises RuntimeError
+    or ValueError."""
 
     def __init__(self) -> None: ...
     def start(
@@ -291,7 +300,7 @@ class NamedHandles:
         prescale: float,
         postscale: float,
     ) -> int: ...
-    def use(self, group: NamedGroup | None) -> None: ...  # of quick calls from now on
+    def use(self, group: NamedGroup | None) -> None: ...  # sets the group of quick calls from now on; None: no group
     def poll(self, handle: int) -> bool | None: ...
     def wait(self, handle: int) -> torch.Tensor | list[torch.Tensor] | None: ...
     def wait_for_all(self, handle: int) -> tuple[list[torch.Tensor], list[int], int] | None: ...
@@ -299,9 +308,13 @@ class NamedHandles:
 # --- quick calls (bind_quick_calls.cpp) -------------------------------------------------------------------------------
 
 def quick_allreduce(handles: NamedHandles, function: Callable[_P, int], global_set: object) -> Callable[_P, int]:
-    """Stands for allreduce_async_(), and calls it for all that it is nothing for itself."""
+    """Wraps `function`, which is allreduce_async_() in Python. The wrapper starts common calls without a Python frame,
+    and calls `function` for all other calls. global_set: the process set of calls that pass none."""
 
-def quick_synchronize(handles: NamedHandles, function: Callable[[int], Any]) -> Callable[[int], Any]: ...
+def quick_synchronize(handles: NamedHandles, function: Callable[[int], Any]) -> Callable[[int], Any]:
+    """Wraps `function`, which is synchronize() in Python. The wrapper returns the output of a successful reduction of
+    quick_allreduce() without a Python frame, and calls `function` for all other handles."""
+
 def reduce_again(
     handles: NamedHandles,
     group: NamedGroup,
@@ -312,14 +325,15 @@ def reduce_again(
     prescale: float,
     postscale: float,
 ) -> int | None:
-    """As NamedHandles.reduce(), at less cost for a name that comes again; None for what it is nothing for."""
+    """Does the same as NamedHandles.reduce(), at less cost if the name repeats. Returns None, and starts nothing, if it
+    does not handle these arguments."""
 
 class GradientExchange:
-    """The gradients of an optimizer, reduced while the backward runs (comm/horovod/gradient_exchange.h).
+    """Reduces the gradients of an optimizer while the backward runs (comm/horovod/gradient_exchange.h).
 
-    members: numbers of parameters of each group, whose names are `names`. refuse(parameter) raises for a backward too
-    many; start(group) reduces what C++ does not, everything where `other`; is_current() says whether the optimizer has
-    these parameters still.
+    members: for each group, the indices of its parameters. names: the names of the groups. refuse(parameter) raises
+    the error for a backward beyond `passes`. start(group) reduces a group that C++ does not reduce; if `other` is true,
+    it reduces all groups. is_current() returns whether the optimizer still has these parameters.
     """
 
     def __init__(
@@ -343,10 +357,10 @@ class GradientExchange:
     def set_passes(self, passes: int) -> None: ...
     def is_under_way(self) -> bool: ...
     def start_missing(self) -> None: ...
-    def wait(self) -> None: ...  # RuntimeError where one failed, ValueError where one was refused
+    def wait(self) -> None: ...  # RuntimeError if a reduction failed, ValueError if one was refused
 
 def create_named_group(
-    store: Any,  # of torch.distributed
+    store: Any,  # a store of torch.distributed
     rank: int,
     size: int,
     *,
@@ -357,30 +371,34 @@ def create_named_group(
     stall_shutdown: float,
     timeout: float,
 ) -> NamedGroup:
-    """Joins the job of all ranks; seconds of 0 mean never. Blocks until the ranks can be found."""
+    """Makes the group of all ranks of the job. Blocks until all ranks have been found. Times are in seconds; a stall
+    time of 0 means never."""
 
 # --- settings (bind_settings.cpp) -------------------------------------------------------------------------------------
 
 def configure(values: dict[str, bool | int | bytes], origins: dict[str, str] = {}) -> None:
-    """Takes over the settings that C++ reads, by name, and where those not at their defaults came from.
+    """Sets the settings that C++ reads, by name. origins: where each setting that is not at its default was set.
 
-    Before anything here is used; else C++ has read the environment, and a value that differs raises UserError. So does
-    an unknown name or a value of a wrong type. Nothing has changed then.
+    Call it before other functions of this module. Afterwards C++ has already read the environment, and a value that
+    differs raises UserError. An unknown name or a value of a wrong type also raises UserError. After an error, nothing
+    has changed.
     """
 
 # --- tuner (bind_tuner.cpp) -------------------------------------------------------------------------------------------
 
 class TunerArm(TypedDict, total=False):
-    name: str  # required; "eager" is always there and never listed
-    compile_seconds: float  # expected, in the background
-    foreground_seconds: float  # expected while training stands still: load and gate
-    stands_in_for: str  # tried last, and not at all where that arm is ready and something is faster than eager
+    name: str  # required; "eager" always exists and is not listed
+    compile_seconds: float  # expected compile time in the background
+    foreground_seconds: float  # expected time for which training stops, to load and gate
+    # An arm that does the same work with less overhead. This arm is tried last. It is skipped if that arm is ready and
+    # some arm is faster than eager.
+    stands_in_for: str
 
 class TunerConfig(TypedDict, total=False):
-    """Every field may be missing or None: then the default of runtime/tune/config.h holds."""
+    """The configuration of a tuner. A field that is missing or None has the default of runtime/tune/config.h."""
 
     mode: str  # "auto", "max", "fast-start" or "deterministic"
-    arms: list[str | TunerArm]  # order of compiling, and of choice in deterministic mode
+    arms: list[str | TunerArm]  # in the order in which they are compiled, and chosen in deterministic mode
     pinned_arm: str
     capture_seconds: float
     budget_fraction: float
@@ -408,9 +426,11 @@ class TunerConfig(TypedDict, total=False):
 class TunerAction(TypedDict):
     kind: Literal["capture", "compile", "priority", "load", "wait", "run", "refine", "decide", "rollback"]
     arm: str
-    level: Literal["suspended", "idle", "raised"]  # compile, priority
-    seconds: float  # priority: for about so long; wait: so long at most; load: then the rest waits for another step
-    reason: str  # decide, rollback, priority
+    level: Literal["suspended", "idle", "raised"]  # for compile and priority
+    # priority: the tuner checks it after this time. wait: the longest wait. load: stop after the part in which this
+    # time has passed, and report "loading".
+    seconds: float
+    reason: str  # for decide, rollback and priority
 
 class TunerRatio(TypedDict):
     """A ratio of step times with its confidence interval; an unbounded end is None."""
@@ -436,13 +456,13 @@ class TunerDuel(TypedDict):
 
 class TunerArmSnapshot(TypedDict):
     name: str
-    state: str  # as for arm_changed
+    state: str  # see arm_changed
     verdict: Literal["open", "accepted", "lost"]
     reason: str
-    is_too_large: bool  # whether it lost because of its peak of memory
+    is_too_large: bool  # it lost because of its peak of memory
     steps: int
-    seconds: TunerStepTimes | None  # undisturbed steps
-    ratio: TunerRatio | None  # step time over eager's
+    seconds: TunerStepTimes | None  # times of undisturbed steps
+    ratio: TunerRatio | None  # step time / eager's step time
     peak_bytes: int  # 0: not measured
     background_seconds: float
     foreground_seconds: float
@@ -505,46 +525,47 @@ class TunerSnapshot(TypedDict):
     timeline: list[TunerEvent]
 
 class _EitherTuner:
-    """What Tuner and GroupTuner have in common: what happens to a process, and what can be asked."""
+    """The functions that Tuner and GroupTuner share: reports of events, and queries."""
 
     # Answers to "capture".
     def capture_finished(self, foreground_seconds: float) -> None: ...
     def capture_failed(self, reason: str, foreground_seconds: float = 0.0) -> None: ...
-    # The step reported last captured more graphs: arms go back to "waiting" for them.
+    # The last reported step captured more graphs. Arms return to "waiting", to be compiled with these.
     def capture_grew(self) -> None: ...
-    # What went by before the first step: loading, looking up earlier decisions.
+    # The time before the first step, for loading and for looking up earlier decisions.
     def started(self, foreground_seconds: float) -> None: ...
-    # Training stood still for what belongs to no arm.
+    # Training stopped for work that belongs to no arm.
     def paused(self, foreground_seconds: float) -> None: ...
-    # What findings() gave an earlier process that captured the same graphs; right after capture_finished or
-    # capture_grew. ValueError where it is of no use.
+    # Continues from the findings() of an earlier process that captured the same graphs. Call it directly after
+    # capture_finished or capture_grew. ValueError if the findings cannot be used.
     def resume(self, findings: Any) -> None: ...
     def findings(self) -> dict[str, Any]: ...
     @property
     def num_findings(self) -> int: ...  # grows when findings() changes
-    # So many tuners of one training loop, this one included, share what tuning may cost.
+    # The number of tuners of one training loop, including this one, that share the budget of tuning.
     def share_budget(self, num_searches: int) -> None: ...
     def expect_capture(self, foreground_seconds: float) -> None: ...
-    # No arm is expected to take less to load.
+    # Every arm is expected to take at least this time to load.
     def expect_loads(self, foreground_seconds: float) -> None: ...
-    # Answers to "compile", "wait" and "load". After a compile: "compiled" when load and gate still cost foreground time
-    # (the tuner then asks for "load" once it can pay), else "ready". After a load: "loading" when the rest of it has to
-    # wait for another step. Seconds add up over calls.
+    # Answers "compile", "wait" and "load". After a compile, the state is "compiled" if load and gate still need
+    # foreground time, else "ready". After "compiled", the tuner asks for "load" once it can pay for it. After a load,
+    # the state is "loading" if a part of the load is left for a later step. Seconds add up over calls.
     def arm_changed(
         self,
         arm: str,
-        state: str,  # of a candidate, as in agspeed/regions/outcome.py
+        state: str,  # a candidate's state, see agspeed/regions/outcome.py
         reason: str = "",
         background_seconds: float = 0.0,
         foreground_seconds: float = 0.0,
     ) -> None: ...
     def add_arm(self, arm: str | TunerArm) -> None: ...
-    # `arm`: what really ran. `disturbed`: outside load, a recompile, a pause; compiles asked for are known already.
+    # `arm`: the arm that really ran. `disturbed`: other load, a recompile or a pause made the step slower. Do not set
+    # it for compiles that the tuner asked for, because it knows them.
     def step_finished(
         self, arm: str, seconds: float, shape: str = "", peak_bytes: int = 0, disturbed: bool = False
     ) -> None: ...
-    def steps_skipped(self, count: int, seconds: float) -> None: ...  # within quiet_steps
-    def adopt(self, arm: str) -> None: ...  # what the database says; before the first advance()
+    def steps_skipped(self, count: int, seconds: float) -> None: ...  # at most quiet_steps, in `seconds` in total
+    def adopt(self, arm: str) -> None: ...  # the decision in the database; call it before the first advance()
     @property
     def current(self) -> str: ...
     @property
@@ -557,32 +578,33 @@ class _EitherTuner:
     def decision_record(self) -> dict[str, Any] | None: ...  # for the database
 
 class Tuner(_EitherTuner):
-    """Chooses the arm of the next step. Not thread-safe: every call from the training thread.
+    """Chooses the arm of the next step. Not thread-safe: make all calls from the training thread.
 
-    At each step boundary: step_finished(...), then carry out advance()'s actions in order. After an action that blocked
-    (capture, load, wait) report its outcome and call advance() again before the next step. ValueError on wrong input.
+    At each step boundary, call step_finished(...), then advance(), and carry out the actions in order. After an action
+    that blocked (capture, load, wait), report its outcome, and call advance() again before the next step. Wrong input
+    raises ValueError.
     """
 
     def __init__(self, config: TunerConfig) -> None: ...
     def advance(self) -> list[TunerAction]: ...
     @property
-    def quiet_steps(self) -> int | None: ...  # steps that need no report; None = for ever
+    def quiet_steps(self) -> int | None: ...  # steps that need no report; None: all later steps
 
 class GroupTuner(_EitherTuner):
-    """One tuner for all ranks of a group, as a copy at each; its events are for the next rank sync. See
-    runtime/tune/group_tuner.h. Not thread-safe. ValueError on wrong input.
+    """One tuner for all ranks of a group, with a copy at each rank (runtime/tune/group_tuner.h). Reported events take
+    effect at the next rank sync. Not thread-safe. Wrong input raises ValueError.
     """
 
-    def __init__(self, config: TunerConfig, names: list[str]) -> None: ...  # by rank: "rank 1 on node3"
+    def __init__(self, config: TunerConfig, names: list[str]) -> None: ...  # one per rank: "rank 1 on node3"
     def advance(self) -> list[TunerAction]: ...  # the actions of the latest syncs
-    def take_record(self) -> bytes: ...  # this rank's, for the next sync
-    def sync(self, records: list[bytes]) -> None: ...  # by rank; ValueError: the group is over
-    def leave(self, reason: str) -> None: ...  # this rank tunes no longer; the next sync informs the others
+    def take_record(self) -> bytes: ...  # returns this rank's record for the next sync
+    def sync(self, records: list[bytes]) -> None: ...  # one per rank; ValueError: the group has ended
+    def leave(self, reason: str) -> None: ...  # stops tuning at this rank; the next sync informs the others
     def end(self, reason: str) -> None: ...  # no sync will follow
-    def recheck(self) -> None: ...  # all ranks are suspicious: syncs follow
-    def postpone_recheck(self) -> None: ...  # the others are not suspicious
+    def recheck(self) -> None: ...  # call it if all ranks are suspicious; syncs follow
+    def postpone_recheck(self) -> None: ...  # call it if other ranks are not suspicious
     @property
-    def num_quiet_syncs(self) -> int: ...  # to be left out from now on, at all ranks
+    def num_quiet_syncs(self) -> int: ...  # how many of the next syncs all ranks skip
     @property
     def is_refining(self) -> bool: ...  # the latest sync asked for "refine"
     @property
@@ -590,30 +612,32 @@ class GroupTuner(_EitherTuner):
     @property
     def is_rechecking(self) -> bool: ...  # syncs compare the decision with eager again
     @property
-    def is_suspicious(self) -> bool: ...  # this rank doubts what was decided
+    def is_suspicious(self) -> bool: ...  # this rank doubts the decision
     @property
-    def is_over_because(self) -> str: ...  # "" while the group tunes and after a decision
+    def is_over_because(self) -> str: ...  # why the group has ended; "" while it tunes and after a decision
     @property
-    def quiet_steps(self) -> int | None: ...  # as of Tuner
+    def quiet_steps(self) -> int | None: ...  # see Tuner
 
 class TuningDatabase:
-    """Decisions of earlier processes (runtime/tune/store/database_format.md). An untrusted file is ignored: `warning`.
+    """Decisions of earlier processes (runtime/tune/store/database_format.md). A file that cannot be trusted is ignored,
+    and `warning` says why.
 
-    A key needs graph, shapes, dtypes, device, threads, isa, versions; a record needs "arm". `now`: int(time.time()).
+    A key must have graph, shapes, dtypes, device, threads, isa and versions; a record must have "arm". `now`:
+    int(time.time()).
     """
 
     def __init__(self, path: str) -> None: ...
     @property
     def is_usable(self) -> bool: ...
     @property
-    def warning(self) -> str: ...  # empty when all is well; show it once
+    def warning(self) -> str: ...  # empty if there is nothing to report; show it once
     @property
     def path(self) -> str: ...
     def find(self, key: dict[str, Any], now: int) -> dict[str, Any] | None: ...
     def store(self, key: dict[str, Any], record: dict[str, Any], now: int) -> None: ...
-    # A record whose "arm" is "", unless a decision is there; whether it was stored.
+    # Stores a record whose "arm" is "", unless there is a decision for the key. Returns whether it was stored.
     def store_unfinished(self, key: dict[str, Any], record: dict[str, Any], now: int) -> bool: ...
-    def list(self) -> list[dict[str, Any]]: ...  # key, record (None when damaged), created, used, uses, intact
+    def list(self) -> list[dict[str, Any]]: ...  # with key, record (None if damaged), created, used, uses, intact
     def prune(self, used_before: int, max_rows: int) -> int: ...
     def export_text(self) -> str: ...
     def import_text(self, text: str, now: int) -> int: ...
