@@ -194,7 +194,8 @@ std::function<StatusOr<BufferList>(const Dimensions&)> allocator(const AgRequest
     for (size_t i = 0; i < rows.size(); ++i) {
       const size_t size = static_cast<size_t>(rows[i]) * bytesPerRow[i];
       auto* made = static_cast<std::byte*>(allocate(context, i, rows[i]));
-      if (made == nullptr && size > 0) return agspeed::resourceExhausted("no memory for {} rows of a result", rows[i]);
+      if (made == nullptr && size > 0)
+        return agspeed::resourceExhausted("`allocate` returned NULL for {} rows of a result", rows[i]);
       buffers.emplace_back(made, size);
     }
     return buffers;

@@ -118,7 +118,8 @@ void MessageStream::received(FrameTransfer& transfer) {
   post(transfer);
   std::vector<std::byte>& message = partial_[rank];
   if (frame.numLeft > kMaxMessageBytes) {
-    return listener_.peerFailed(transfer.rank, dataLoss("it announced a message of {} bytes", frame.numLeft));
+    return listener_.peerFailed(
+        transfer.rank, dataLoss("its message of {} bytes exceeds the limit of {}", frame.numLeft, kMaxMessageBytes));
   }
   const size_t count = std::min<size_t>(frame.numLeft, frame.bytes.size());
   message.insert(message.end(), frame.bytes.begin(), frame.bytes.begin() + static_cast<ptrdiff_t>(count));

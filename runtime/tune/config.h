@@ -19,8 +19,8 @@ inline constexpr std::string_view kEagerArm = "eager";
 
 enum class Mode {
   kAuto,           ///< tuning may cost a share of the time trained so far
-  kMax,            ///< everything is compiled and measured as soon as possible, at any cost
-  kFastStart,      ///< only arms that are known or compile within `fastStartSeconds`
+  kMax,            ///< compiles and measures everything as soon as possible; only budgetSeconds limits the cost
+  kFastStart,      ///< tries only arms that the database names or that compile within `fastStartSeconds`
   kDeterministic,  ///< without timing: the first arm of `arms` that passes the gate, or the pinned arm
 };
 

@@ -26,7 +26,7 @@ TunerConfig withoutRechecks(TunerConfig config) {
 }  // namespace
 
 StatusOr<std::unique_ptr<GroupTuner>> GroupTuner::create(TunerConfig config, std::vector<std::string> names) {
-  if (names.size() < 2) return invalidArgument("tuner: a group of {} ranks needs none", names.size());
+  if (names.size() < 2) return invalidArgument("tuner: a group tuner needs at least 2 ranks, not {}", names.size());
   AG_ASSIGN_OR_RETURN(std::unique_ptr<Tuner> tuner, Tuner::create(config));
   return std::unique_ptr<GroupTuner>(new GroupTuner(config, std::move(tuner), std::move(names)));
 }
@@ -128,7 +128,7 @@ Status GroupTuner::sync(const std::vector<std::string>& texts) {
 
 Status GroupTuner::checkRecords(const std::vector<RankRecord>& records) const {
   if (records.size() != names_.size()) {
-    return invalidArgument("a rank sync of {} ranks has the records of {}", names_.size(), records.size());
+    return invalidArgument("a rank sync of {} ranks got the records of {} ranks", names_.size(), records.size());
   }
   for (size_t rank = 1; rank < records.size(); ++rank) {
     if (records[rank].digest == records.front().digest) continue;

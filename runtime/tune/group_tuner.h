@@ -47,14 +47,14 @@ class GroupTuner {
   /// Records an event for the next sync. Several steps of one arm between two syncs count as one step. After the last
   /// sync, most events are ignored, but a failure of the chosen arm takes effect at once. Returns: see Tuner::report().
   Status report(const TunerEvent& event);
-  /// This rank stops tuning; the next sync informs the others.
+  /// Stops tuning at this rank. The next sync informs the other ranks.
   void leave(std::string reason) { record_.leaving = std::move(reason); }
 
   // Rank syncs --------------------------------------------------------------------------------------------------------
-  /// This rank's record, as text; later events go into the record of the next sync.
+  /// Returns this rank's record as text. Later events go into the record of the next sync.
   std::string takeRecord();
-  /// `records`: the texts of takeRecord() at all ranks for this sync, by rank.
-  /// Returns: invalid argument for a wrong number of records or an unreadable one; this ends the group.
+  /// Combines the records of all ranks. `records`: the texts of takeRecord() for this sync, by rank. Returns: invalid
+  /// argument if their number is wrong or one cannot be read; this ends the group.
   Status sync(const std::vector<std::string>& records);
   /// Ends the group, because the exchange failed or no sync will follow.
   void end(std::string reason);
@@ -63,7 +63,7 @@ class GroupTuner {
   void recheck();
   /// Drops this rank's suspicion, because other ranks are not suspicious. This rank becomes suspicious again later.
   void postponeRecheck() { watch_.postponeBurst(); }
-  /// The actions of all syncs since the last call, in order.
+  /// Returns the actions of all syncs since the last call, in order.
   std::vector<Action> takeActions();
   /// Returns how many of the next syncs each rank skips, because they would exchange nothing. The latest sync has
   /// determined this number.
@@ -105,7 +105,7 @@ class GroupTuner {
   std::unique_ptr<Tuner> tuner_;
   std::vector<std::string> names_;
   RankRecord record_;                                           ///< for the next sync
-  RankRecord sent_;                                             ///< what takeRecord() returned last ...
+  RankRecord sent_;                                             ///< the last record that takeRecord() returned ...
   std::string sentText_;                                        ///< ... and its text
   std::vector<Action> actions_;                                 ///< actions that were not taken yet
   std::map<std::string, std::vector<ArmChanged>> armsOfRanks_;  ///< by arm, then rank: its state there

@@ -216,7 +216,7 @@ Status Tuner::on(const StepsSkipped& event) {
 template <>
 Status Tuner::on(const Resumed& event) {
   if (phase_ != Phase::kTuning) {
-    return invalidArgument("tuner: earlier findings are of use between capture and decision");
+    return invalidArgument("tuner: earlier findings can be reported only between capture and decision");
   }
   AG_RETURN_IF_ERROR(arms_.resume(event.findings));
   log("resume", "", formatText("{} pairs of an earlier run", numResumedPairs()));

@@ -11,8 +11,8 @@
 //   tuner.report(StepFinished{.arm = "eager", .seconds = 0.0021, .shape = "8x128"});
 //   for (const Action& action : tuner.advance()) carryOut(action);   // e.g. {kRun, "native"}
 //
-// comparison.h: how it measures. ledger.h: what it may spend. drift_guard.h: what it checks afterwards.
-// Thread-safety: none; all calls come from the training thread. Cost: a step event is O(1), except for medians over 64
+// comparison.h: how it measures. ledger.h: what it may spend. drift_guard.h: what it checks afterwards. Thread-safety:
+// none; all calls come from the training thread. Cost: a step event is O(1), except for medians over at most 256
 // values.
 #pragma once
 
@@ -84,11 +84,11 @@ class Tuner {
   // Queries -----------------------------------------------------------------------------------------------------------
   static constexpr int64_t kForever = -1;
   Phase phase() const { return phase_; }
-  /// "tuning", "tuned" (a compiled arm was chosen) or "eager".
+  /// Returns "tuning", "tuned" (a compiled arm was chosen) or "eager".
   std::string_view status() const;
-  /// The reason of the status, as a sentence.
+  /// Returns the reason of the status, as a sentence.
   std::string statusReason() const;
-  /// The arm of the latest run action; eager at the start.
+  /// Returns the arm of the latest run action; eager at the start.
   const std::string& current() const { return arms_[arms_.current()].spec.name; }
   const std::optional<Decision>& decision() const { return decision_; }
   const Ledger& ledger() const { return ledger_; }
@@ -108,13 +108,13 @@ class Tuner {
   /// Returns the findings so far as JSON text (findings.h), for Resumed in a later process. They have changed if
   /// numFindings() has changed.
   std::string findings() const { return arms_.findings(); }
-  /// Grows with every finished block and with every arm that lost.
+  /// Returns a number that grows with every finished block and with every arm that lost.
   int64_t numFindings() const { return numBlocks_ + arms_.numLosses(); }
-  /// How many pairs of an earlier process still count.
+  /// Returns how many pairs of an earlier process still count.
   int32_t numResumedPairs() const { return arms_.numResumedPairs(); }
-  /// All data for the report, as JSON text; README.md describes the format.
+  /// Returns all data for the report, as JSON text; README.md describes the format.
   std::string snapshot() const;
-  /// The decision for the database, as JSON text. Requires: decision().has_value().
+  /// Returns the decision for the database, as JSON text. Requires: decision().has_value().
   std::string decisionRecord() const;
 
  private:
@@ -187,7 +187,7 @@ class Tuner {
   CompileTurns turns_;
   Phase phase_ = Phase::kObserving;
   std::optional<Trial> trial_;
-  int64_t numBlocks_ = 0;  ///< finished ones
+  int64_t numBlocks_ = 0;  ///< number of finished blocks
   std::optional<Decision> decision_;
   std::optional<std::string> rollbackRequest_;
 

@@ -117,10 +117,10 @@ std::string toText(const std::vector<ArmFindings>& findings) {
 StatusOr<std::vector<ArmFindings>> parseFindings(std::string_view text) {
   const Json json = isNestedTooDeep(text) ? Json() : Json::parse(text, nullptr, false);
   if (!json.is_object() || !json.contains("arms") || !json["arms"].is_array()) {
-    return invalidArgument("earlier findings: they hold no list of arms");
+    return invalidArgument("earlier findings have no list of arms");
   }
   if (json.value("version", Json()) != kFindingsVersion) {
-    return invalidArgument("earlier findings: this agspeed reads version {}, they have another one", kFindingsVersion);
+    return invalidArgument("earlier findings have another version: this agspeed reads version {}", kFindingsVersion);
   }
   std::vector<ArmFindings> found;
   for (const Json& entry : json["arms"]) {

@@ -307,7 +307,7 @@ StatusOr<int64_t> TuningDatabase::importText(std::string_view text, int64_t now)
     if (!isRecord(record)) return invalidArgument(where + "the record names no arm");
     const Json created = json.value("created", Json(now));
     if (!created.is_number_integer() || created < 0 || created > kLatestTime) {
-      return invalidArgument(where + "\"created\" is no time in seconds since 1970");
+      return invalidArgument(where + "\"created\" is not a time in seconds since 1970");
     }
     // A time in the future would block every later decision.
     rows.push_back({*key, dump(record), std::min(created.get<int64_t>(), now), now, 0, true});
