@@ -29,7 +29,8 @@ class HandleTable {
 
   /// Starts an operation by TensorGroup::start(), and returns its handle, which is above 0. Tensors of several types
   /// become one operation per type, whose name ends with the type. If the sizes of outputs depend on the other ranks,
-  /// pass no `outputs`; they are then allocated.
+  /// pass no `outputs`; they are then allocated. `isList`: the caller of Horovod's function passed a list of tensors,
+  /// and so gets a list.
   int64_t start(TensorGroup& group, Request request, Tensors inputs, Tensors outputs, bool isList);
   /// Sets the group for calls of startAgain() that pass none; null: no group.
   void use(std::shared_ptr<TensorGroup> group);

@@ -112,7 +112,7 @@ class NamedGroup final : private engine::EngineClient,
 
   /// Makes this rank leave the group. Operations without a response fail at all ranks, and so do later operations.
   void shutdown();
-  /// Returns ok, or why the group has ended.
+  /// Returns ok, or the reason for which the group has ended.
   Status health() { return queue_.health(); }
 
  private:

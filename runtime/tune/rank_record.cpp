@@ -83,7 +83,7 @@ bool hasContent(const Event& event) {
   return std::apply([&](const auto&... fields) { return (isSet(fields) || ...); }, Event::kFields);
 }
 
-/// Combines the values of two ranks, of which `sum` is the lower one.
+/// Combines the values of two ranks. `sum` is the value of the lower rank, and gets the result.
 template <typename Value>
 void combine(Value& sum, const Value& other) {
   if constexpr (std::is_arithmetic_v<Value>) {

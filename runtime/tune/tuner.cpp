@@ -13,8 +13,8 @@ namespace agspeed::runtime::tune {
 namespace {
 
 constexpr int64_t kNewArmSteps = 3;  ///< the first steps of an arm, which allocate and initialize
-constexpr int32_t kMaxMissed = 64;   ///< steps in a row in which another arm than the requested one ran
-constexpr int32_t kMaxGrowths = 8;   ///< how often more graphs make the tuner start again
+constexpr int32_t kMaxMissed = 64;   ///< an arm is given up after this many steps in a row that ran another arm instead
+constexpr int32_t kMaxGrowths = 8;   ///< how often the tuner starts again because a step captured more graphs
 constexpr size_t kMaxTimeline = 2000;
 
 }  // namespace

@@ -42,7 +42,7 @@ void Tuner::planMax() {
   planDecision();
 }
 
-/// Returns whether a compile starts and training has nothing to do meanwhile.
+/// Starts the next compile, if any. Returns true if one starts and there is no arm to load meanwhile.
 bool Tuner::startNextCompile() {
   const std::optional<size_t> next = turns_.nextCompile();
   if (!next) return false;

@@ -37,13 +37,13 @@ class ArmSet {
   auto begin() const { return arms_.begin(); }
   auto end() const { return arms_.end(); }
   std::optional<size_t> find(const std::string& name) const;
-  /// The first arm except eager for which `predicate` is true.
+  /// Returns the first arm except eager for which `predicate` is true.
   template <typename Predicate>
   std::optional<size_t> first(Predicate predicate) const {
     const auto found = std::find_if(arms_.begin() + 1, arms_.end(), predicate);
     return found == arms_.end() ? std::nullopt : std::optional<size_t>(found - arms_.begin());
   }
-  /// The measurable arm with the fewest blocks.
+  /// Returns the arm with the fewest blocks among ready arms with an open verdict, or nothing.
   std::optional<size_t> leastMeasured() const;
   bool isAnyCompiling() const;
 
@@ -61,7 +61,7 @@ class ArmSet {
   /// The arm that should run.
   size_t current() const { return current_; }
   void setCurrent(size_t arm) { current_ = arm; }
-  /// A step of the arm finished. Returns whether the step before it ran another arm.
+  /// Records that a step of the arm has finished. Returns whether the step before it ran another arm.
   bool isSwitch(size_t arm) { return std::exchange(lastRan_, arm) != arm; }
   /// The best arm proven so far; eager at the start.
   size_t incumbent() const { return incumbent_; }

@@ -30,7 +30,7 @@ struct ArmFindings {
   bool isEmpty() const { return !isLost && pairs.empty() && duelPairs.empty(); }
 };
 
-/// The findings about an arm in its current state.
+/// Returns the findings about an arm in its current state.
 ArmFindings findingsOf(const Arm& arm);
 /// Gives an arm without findings the findings of an earlier process. An arm that won there has to win again here.
 void restore(const ArmFindings& findings, Arm& arm);

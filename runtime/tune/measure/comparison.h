@@ -57,13 +57,13 @@ class Comparison {
   int32_t numPairs() const { return static_cast<int32_t>(pairs_.size()); }
   int32_t numEarlier() const { return numEarlier_; }
   int32_t numOwn() const { return numPairs() - numEarlier_; }
-  /// Oldest first; pairs of an earlier process come before all others.
+  /// Returns the pairs, oldest first. Pairs of an earlier process come before all others.
   const std::deque<RunPair>& pairs() const { return pairs_; }
   /// Returns (step time of the arm) / (the reference's): the median of the pairs' ratios. Below 1: the arm is faster.
   Interval ratio(double confidence) const;
-  /// Quantile of the pair ratios. Requires: numPairs() > 0.
+  /// Returns a quantile of the pairs' ratios. Requires: numPairs() > 0.
   double ratioQuantile(double fraction) const;
-  /// Evidence that the median ratio lies below, or above, `limit`: see signEvidence().
+  /// Both return the evidence (signEvidence()) that the median ratio is below, or above, `limit`.
   double evidenceBelow(double limit) const;
   double evidenceAbove(double limit) const;
   /// Like ratio(), but from summed times. Unlike the median, the sum shows rare slow steps.
@@ -95,7 +95,7 @@ class AbbaSchedule {
   /// Starts a block with A. `current`: the side that the process runs now; if it is A, no switch is needed.
   AbbaSchedule(int32_t runSteps, Side current);
 
-  /// The side that has to run the next step.
+  /// Returns the side that has to run the next step.
   Side next() const;
   /// Records a finished step. `counts`: false for disturbed steps. Adds completed runs to `comparison`.
   void addStep(Side ran, int32_t shape, double seconds, bool counts, Comparison& comparison);
@@ -104,7 +104,7 @@ class AbbaSchedule {
 
   bool isBlockDone() const { return position_ == kBlockRuns; }
   int32_t runSteps() const { return runSteps_; }
-  /// How many steps in a row ran another arm than the requested one.
+  /// Returns how many steps in a row ran another arm than the requested one.
   int32_t numMissed() const { return numMissed_; }
 
  private:
@@ -119,7 +119,7 @@ class AbbaSchedule {
   std::map<int32_t, std::vector<double>> collected_;  ///< of the current run, by shape
 };
 
-/// Steps per run, so that a run lasts `minRunSeconds`: 1 for slow steps, up to `maxRunSteps` for microsecond ones.
+/// Returns the number of steps with which a run lasts at least `minRunSeconds`, from 1 to `maxRunSteps`.
 int32_t chooseRunSteps(double stepSeconds, double minRunSeconds, int32_t maxRunSteps);
 
 }  // namespace agspeed::runtime::tune

@@ -46,7 +46,8 @@ class TuningDatabase {
   /// (seconds since 1970) is recorded as the last use. Invalid argument: the key is not an object or lacks a required
   /// member.
   StatusOr<std::optional<std::string>> find(std::string_view key, int64_t now);
-  /// Stores or replaces. Invalid argument: key as above, or the record is not an object with a text member "arm".
+  /// Stores the record, or replaces an earlier one. Invalid argument: the key is wrong as for find(), or the record is
+  /// not an object with a text member "arm".
   Status store(std::string_view key, std::string_view record, int64_t now);
   /// Stores or replaces the record of a tuning that has not decided yet; its "arm" is empty. It never replaces a
   /// decision, which another process may have stored, and it does not wait for a locked file.
