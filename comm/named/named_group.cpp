@@ -255,8 +255,7 @@ void NamedGroup::handleResponse(const Note& note) {
   } else if (const auto* farewell = std::get_if<Farewell>(&note)) {
     const Status reason(StatusCode::kUnavailable, farewell->reason);
     endAll(reason);
-    // Operations with a response still complete after a rank has left, because every rank got the response. They cannot
-    // complete after a rank has failed.
+    // Operations with a response run at all ranks. So they complete if a rank has left, but not if one failed.
     if (farewell->isFailure) runner_->cancel(reason);
   }
 }
