@@ -60,8 +60,8 @@ void Endpoint::acknowledged(uint64_t token) {
 void Endpoint::arrived(const wire::FrameHeader& header) {
   liveness_.heard();
   if (failure_) {
-    // The peer may have been stopped for a long time. It may not know that this rank regards it as lost, so answer with
-    // a reset.
+    // The peer may have been stopped for a long time, and may not know that this rank regards it as lost. So answer
+    // with a reset.
     if (header.kind == wire::FrameKind::kPing && context_.transport.canSend(context_.peer)) {
       transport::OutgoingFrame frame;
       frame.header.kind = wire::FrameKind::kReset;
