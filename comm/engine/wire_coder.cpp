@@ -23,8 +23,8 @@ constexpr double kWeight = 0.1, kReturn = 0.01;
 /// ran with codes on an Intel Xeon, and for 0.9 to 1 of the time while comm/coded-unshaped ran.
 constexpr double kMostBusy = 0.7;
 
-/// Returns the processor time of this thread. Unlike the time of a clock, it does not grow if several ranks on one
-/// processor code their messages at the same moment.
+/// Returns the processor time of this thread. Unlike the time of a clock, it does not grow while other ranks use the
+/// same processor.
 double threadSeconds() {
   timespec now = {};
   (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
