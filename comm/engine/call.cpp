@@ -51,7 +51,7 @@ Status checkChunks(const CollectiveCall& call, const BufferList& chunks, size_t 
     }
     if (call.isContiguous && i > 0 && chunks[i].data() != chunks[i - 1].data() + chunks[i - 1].size()) {
       return invalidArgument(
-          "{}: {} buffer {} does not lie directly behind the buffer before it, although the call promises that",
+          "{}: {} buffer {} does not lie right behind the buffer before it, although the call promises that",
           nameOf(call), name, i);
     }
   }
