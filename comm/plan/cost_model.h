@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts how long an algorithm takes on a measured network, and which algorithm is faster there than the plan's own
-// choice.
+// Predicts how long an algorithm takes on a measured network, and finds algorithms that are faster on it than the
+// plan's own choice.
 //
-// The model is coarse on purpose. It only has to find the faster one of algorithms that differ much in rounds and
-// bytes. The plan follows it only if the predicted times differ much. The model ignores that partial results may have
-// wider elements than the buffer. The functions are pure: equal figures give equal results at all ranks.
+// The model is coarse on purpose. It only has to find the fastest of several algorithms that differ much in rounds and
+// bytes. An algorithm replaces the plan's choice only if its predicted time is much shorter. The model ignores that
+// partial results may have wider elements than the buffer. The functions are pure: equal arguments give equal results
+// at all ranks.
 #pragma once
 
 #include <span>
@@ -21,7 +22,7 @@ struct NetworkMeasurement {
   double latencySeconds = 30e-6;        ///< time from the start of an empty send until its receive completes
   double messageSeconds = 5e-6;         ///< processor time for each message that a rank sends
   double bytesPerSecond = 1.2e9;        ///< all rails of a rank together, in each direction
-  double reducedBytesPerSecond = 10e9;  ///< rate at which the kernels read inputs of reductions
+  double reducedBytesPerSecond = 10e9;  ///< rate at which reductions read their inputs
 };
 
 /// Returns the predicted seconds of an operation on a buffer of `bytes`, whose chunks are cut into `numSegments`
