@@ -62,8 +62,8 @@ class CollectiveQueue {
   Handle startNext();
   /// Removes and returns the operation that runs in `execution`.
   Handle finish(const engine::Execution& execution);
-  /// Returns the running operation that must complete before the waiting `operation` may start; null: there is none, so
-  /// only the limit of bytes in flight delays it.
+  /// Returns a running operation that must complete before the waiting `operation` may start. Null: no such operation
+  /// runs. The limit of bytes in flight or an older waiting operation then delays it.
   const CollectiveOperation* holderOf(const CollectiveOperation& operation) const;
 
   const std::deque<Handle>& waiting() const { return waiting_; }   ///< in the order of their sequences
@@ -79,8 +79,8 @@ class CollectiveQueue {
  private:
   /// Returns the waiting operation that may start next, or the end of waiting_.
   std::deque<Handle>::iterator findNext();
-  /// Returns the most bytes of the operation that are in flight at a time: its segments in flight at all ranks, but at
-  /// most the size of its buffers.
+  /// Returns the most bytes of the operation that are in flight at a time: the bytes of its segments in flight, with a
+  /// chunk per rank, but at most the size of its buffers.
   size_t bytesInFlight(const CollectiveOperation& operation) const;
 
   const size_t numRanks_, maxInFlightBytes_;

@@ -117,8 +117,8 @@ bool Endpoint::checkLiveness(io::Clock::time_point now, io::Clock::duration time
     case LivenessMonitor::Verdict::kWarn:
       AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
                         inMilliseconds(liveness_.silence()) + ", and " + awaited->describe() +
-                        " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
-                        "given up after " +
+                        " needs it: its process is stopped, its host is overloaded, or no network path leads from it "
+                        "to this rank; it is regarded as lost after " +
                         inMilliseconds(timeout));
       break;
     case LivenessMonitor::Verdict::kAnswered:

@@ -88,7 +88,9 @@ void World::end(World* world) {
     try {
       std::thread([world] { delete world; }).detach();
     } catch (const std::system_error& error) {
-      AG_LOG(kWarn, "the connections of a group that has ended stay open: {}", error.what());
+      AG_LOG(kWarn,
+             "the connections of a group that has ended stay open, because no thread can be started to close them: {}",
+             error.what());
     }
   }
 }
