@@ -100,8 +100,8 @@ class Channel {
   void finished(ChannelRequest::Part& part, const Status& status);
   /// Returns the sequence of the next message with this tag, and counts the message.
   uint64_t nextSequence(int tag);
-  /// Fails the channel if the peer has closed its end: a sending channel at once, a receiving channel when all messages
-  /// of the peer have been received.
+  /// Fails the channel if the peer has closed its end. A sending channel fails at once. A receiving channel fails when
+  /// all messages of the peer have been received.
   void checkEnd();
   /// Reports to the association that one end has closed the channel. Later calls do nothing.
   void endOpen();

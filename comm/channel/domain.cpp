@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 /// A call of test() always drives the association that its caller waits for. Only one of this many calls also drives
 /// all other associations.
 constexpr uint64_t kDrivesPerTurn = 8;
-/// kTimers: the interval at which the timers of all associations run. kIdle: how long the domain's thread sleeps if
+/// kTimers is the interval at which the timers of all associations run. kIdle is how long the domain's thread sleeps if
 /// there are no associations and no hello is awaited.
 constexpr io::Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
 /// The domain's thread does not drive if a caller has driven within this time, because the caller will probably drive

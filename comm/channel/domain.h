@@ -93,9 +93,9 @@ class Domain final : private ControlLine::Owner {
   void lineChanged() override { isLineChanged_ = true; }
 
   // The functions from drive() to leave() require that the caller holds the lock.
-  /// Drives the transfers of this domain without blocking. If `first` is not null, the caller waits for that
-  /// association: it is driven in every call, and the other associations only in every eighth call or when timers are
-  /// due. If `first` is null, all associations are driven.
+  /// Drives the transfers of this domain without blocking. If `first` is null, this function drives all associations.
+  /// Otherwise the caller waits for `first`. Every call then drives `first`. Every eighth call, and a call at which
+  /// timers are due, drives the other associations, too.
   void drive(Association* first);
   /// Reads all control lines: hellos, farewells, and the ends of lines.
   void handleLines(io::Clock::time_point now);

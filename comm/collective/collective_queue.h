@@ -79,8 +79,8 @@ class CollectiveQueue {
  private:
   /// Returns the waiting operation that may start next, or the end of waiting_.
   std::deque<Handle>::iterator findNext();
-  /// Returns the most bytes of the operation that are in flight at a time: the bytes of its segments in flight, with a
-  /// chunk per rank, but at most the size of its buffers.
+  /// Returns the most bytes of the operation that are in flight at a time: segment size * window * number of ranks, but
+  /// at most the size of its buffers.
   size_t bytesInFlight(const CollectiveOperation& operation) const;
 
   const size_t numRanks_, maxInFlightBytes_;

@@ -21,8 +21,7 @@ std::string seconds(io::Clock::duration duration) {
 }
 
 /// Returns the `sequence` in the names of an operation's messages. Its low 48 bits are the number of the operation. Its
-/// high 16 bits are bits of the chain. So messages of ranks whose calls differ match with a probability of 2^-16 at
-/// most.
+/// high 16 bits are bits of the chain. So messages of ranks whose calls differ match with a probability of 2^-16 only.
 uint64_t nameOf(const CollectiveOperation& operation) {
   return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
 }

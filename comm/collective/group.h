@@ -9,10 +9,10 @@
 //   point_to_point.h     sends and receives between two ranks
 //   control_mailbox.h    control messages between ranks, beside their data
 //
-// Agreement: the names of a collective's messages contain bits of the call history's chain, so messages of ranks whose
-// calls differ do not match, except with a probability of 2^-16. If an operation waits for long, its rank sends the
-// last calls to the ranks that it waits for. A rank that finds a difference fails the group with an error that names
-// the call.
+// Agreement: the names of a collective's messages contain 16 bits of the call history's chain. So messages of ranks
+// whose calls differ match with a probability of 2^-16 only. If an operation waits for long, its rank sends the last
+// calls to the ranks that it waits for. A rank that finds a difference fails the group with an error that names the
+// call.
 //
 // Failure: if one operation fails, the group fails, because the buffers of other operations may hold partial results.
 // All operations in flight fail, and later operations fail at once with the same reason.

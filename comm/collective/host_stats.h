@@ -5,13 +5,13 @@
 // Which ranks share a host? Long collectives reduce and gather within a host first (comm/schedule/hierarchical.cpp). So
 // an exchange precedes the first long collective.
 //
-// How fast can each rank send? With equal chunks, every one of the p ranks sends 2 (p - 1) / p of the buffer in an
-// all-reduce, so all ranks wait for the slowest host. A rank with a smaller chunk sends less (comm/plan/shares.h). The
-// rate of a rank is the sum of its rails' recent peak rates, measured while several connections of a rail have data to
-// send. Current rates do not show which host is slow: in an all-reduce that waits for a slow host, all ranks send
-// equally many bytes per second, although only the slow host's rails are always busy. Peak rates are inaccurate, and
-// unequal chunks make operations between equal hosts much slower. So a host is treated as slow only if several
-// exchanges in a row agree. Exchanges are repeated from time to time.
+// How fast can each rank send? In an all-reduce of p ranks with equal chunks, every rank sends 2 (p - 1) / p of the
+// buffer. So all ranks wait for the slowest host. A rank with a smaller chunk sends less (comm/plan/shares.h). The rate
+// of a rank is the sum of its rails' recent peak rates, measured while several connections of a rail have data to send.
+// Current rates do not show which host is slow. In an all-reduce that waits for a slow host, all ranks send equally
+// many bytes per second, although only the slow host's rails are always busy. Peak rates are inaccurate, and unequal
+// chunks make operations between equal hosts much slower. So a host is treated as slow only if several exchanges in a
+// row agree. Exchanges are repeated from time to time.
 //
 // How high is the latency? The fastest algorithm of a short all-reduce depends on the ratio of the latency to the time
 // for its bytes (comm/plan/cost_model.h). This choice needs the same number of exchanges as the choice of chunk sizes.

@@ -2,7 +2,7 @@
 // PlanFitter: fits the operations of a group to the hosts of its ranks and to the network between them.
 //
 // A plan chooses from facts that all ranks know from the start. The fitter keeps the rules and shares that the plan
-// states. The statistics that ranks exchange before some calls (host_stats.h) decide three other things: which ranks
+// states. Before some calls, ranks exchange statistics of their hosts (host_stats.h). The statistics decide which ranks
 // form local groups, what share of a buffer each rank owns, and which algorithm is faster on the measured network.
 // Equal statistics give equal results at all ranks.
 //

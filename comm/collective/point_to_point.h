@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// PointToPoint: runs sends and receives between two ranks of a group. They are independent of the order of collectives.
+// PointToPoint: runs sends and receives between two ranks of a group. Sends and receives have no order with
+// collectives.
 //
 // Both ends count the messages of one tag, so the n-th send matches the n-th receive. A receive from any rank probes
 // for messages periodically. It must probe, because the messenger takes a receive only with a source rank, and because

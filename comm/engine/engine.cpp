@@ -12,9 +12,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// kNap: the background thread sleeps this long at a time while other threads drive or will probably drive again soon.
-/// If it took over at once, the change of threads would cost a short operation more time than its messages. kIdleAfter:
-/// the background thread takes over when no thread has waited or kicked for this time.
+/// kNap is how long the background thread sleeps at a time while other threads drive or will probably drive again soon.
+/// If it took over at once, the change of threads would cost a short operation more time than its messages. The
+/// background thread takes over when no thread has called wait() or kick() for kIdleAfter.
 constexpr milliseconds kNap{1};
 constexpr milliseconds kIdleAfter{100};
 /// The longest time for which a thread waits without checking again whether its operation is done.

@@ -9,9 +9,9 @@
 namespace agspeed::comm::messaging {
 namespace {
 
-/// The limit of the sum of three numbers: messages that one of the two ranks has announced (RTS or CTS) and the other
-/// has not started, discarded messages, and waiting control frames. A job without a fault stays below the limit. A
-/// larger number would take too much memory.
+/// The limit of the number of messages and control frames that take memory without a transfer. It counts messages that
+/// one of the two ranks has announced (RTS or CTS) and the other has not started, discarded messages, and waiting
+/// control frames. A job without a fault stays below the limit.
 constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
 std::string inMilliseconds(io::Clock::duration duration) {

@@ -34,9 +34,9 @@ class Transfer {
   /// liveness is not checked. A background receive does not connect to the peer.
   bool isBackground = false;
   /// Allows a message that is shorter than its receive, if the sender does not know the length of the receive. On a
-  /// receive: shorter messages are accepted. On a send: the matching receive may have this flag. Among sends of one
-  /// communicator and step, the sends with this flag must start in the order of their sequences: the messenger
-  /// remembers only the last one.
+  /// receive: shorter messages are accepted. On a send: the matching receive may have this flag. Sends with this flag
+  /// of one communicator and step must start in the order of their sequences, because the messenger remembers only the
+  /// last sequence.
   bool mayBeShorter = false;
   /// The length of the receive, if the message may be shorter than its receive and both ends know this length. On a
   /// send, `bytes` is the message, and may be shorter than `room`. On a receive, `room` is the length of `bytes`. 0:

@@ -42,8 +42,8 @@ class SendQueue {
   /// Hands frames to the transport while it accepts them.
   void pump();
 
-  /// Records that the peer has received a frame of the message with this token; 0: a frame that needs no record, such
-  /// as a control frame. The last acknowledgement of a message completes its send.
+  /// Records that the peer has received a frame of the message with this token. Control frames have the token 0, which
+  /// needs no record. The last acknowledgement of a message completes its send.
   void acknowledged(uint64_t token);
   /// Handles a CTS: the peer has started a receive for the message with this name. The receive takes exactly `total`
   /// bytes, or at most `total` bytes if `isUpTo`.

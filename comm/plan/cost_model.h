@@ -41,8 +41,9 @@ struct CountedAlgorithm {
 /// their schedules, which takes some milliseconds. Returns nothing for groups so large that this takes long.
 std::vector<CountedAlgorithm> countAllReduces(int numRanks);
 
-/// Returns rules for short all-reduces. For each size, a rule names the plan's own algorithm, or the fastest algorithm
-/// if its predicted time is less than two thirds of the plan's. Returns no rules if `counted` is empty.
+/// Returns rules for short all-reduces. For each size, a rule names the fastest algorithm if its predicted time is less
+/// than two thirds of that of the plan's algorithm. Otherwise the rule names the plan's algorithm. Returns no rules if
+/// `counted` is empty.
 std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, const NetworkMeasurement& network,
                                    int numRanks);
 

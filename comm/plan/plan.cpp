@@ -9,8 +9,8 @@ namespace agspeed::comm::plan {
 namespace {
 
 constexpr size_t kKiB = 1024;
-/// With at most this number of ranks, it is faster to send all data to every rank at once than to forward partial
-/// results in several rounds.
+/// With at most this number of ranks, it is fastest to send all data to every rank at once. With more ranks, it is
+/// faster to forward partial results in several rounds.
 constexpr int kFewRanks = 8;
 /// If there are many ranks and each rank's chunk has at most this size, the costs per message are higher than the costs
 /// per byte.

@@ -12,9 +12,9 @@
 
 namespace agspeed::comm::plan {
 
-/// Returns the relative sizes of the ranks' chunks with which a direct all-reduce takes the least time. Returns
-/// nothing, which means equal chunks, in three cases: a rate is not known (0), there are fewer than three ranks, or
-/// every rate is at least three quarters of the highest one.
+/// Returns the relative sizes of the ranks' chunks with which a direct all-reduce takes the least time. Returns an
+/// empty list, which means equal chunks, in three cases: a rate is not known (0), there are fewer than three ranks, or
+/// every rate is at least three quarters of the highest rate.
 ///
 /// Let s_i be rank i's chunk of a buffer of N bytes among p ranks. Rank i sends, and receives, N + (p - 2) s_i bytes:
 /// the other ranks' chunks to their owners, then its own chunk to all others. With rate r_i, this takes (N + (p - 2)

@@ -85,9 +85,9 @@ struct Task {
   uint32_t tag = 0;
 };
 
-/// Adds the steps that reduce within the group: sends the ranges `tasksOf(m)` to every other member m, receives the
-/// contributions of all other members to this rank's tasks, and reduces them together with its own. Returns for each of
-/// these tasks: a partial result per subtree of the group.
+/// Adds the steps that reduce within the group. This rank sends the ranges `tasksOf(m)` to every other member m. It
+/// receives the contributions of all other members to its own tasks, and reduces them together with its own
+/// contribution. Returns for each of these tasks: a partial result per subtree of the group.
 template <typename TasksOf>
 std::vector<std::vector<ChunkRange>> reduceInGroup(B& builder, const TwoLevels& levels, TasksOf tasksOf) {
   const auto [first, size] = levels.groups.ranks(levels.group);
@@ -172,8 +172,9 @@ class Joining {
   Sources::const_iterator next_;
 };
 
-/// Adds the steps that reduce across groups: sends `partials(owner)` to each owner in another group for which this rank
-/// works, receives the partial results of its `own` chunk, and reduces all of them into `target`.
+/// Adds the steps that reduce across groups. This rank sends `partials(owner)` to each owner in another group for which
+/// it is the worker. It receives the partial results of its `own` chunk from all other groups, and reduces all partial
+/// results into `target`.
 template <typename Partials>
 void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& own, const ChunkRange& target,
                         Partials partials) {

@@ -3,8 +3,9 @@
 //
 // A position of the tree is one rank or a pair. The second rank of a pair sends its contribution to the first rank, and
 // receives the result from it at the end. In between, the first ranks of the P positions run log2 P rounds. In the
-// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d. Each of them has the partial result of
-// a subtree of d positions, and the two subtrees are siblings in the tree. S is the size of the buffer.
+// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d. Each of the two positions has the
+// partial result of a subtree of d positions, and the two subtrees are siblings in the tree. S is the size of the
+// buffer.
 //
 //   doubling  Both positions send their whole partial result: log2 P messages of S bytes. It is for short buffers.
 //   halving   Each position keeps half of its chunks and sends the other half, so that each position owns one of P
