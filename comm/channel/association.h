@@ -48,7 +48,8 @@ class Association final : private io::Poller::Handler {
   uint32_t number() const { return number_; }
   int peer() const { return 1 - static_cast<int>(role_); }
   /// Adds a user of the association: a channel, a connector, or the control line of a closed channel. The domain does
-  /// not drop an association that has users. An association that lost its last user logs nothing about its peer.
+  /// not drop an association that has users. An association without users logs nothing about its peer, because the peer
+  /// may have ended.
   void addUser() {
     ++numUsers_;
     messenger_->names().setLogged(true);
@@ -59,9 +60,9 @@ class Association final : private io::Poller::Handler {
   /// a process that has closed its channels may end at any time.
   void addOpenChannel() { ++numOpen_; }
   void removeOpenChannel() { --numOpen_; }
-  /// Counts the lost connections that the previous call has found, if a channel is still open. The delay of one call is
-  /// necessary: a peer that ends sends a farewell first, but its connections may end before this rank has read the
-  /// farewell. Call the function regularly, each time after the control lines were read.
+  /// Counts the lost connections that the previous call has found, if a channel is still open. Counting one call late
+  /// is necessary: a peer that ends sends a farewell first, but its connections may end before this process has read
+  /// the farewell. Call the function regularly, each time after the control lines were read.
   void countLosses();
   /// Returns a channel number that this association has not used yet.
   uint32_t nextChannel() { return ++numChannels_; }
@@ -69,7 +70,7 @@ class Association final : private io::Poller::Handler {
   /// Sends and receives everything that is possible without waiting.
   void progress() { (void)messenger_->progress({}); }
   // These functions forward to the messenger; see Messenger. The control frames of receive() leave only with the next
-  // progress(). So they leave together if a caller starts several receives and then calls test().
+  // progress(). If a caller starts several receives and then calls test(), their control frames leave together.
   void send(messaging::Transfer& transfer) { messenger_->send(transfer); }
   void receive(messaging::Transfer& transfer) {
     messenger_->beginTurn();
@@ -97,7 +98,7 @@ class Association final : private io::Poller::Handler {
   uint32_t numChannels_ = 0;
   int numOpen_ = 0;
   struct Losses {
-    uint64_t counted = 0;
+    uint64_t counted = 0;     ///< losses of the rail while a channel was open
     uint64_t numHandled = 0;  ///< number of the rail's losses that were counted or ignored
     uint64_t numFound = 0;    ///< number of the rail's losses at the last countLosses()
   };

@@ -44,7 +44,7 @@ ChannelRequest* Channel::take(size_t numParts) {
   return request;
 }
 
-uint64_t Channel::nextOf(int tag) {
+uint64_t Channel::nextSequence(int tag) {
   const auto found =
       std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& each) { return each.first == tag; });
   if (found != sequences_.end()) return found->second++;
@@ -55,11 +55,11 @@ uint64_t Channel::nextOf(int tag) {
 void Channel::start(ChannelRequest& request, size_t part, std::span<std::byte> bytes, int tag) {
   ChannelRequest::Part& transfer = request.parts_[part];
   transfer.peer = association_.peer();
-  transfer.id = {number_, static_cast<uint32_t>(tag), nextOf(tag)};
+  transfer.id = {number_, static_cast<uint32_t>(tag), nextSequence(tag)};
   transfer.bytes = bytes;
   transfer.mayBeShorter = true;
   transfer.numReceived = 0;
-  transfer.isUnderWay = true;
+  transfer.isPending = true;
   if (failure_) return finished(transfer, *failure_);
   direction_ == Direction::kSend ? association_.send(transfer) : association_.receive(transfer);
 }
@@ -79,7 +79,7 @@ ChannelRequest* Channel::receive(std::span<const ReceiveTarget> targets) {
 }
 
 void Channel::finished(ChannelRequest::Part& part, const Status& status) {
-  part.isUnderWay = false;
+  part.isPending = false;
   ChannelRequest& request = *part.request;
   --request.numLeft_;
   if (status.isOk()) {
@@ -90,7 +90,7 @@ void Channel::finished(ChannelRequest::Part& part, const Status& status) {
 }
 
 std::optional<Status> Channel::test(ChannelRequest& request, int* sizes) {
-  if (request.numParts_ == 0) return invalidArgument("the request is none that is under way");
+  if (request.numParts_ == 0) return invalidArgument("the request is not in flight: its result was returned before");
   if (request.failure_) {
     const Status failure = *request.failure_;
     if (request.numLeft_ == 0) release(request);
@@ -133,7 +133,7 @@ void Channel::fail(const Status& failure) {
   for (const auto& request : requests_) {
     for (size_t i = 0; i < request->numParts_; ++i) {
       ChannelRequest::Part& part = request->parts_[i];
-      if (part.isUnderWay) association_.cancel(part, failure);
+      if (part.isPending) association_.cancel(part, failure);
     }
   }
 }

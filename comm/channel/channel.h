@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Channel: carries messages in one direction between two processes. Messages of one tag match in order: the n-th
 // receive gets the n-th message. A Domain makes channels. A ChannelRequest tracks one send, or a group of up to
-// kMaxParts receives that complete together. The tags tell the messages of a group apart.
+// kMaxParts receives that complete together. The messages of a group are distinguished by their tags.
 //
 // Threading: the domain's lock protects all functions. Ownership: the channel owns its requests, and takes them from a
 // pool. The caller owns the bytes, and keeps them in place until the request is done or the channel is closed.
@@ -42,7 +42,7 @@ class ChannelRequest {
     void finished(const Status& status) override;
     std::string describe() const override { return "a message of a channel"; }
     ChannelRequest* request = nullptr;
-    bool isUnderWay = false;
+    bool isPending = false;  ///< the messenger has the transfer in flight
   };
 
   Channel& channel_;
@@ -78,8 +78,8 @@ class Channel {
   /// returns the same failure. A test of a request that is in the pool fails as invalid argument.
   std::optional<Status> test(ChannelRequest& request, int* sizes);
 
-  /// Reads the peer's farewell from the control line if it has arrived, and calls checkEnd(). Call it when the line has
-  /// changed.
+  /// Reads the peer's farewell from the control line if it has arrived, and calls checkEnd(). Call this function when
+  /// the line has changed.
   void readLine();
   /// Closes the channel: cancels all requests in flight, so that their bytes are not accessed any more, and sends a
   /// farewell to the peer. Later calls do nothing.
@@ -93,15 +93,17 @@ class Channel {
   static constexpr size_t kMaxReceives = 32;
   static constexpr size_t kMaxSends = kMaxReceives * ChannelRequest::kMaxParts;
 
+  /// Takes a request for `numParts` messages out of the pool; nullptr: the pool is empty.
   ChannelRequest* take(size_t numParts);
   void release(ChannelRequest& request);
   void start(ChannelRequest& request, size_t part, std::span<std::byte> bytes, int tag);
   void finished(ChannelRequest::Part& part, const Status& status);
-  uint64_t nextOf(int tag);
-  /// Fails the channel if the peer has closed its end: a sending channel at once, a receiving channel when all messages
-  /// of the peer have been received.
+  /// Returns the sequence of the next message with this tag, and counts the message.
+  uint64_t nextSequence(int tag);
+  /// Fails the channel if the peer has closed its end. A sending channel fails at once. A receiving channel fails when
+  /// all messages of the peer have been received.
   void checkEnd();
-  /// Notes at the association that an end has closed the channel.
+  /// Reports to the association that one end has closed the channel. Later calls do nothing.
   void endOpen();
   /// Fails all requests in flight, and all requests that are started later.
   void fail(const Status& failure);

@@ -19,7 +19,7 @@ Connector::Connector(io::Poller& poller, Association& association, Ticket ticket
       key_(key),
       owner_(owner),
       deadline_(deadline),
-      sent_(encodeHello(hello_, ticket_.secret, key_)) {
+      encodedHello_(encodeHello(hello_, ticket_.secret, key_)) {
   association_.addUser();
   for (const rendezvous::RailAddress& each : ticket_.addresses) start(each);
 }
@@ -45,11 +45,11 @@ void Connector::start(const rendezvous::RailAddress& target) {
   });
 }
 
-void Connector::decided(Attempt& attempt) {
+void Connector::useIfConnected(Attempt& attempt) {
   if (attempt.error != 0 || !attempt.socket.isOpen()) return;
   attempt.watch.reset();
   line_ = std::make_unique<ControlLine>(poller_, std::move(attempt.socket), kMaxHelloBytes, owner_);
-  line_->send(sent_);
+  line_->send(encodedHello_);
 }
 
 std::string Connector::listenerName() const {
@@ -62,7 +62,7 @@ std::string Connector::listenerName() const {
 }
 
 std::optional<Status> Connector::readWelcome(ByteView bytes) {
-  const std::optional<Welcome> welcome = decodeWelcome(bytes, sent_, ticket_.secret, key_);
+  const std::optional<Welcome> welcome = decodeWelcome(bytes, encodedHello_, ticket_.secret, key_);
   if (!welcome) {
     return invalidArgument("cannot connect to " + listenerName() +
                            ": the process that answers there does not prove that it is the listener");
@@ -76,7 +76,7 @@ std::optional<Status> Connector::readWelcome(ByteView bytes) {
 
 std::optional<Status> Connector::advance(io::Clock::time_point now) {
   for (const auto& attempt : attempts_) {
-    if (line_ == nullptr && attempt->isDecided) decided(*attempt);
+    if (line_ == nullptr && attempt->isDecided) useIfConnected(*attempt);
   }
   if (line_ != nullptr) {
     if (!attempts_.empty()) attempts_.clear();
@@ -93,8 +93,8 @@ std::optional<Status> Connector::advance(io::Clock::time_point now) {
   }
   if (now < deadline_) return std::nullopt;
   return unavailable("cannot connect to " + listenerName() +
-                     ": it has not answered within AGSPEED_PEER_TIMEOUT_MS: it is stopped, its host down, or no link "
-                     "leads there");
+                     ": it has not answered within AGSPEED_PEER_TIMEOUT_MS: it is stopped, its host is down, or no "
+                     "link leads there");
 }
 
 }  // namespace agspeed::comm::channel

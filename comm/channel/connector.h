@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connector: one connect() in progress. It tries all addresses of a ticket at once and sends the hello to the first
 // address that accepts. The channel can be made when a welcome arrives that accepts the hello and proves the ticket's
-// secret. One thread at a time. The poller, the association, the job key and the owner outlive the connector.
+// secret. Only one thread at a time may use a connector. The poller, the association, the job key and the owner outlive
+// the connector.
 #pragma once
 
 #include <memory>
@@ -37,12 +38,13 @@ class Connector {
   struct Attempt {
     tcp::Socket socket;
     std::unique_ptr<io::Watch> watch;
-    int error = 0;
-    bool isDecided = false;
+    int error = 0;           ///< errno of a failed attempt
+    bool isDecided = false;  ///< the attempt has succeeded or failed
   };
 
   void start(const rendezvous::RailAddress& target);
-  void decided(Attempt& attempt);
+  /// Makes the control line and sends the hello, if the attempt has succeeded.
+  void useIfConnected(Attempt& attempt);
   std::optional<Status> readWelcome(ByteView bytes);
   /// Returns the name of the listener for errors: "process 4242 at 10.0.0.5 port 40000, 10.1.0.5 port 40001".
   std::string listenerName() const;
@@ -54,7 +56,7 @@ class Connector {
   const security::JobKey& key_;
   ControlLine::Owner& owner_;
   const io::Clock::time_point deadline_;
-  std::vector<std::byte> sent_;
+  std::vector<std::byte> encodedHello_;
   std::vector<std::unique_ptr<Attempt>> attempts_;
   std::unique_ptr<ControlLine> line_;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // ControlLine: a TCP connection beside the rails that carries short records in order. It carries the hello and the
 // welcome when a channel connects, and the farewell when an end closes. A line uses one network link. If that link is
-// cut, the line stays open. A record is sent as its length in 4 bytes, followed by its bytes.
+// cut, the line stays open, but its records do not arrive. A record is sent as its length in 4 bytes, followed by its
+// bytes.
 //
 // Only one thread at a time may use a line. The poller and the owner outlive it.
 #pragma once

@@ -15,9 +15,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A caller that waits for one association drives all others only in one of this many calls.
+/// A call of test() always drives the association that its caller waits for. Only one of this many calls also drives
+/// all other associations.
 constexpr uint64_t kDrivesPerTurn = 8;
-/// kTimers: the interval at which the timers of all associations run. kIdle: how long the domain's thread sleeps if
+/// kTimers is the interval at which the timers of all associations run. kIdle is how long the domain's thread sleeps if
 /// there are no associations and no hello is awaited.
 constexpr io::Clock::duration kTimers = milliseconds(10), kIdle = milliseconds(200);
 /// The domain's thread does not drive if a caller has driven within this time, because the caller will probably drive
@@ -27,7 +28,7 @@ constexpr io::Clock::duration kCallersTurn = milliseconds(4);
 constexpr io::Clock::duration kFlushTimeout = milliseconds(1000);
 /// How long an unused association of a listener is kept. Its connector may have sent a hello for another channel just
 /// before the last channel was closed here.
-constexpr io::Clock::duration kHelloOnItsWay = milliseconds(3000);
+constexpr io::Clock::duration kHelloInFlight = milliseconds(3000);
 /// The maximum number of associations, more than any job needs. A hello that needs another one is refused.
 constexpr size_t kMaxAssociations = 4096;
 
@@ -270,16 +271,16 @@ void Domain::close(Listener& listener) {
 
 void Domain::dropUnused(io::Clock::time_point now) {
   for (size_t i = associations_.size(); i-- > 0;) {
-    auto& [association, since] = associations_[i];
+    auto& [association, unusedSince] = associations_[i];
     if (association->isUsed()) {
-      since.reset();
+      unusedSince.reset();
       continue;
     }
-    if (!since) since = now;
+    if (!unusedSince) unusedSince = now;
     const bool isOfPeer = association->role() == Association::Role::kListener;
-    const bool isHeld =
-        isOfPeer ? now < *since + kHelloOnItsWay : association->hasUnsent() && now < *since + kFlushTimeout;
-    if (isHeld) continue;
+    const bool isKept =
+        isOfPeer ? now < *unusedSince + kHelloInFlight : association->hasUnsent() && now < *unusedSince + kFlushTimeout;
+    if (isKept) continue;
     std::erase_if(outgoing_, [&](const auto& each) { return each.second == association.get(); });
     std::erase_if(incoming_, [&](const auto& each) { return each.second == association.get(); });
     association->addTraffic(interfaces_, endedTraffic_);

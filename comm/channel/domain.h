@@ -2,8 +2,8 @@
 // Domain (libfabric's term): all channels of a process, and the network interfaces that they use. It accepts
 // connections and drives transfers. No function except the destructor blocks. Transfers progress inside test(),
 // connect() and accept(), and on a thread of the domain while no caller drives. A call of test() also drives other
-// requests. This is necessary for small sends: such a send is done as soon as it is copied, so its caller does not test
-// it again, but its bytes must still leave.
+// requests. This is necessary for small sends: such a send is complete as soon as its bytes are copied, so its caller
+// does not test it again. But the copied bytes must still leave.
 //
 //   listen() here -> a ticket, passed to the other process -> connect() there, accept() here -> a channel to here
 //
@@ -64,7 +64,8 @@ class Domain final : private ControlLine::Owner {
   /// the preferred interfaces of frames to such processes.
   Listener* listen(Ticket::Bytes ticket, Home home = {});
   /// Connects to the listener that made the ticket. Returns: the channel to the listener; nullptr while the connection
-  /// is being made. In that case call it again with the same bytes, in which the domain keeps a note between the calls.
+  /// is being made. In that case call it again with the same bytes: the domain writes the number of the connect() into
+  /// the ticket (Ticket::note).
   StatusOr<Channel*> connect(Ticket::Bytes ticket, const Home& home = {});
   /// Returns the next channel that has connected to the listener; nullptr: there is none yet.
   Channel* accept(Listener& listener);
@@ -92,21 +93,27 @@ class Domain final : private ControlLine::Owner {
   void lineChanged() override { isLineChanged_ = true; }
 
   // The functions from drive() to leave() require that the caller holds the lock.
-  /// Drives the transfers of this domain without blocking. If `first` is not null, the caller waits for that
-  /// association: it is driven in every call, and the other associations only in every eighth call or when timers are
-  /// due. If `first` is null, all associations are driven.
+  /// Drives the transfers of this domain without blocking. If `first` is null, this function drives all associations.
+  /// Otherwise the caller waits for `first`. Every call then drives `first`. Every eighth call, and a call at which
+  /// timers are due, drives the other associations, too.
   void drive(Association* first);
+  /// Reads all control lines: hellos, farewells, and the ends of lines.
   void handleLines(io::Clock::time_point now);
+  /// Answers a hello. If it is accepted, adds a channel to its listener.
   void welcome(HelloServer::Caller caller);
   StatusOr<std::unique_ptr<Association>> openAssociation(Association::Role role, uint32_t number, const Home& home);
+  /// Returns the association that the sender of the hello uses, and makes it if it is new.
   StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
+  /// Returns an association to the listener of the ticket, and makes one if none is in use.
   StatusOr<Association*> associationTo(const Ticket& ticket, const Home& home);
   StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
   /// Destroys unused associations. An association of a connector is destroyed when its bytes have left, but at the
   /// latest after a second. An association of a listener is destroyed after three seconds.
   void dropUnused(io::Clock::time_point now);
   Introduction introduce(const Association& association) const;
+  /// Takes ownership of a channel until it is closed.
   Channel* adopt(std::unique_ptr<Channel> channel);
+  /// Closes a channel. A channel on which this process received leaves its control line in leaving_.
   void leave(std::unique_ptr<Channel> channel);
 
   void runThread();
@@ -120,11 +127,11 @@ class Domain final : private ControlLine::Owner {
   std::mutex mutex_;
   io::Poller poller_;
   std::unique_ptr<HelloServer> server_;
-  struct Unused {
+  struct OwnedAssociation {
     std::unique_ptr<Association> association;
-    std::optional<io::Clock::time_point> since;  ///< when the association became unused; nullopt: it is in use
+    std::optional<io::Clock::time_point> unusedSince;  ///< nullopt: the association is in use
   };
-  std::vector<Unused> associations_;
+  std::vector<OwnedAssociation> associations_;
   std::vector<InterfaceTraffic> endedTraffic_;  ///< traffic of associations that were destroyed
   std::map<Destination, Association*> outgoing_;
   std::map<PeerKey, Association*> incoming_;

@@ -27,21 +27,21 @@ constexpr size_t kHelloMagicBytes = 6;
 
 /// Describes the sender of a hello or a welcome.
 struct Introduction {
-  uint64_t domain = 0;
-  uint32_t process = 0;
-  std::string host;    ///< the name of the host
-  std::string record;  ///< the encoded PeerRecord
+  uint64_t domain = 0;   ///< random number of the sender's Domain
+  uint32_t process = 0;  ///< process id
+  std::string host;      ///< the name of the host
+  std::string record;    ///< the encoded PeerRecord
 };
 
 struct Hello {
-  uint64_t listener = 0;
+  uint64_t listener = 0;     ///< number of the listener in the receiver's domain
   uint32_t association = 0;  ///< number of the association in the sender's domain
   uint32_t channel = 0;      ///< number of the channel in the association
   Introduction from;
 };
 
 struct Welcome {
-  std::string refusal;
+  std::string refusal;  ///< why the listener refuses the hello; empty: it accepts
   Introduction from;
 };
 

@@ -15,9 +15,9 @@ constexpr int kMaxAcceptsAtOnce = 64;
 }  // namespace
 
 /// A socket that listens at one address.
-struct HelloServer::Entrance final : io::Poller::Handler {
-  Entrance(HelloServer& owner, tcp::Socket listening)
-      : server(owner), socket(std::move(listening)), pausable(owner.poller_, socket.descriptor(), *this) {}
+struct HelloServer::ListeningSocket final : io::Poller::Handler {
+  ListeningSocket(HelloServer& owner, tcp::Socket tcpSocket)
+      : server(owner), socket(std::move(tcpSocket)), pausable(owner.poller_, socket.descriptor(), *this) {}
   void ready(uint32_t) override { server.accept(*this); }
 
   HelloServer& server;
@@ -36,18 +36,18 @@ StatusOr<std::unique_ptr<HelloServer>> HelloServer::open(io::Poller& poller,
     rendezvous::RailAddress address = {each.address, static_cast<uint8_t>(each.prefixBits), 0};
     AG_ASSIGN_OR_RETURN(tcp::Socket socket, tcp::Socket::listen(address));
     server->addresses_.push_back(address);
-    server->entrances_.push_back(std::make_unique<Entrance>(*server, std::move(socket)));
+    server->sockets_.push_back(std::make_unique<ListeningSocket>(*server, std::move(socket)));
   }
   return server;
 }
 
 HelloServer::~HelloServer() = default;
 
-void HelloServer::accept(Entrance& entrance) {
+void HelloServer::accept(ListeningSocket& listening) {
   for (int i = 0; i < kMaxAcceptsAtOnce; ++i) {
-    std::optional<tcp::Socket> socket = entrance.socket.accept();
+    std::optional<tcp::Socket> socket = listening.socket.accept();
     if (!socket) {
-      entrance.pausable.failed(errno);
+      listening.pausable.failed(errno);
       break;
     }
     (void)pending_.add(std::make_unique<ControlLine>(poller_, std::move(*socket), pending_.limits().numBytes, owner_));
@@ -56,7 +56,7 @@ void HelloServer::accept(Entrance& entrance) {
 }
 
 std::vector<HelloServer::Caller> HelloServer::takeCallers(io::Clock::time_point now) {
-  for (const auto& entrance : entrances_) entrance->pausable.resume();
+  for (const auto& listening : sockets_) listening->pausable.resume();
   std::vector<Caller> callers;
   pending_.forEach([&](ControlLine& line) {
     std::optional<std::vector<std::byte>> hello = line.receive();

@@ -38,15 +38,15 @@ class HelloServer {
   bool isAwaitingHellos() const { return !pending_.isEmpty(); }
 
  private:
-  struct Entrance;
+  struct ListeningSocket;
 
   HelloServer(io::Poller& poller, ControlLine::Owner& owner);
-  void accept(Entrance& entrance);
+  void accept(ListeningSocket& listening);
 
   io::Poller& poller_;
   ControlLine::Owner& owner_;
   std::vector<rendezvous::RailAddress> addresses_;
-  std::vector<std::unique_ptr<Entrance>> entrances_;
+  std::vector<std::unique_ptr<ListeningSocket>> sockets_;
   rendezvous::PendingConnections<ControlLine> pending_;  ///< connections without a complete hello
 };
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ticket: 128 bytes that a listener hands out so that other processes can connect to it. NCCL's bootstrap carries
 // handles of this size. A ticket may come from an attacker, so it is parsed as untrusted input, and verified with the
-// job key if there is one. To connect, a process needs the ticket, and also the job key if there is one. Without a job
-// key, the ticket alone authenticates a peer.
+// job key if there is one. A process that connects must have the ticket, and also the job key if there is one. Without
+// a job key, the ticket alone authenticates a peer.
 //
 //   bytes    field
 //   0..7     magic "AGTK", version of tickets, version of the protocol
-//   8..11    protection, number of addresses, a bit per address that is IPv6
+//   8..11    protection, number of addresses, a bit per address (1: IPv6)
 //   12..15   process id of the listener
 //   16..31   domain of the listener, and number of the listener in it
 //   32..47   secret of the listener
@@ -35,9 +35,9 @@ struct Ticket {
   using Secret = std::array<std::byte, 16>;
 
   security::Protection protection = security::Protection::kIntegrity;
-  uint32_t process = 0;
-  uint64_t domain = 0;
-  uint64_t listener = 0;
+  uint32_t process = 0;   ///< process id of the listener
+  uint64_t domain = 0;    ///< random number of the listener's Domain
+  uint64_t listener = 0;  ///< number of the listener in its domain
   Secret secret{};
   std::vector<rendezvous::RailAddress> addresses;  ///< addresses of the listener; `prefixBits` is not encoded
   bool operator==(const Ticket&) const = default;
@@ -48,6 +48,7 @@ struct Ticket {
   /// version, is damaged, or was made with another job key.
   static StatusOr<Ticket> decode(std::span<const std::byte, kBytes> bytes, const security::JobKey& key);
 
+  // Read and write the note of the connecting domain, which the proof does not cover.
   static uint64_t note(std::span<const std::byte, kBytes> bytes);
   static void setNote(Bytes bytes, uint64_t note);
 };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // CallHistory: keeps the last calls of one rank of a group, and compares them with the calls of other ranks.
 //
-// Every rank hashes its calls into a chain. Ranks with equal chains have made the same calls. A rank that waits for
-// long sends the signatures of its last calls to the ranks that it waits for. The receiving rank reports the first call
-// that differs from its own call. If it has not made some of the received calls yet, it keeps them and compares them
-// later.
+// Every rank hashes its calls into a chain: chain n is a hash of chain n - 1 and of the signature of call n. Ranks with
+// equal chains have made the same calls. A rank that waits for long sends the signatures of its last calls to the ranks
+// that it waits for. The receiving rank reports the first call that differs from its own call. If it has not made some
+// of the received calls yet, it keeps them and compares them later.
 //
 // Threading: only one thread at a time may use an object of this class.
 #pragma once

@@ -19,7 +19,8 @@ bool isBarrier(const CollectiveOperation& operation) {
   return operation.call.collective == schedule::Collective::kBarrier;
 }
 
-/// Returns whether an operation may start before older operations have started.
+/// Returns whether an operation may start before older operations have started. Its input must be ready, and it must
+/// not be a barrier.
 bool mayPass(const CollectiveOperation& operation) { return !operation.readiness && !isBarrier(operation); }
 
 }  // namespace

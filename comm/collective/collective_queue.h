@@ -38,8 +38,8 @@ struct CollectiveOperation final : engine::Operation {
   std::unique_ptr<std::byte[]> scaledInput;
   // The group sets these members.
   bool isHostStatsExchange = false;
-  uint64_t sequence = 0;
-  uint64_t chain = 0;
+  uint64_t sequence = 0;  ///< its number among the collectives of the group
+  uint64_t chain = 0;     ///< hash of all calls up to this one (call_history.h)
   engine::CallSignature signature;
   plan::Choice choice;                     ///< the plan's choice, equal at all ranks when the call is made
   FittedChoice fitted;                     ///< the choice, fitted to the hosts that are known so far
@@ -62,8 +62,8 @@ class CollectiveQueue {
   Handle startNext();
   /// Removes and returns the operation that runs in `execution`.
   Handle finish(const engine::Execution& execution);
-  /// Returns the running operation that delays the waiting `operation`, apart from the limit of bytes in flight; null:
-  /// there is none.
+  /// Returns a running operation that must complete before the waiting `operation` may start. Null: no such operation
+  /// runs. The limit of bytes in flight or an older waiting operation then delays it.
   const CollectiveOperation* holderOf(const CollectiveOperation& operation) const;
 
   const std::deque<Handle>& waiting() const { return waiting_; }   ///< in the order of their sequences
@@ -77,14 +77,17 @@ class CollectiveQueue {
   Operations takeAll();
 
  private:
+  /// Returns the waiting operation that may start next, or the end of waiting_.
   std::deque<Handle>::iterator findNext();
+  /// Returns the most bytes of the operation that are in flight at a time: segment size * window * number of ranks, but
+  /// at most the size of its buffers.
   size_t bytesInFlight(const CollectiveOperation& operation) const;
 
   const size_t numRanks_, maxInFlightBytes_;
   std::deque<Handle> waiting_;
   std::vector<Handle> running_;
   std::deque<uint64_t> exchanges_;  ///< sequences of exchanges of host statistics that are not complete
-  size_t bytesInFlight_ = 0;        ///< sum of the bytes of the running operations
+  size_t bytesInFlight_ = 0;        ///< sum of bytesInFlight() of the running operations
 };
 
 }  // namespace agspeed::comm::collective

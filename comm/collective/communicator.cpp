@@ -86,7 +86,7 @@ engine::OperationHandle Communicator::startMessage(bool isSend, int rank, uint32
   const bool isPeer = (rank == kAnyRank && !isSend) || (rank >= 0 && rank < size() && rank != rank_);
   if (!isPeer || tag == UINT32_MAX) {
     return failed(invalidArgument(
-        "{} rank {} with tag {}: group '{}' has ranks 0 to {}, this one is {}, and tags end below 2^32 - 1",
+        "{} rank {} with tag {}: group '{}' has ranks 0 to {}, this rank is {}, and tags must be below 2^32 - 1",
         isSend ? "send to" : "receive from", rank, tag, name_, size() - 1, rank_));
   }
   auto operation = std::make_shared<MessageOperation>(engine_);

@@ -2,9 +2,9 @@
 // Communicator: a group of ranks, with collective operations and messages between two ranks.
 //
 // start(), send(), receive() and receiveFromAny() start an operation, and return at once with a handle (operation.h).
-// Only waiting for a handle waits for other ranks. All ranks start the operations of a group in the same order, from
-// one thread or from threads that agree on an order. Groups are independent of each other. Within a group, messages are
-// independent of collectives.
+// Only Operation::wait() and waitUntil() wait for other ranks. All ranks start the operations of a group in the same
+// order, from one thread or from threads that agree on an order. Groups are independent of each other. Within a group,
+// messages are independent of collectives.
 //
 // A failure of any kind (deadline, lost rank, calls that differ between ranks, abort) fails all operations of the
 // group. The error names the rank, the operation and the reason, and is sent to the other ranks. The group is unusable
@@ -30,7 +30,7 @@ struct OperationOptions {
   /// after the call. Until then the operation waits, and later operations may start.
   engine::Readiness readiness = nullptr;
   /// Only for collectives; sends and receives ignore it. The driver calls it once when the operation is done. If the
-  /// arguments are invalid, start() calls it.
+  /// arguments are invalid, start() calls it before it returns.
   engine::Operation::Callback onEnd = nullptr;
 };
 

@@ -9,7 +9,7 @@ namespace agspeed::comm::collective {
 namespace {
 
 constexpr uint32_t kControlStep = UINT32_MAX;
-constexpr int kAtOnce = INT32_MIN;
+constexpr int kAtOnce = INT32_MIN;  ///< the priority of work that runs before all other work
 
 }  // namespace
 

@@ -3,10 +3,11 @@
 // kinds: the last calls of a rank that waits, and the reason why the group has failed.
 //
 // Every rank keeps one receive posted per peer, so a control message can arrive at any time. Messages have a fixed
-// size. A rank only compares or prints their contents. The mailbox does not report lost ranks, because ranks leave when
-// they are done. If a rank is still needed, the transfers of its data fail and report the loss.
+// size. A rank only compares or prints their contents. The mailbox does not report lost ranks, because ranks end when
+// they have finished their work. If a rank is still needed, the transfers of its data fail and report the loss.
 //
-// Threading: all functions run on the engine's driver. The listener is not called from within the messenger.
+// Threading: all functions run on the engine's driver. The listener is not called from within Transfer::finished(), so
+// it may cancel transfers.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +23,10 @@
 
 namespace agspeed::comm::collective {
 
-enum class ControlKind : uint32_t { kWaiting = 1, kFailed = 2 };
+enum class ControlKind : uint32_t {
+  kWaiting = 1,  ///< the sender waits for the receiver: `history` has the sender's last calls
+  kFailed = 2,   ///< the sender's group has failed: `text`, `code` and `lostRank` say why
+};
 
 /// A control message. Its bytes are sent as they are, because both ends have the same layout and byte order.
 struct ControlMessage {
@@ -68,7 +72,7 @@ class ControlMailbox final : private engine::Worker {
     ControlMailbox* owner = nullptr;
     int rank = -1;
     bool isSend = false;
-    bool isPending = false;
+    bool isPending = false;  ///< the messenger has the transfer in flight
     ControlMessage message;
     Status status;
   };

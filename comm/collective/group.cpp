@@ -20,8 +20,8 @@ std::string seconds(io::Clock::duration duration) {
   return formatText("{:.2f} s", std::chrono::duration<double>(duration).count());
 }
 
-/// Returns the `sequence` in the names of an operation's messages: the number of the operation, and bits of the chain
-/// up to it.
+/// Returns the `sequence` in the names of an operation's messages. Its low 48 bits are the number of the operation. Its
+/// high 16 bits are bits of the chain. So messages of ranks whose calls differ match with a probability of 2^-16 only.
 uint64_t nameOf(const CollectiveOperation& operation) {
   return operation.chain << kSequenceBits | (operation.sequence & ((uint64_t{1} << kSequenceBits) - 1));
 }
@@ -127,7 +127,7 @@ void Group::submit(std::shared_ptr<MessageOperation> operation) {
 }
 
 void Group::startWaiting() {
-  if (isStarting_) return;  // the loop of the outer call starts them
+  if (isStarting_) return;  // a call within the loops below: the loops start the operations
   isStarting_ = true;
   // A call in these loops may fail the group. fail() then empties the queue, so both loops end.
   for (size_t i = 0; i < queue_.waiting().size(); ++i) {
@@ -227,7 +227,7 @@ void Group::sendFailure(const Status& reason, int lostRank) {
 void Group::endAll(const Status& reason) {
   const bool isFirst = !failure_;
   if (isFirst) failure_ = reason;
-  std::vector<std::string> progressOfWaiting;  // make them first, while the operations run
+  std::vector<std::string> progressOfWaiting;  // make these texts first: they need the running operations
   for (const CollectiveHandle& operation : queue_.waiting()) progressOfWaiting.push_back(progressOf(*operation));
   const CollectiveQueue::Operations operations = queue_.takeAll();
   for (const CollectiveHandle& operation : operations.running) {

@@ -9,9 +9,10 @@
 //   point_to_point.h     sends and receives between two ranks
 //   control_mailbox.h    control messages between ranks, beside their data
 //
-// Agreement: the names of a collective's messages contain bits of the call history's chain, so messages of ranks whose
-// calls differ never match. If an operation waits for long, its rank sends the last calls to the ranks that it waits
-// for. A rank that finds a difference fails the group with an error that names the call.
+// Agreement: the names of a collective's messages contain 16 bits of the call history's chain. So messages of ranks
+// whose calls differ match with a probability of 2^-16 only. If an operation waits for long, its rank sends the last
+// calls to the ranks that it waits for. A rank that finds a difference fails the group with an error that names the
+// call.
 //
 // Failure: if one operation fails, the group fails, because the buffers of other operations may hold partial results.
 // All operations in flight fail, and later operations fail at once with the same reason.
@@ -58,6 +59,7 @@ class Group final : private engine::EngineClient,
   /// Fails all unfinished operations, and removes the group from the engine and the messenger.
   void close();
 
+  /// Takes an operation that a caller has started, and starts it as soon as it may start.
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
   /// Sets the plan of operations that are submitted from now on. Rules and shares that the plan states are kept. The
@@ -89,9 +91,11 @@ class Group final : private engine::EngineClient,
   void assignSequence(CollectiveHandle operation, const engine::CollectiveCall& call);
   /// Queues an exchange of host statistics, which runs before `call`.
   void exchangeHostStats(const engine::CollectiveCall& call);
+  /// Sets this rank's statistics for an exchange that starts now.
   void contributeHostStats();
   /// Applies the results of the exchange of host statistics with this sequence, which is complete, to later operations.
   void applyHostStats(uint64_t sequence);
+  /// Starts all waiting collectives that may start now.
   void startWaiting();
   void start(CollectiveOperation& operation);
   /// Releases the execution and the memory that the operation needs only while it runs. Callers may keep its handle for
@@ -111,6 +115,7 @@ class Group final : private engine::EngineClient,
   engine::OperationState stateOf(const MessageOperation& operation) const;
   /// Converts ranks of the group to ranks of the world.
   std::vector<int> inWorld(const std::vector<int>& ranks) const;
+  /// Returns the error of one operation: the reason, then the operation, its age and its progress.
   Status explain(const std::string& operation, io::Clock::time_point started, const Status& reason,
                  const std::string& progress) const;
 
@@ -123,7 +128,7 @@ class Group final : private engine::EngineClient,
   engine::ExecutionPool executions_;
   CollectiveQueue queue_;
   PointToPoint messages_;
-  bool isStarting_ = false;
+  bool isStarting_ = false;        ///< startWaiting() is running
   std::optional<Status> failure_;  ///< why the group is unusable
 };
 

@@ -5,17 +5,16 @@
 // Which ranks share a host? Long collectives reduce and gather within a host first (comm/schedule/hierarchical.cpp). So
 // an exchange precedes the first long collective.
 //
-// How fast can each rank send? With equal chunks, every rank sends 2 (p - 1) / p of the buffer in an all-reduce, so all
-// ranks wait for the slowest host. A rank with a smaller chunk sends less (comm/plan/shares.h). The rate of a rank is
-// the sum of its rails' recent peak rates, measured while several connections of a rail have data to send. Current
-// rates do not show which host is slow: in an all-reduce that waits for a slow host, all ranks send equally many bytes
-// per second, although only the slow host's rails are always busy. Peak rates are inaccurate, and unequal chunks make
-// operations between equal hosts much slower. So a host is treated as slow only if several exchanges in a row agree.
-// Exchanges are repeated from time to time.
+// How fast can each rank send? In an all-reduce of p ranks with equal chunks, every rank sends 2 (p - 1) / p of the
+// buffer. So all ranks wait for the slowest host. A rank with a smaller chunk sends less (comm/plan/shares.h). The rate
+// of a rank is the sum of its rails' recent peak rates, measured while several connections of a rail have data to send.
+// Current rates do not show which host is slow. In an all-reduce that waits for a slow host, all ranks send equally
+// many bytes per second, although only the slow host's rails are always busy. Peak rates are inaccurate, and unequal
+// chunks make operations between equal hosts much slower. So a host is treated as slow only if several exchanges in a
+// row agree. Exchanges are repeated from time to time.
 //
-// How high is the latency? Short all-reduces use another algorithm if latency is high compared with the time for bytes,
-// or if it is low (comm/plan/cost_model.h). This choice needs the same number of exchanges as the choice of chunk
-// sizes.
+// How high is the latency? The fastest algorithm of a short all-reduce depends on the ratio of the latency to the time
+// for its bytes (comm/plan/cost_model.h). This choice needs the same number of exchanges as the choice of chunk sizes.
 //
 // All ranks exchange before the same operation, and the results depend only on the gathered data. So the results are
 // equal at all ranks.
@@ -61,16 +60,18 @@ class HostStatsExchange {
 
  private:
   struct HostStats {
-    double bytesPerSecond = 0;    ///< at which the rank can send; 0: not known
+    double bytesPerSecond = 0;    ///< peak rate at which the rank sends; 0: not known
     double roundTripSeconds = 0;  ///< the longest round trip to another rank; 0: not known
-    uint64_t host = 0;
+    uint64_t host = 0;            ///< see Messenger::host()
   };
 
   std::vector<HostStats> gathered_;         ///< statistics of each rank, by rank
-  std::vector<std::vector<double>> rates_;  ///< of the last exchanges in which all rates were known, the latest last
+  std::vector<std::vector<double>> rates_;  ///< rates by rank, of the last exchanges in which all were known
   bool isFirst_ = true;
-  int numDue_ = 0;
-  uint64_t numBytes_ = 0, nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;
+  int numDue_ = 0;         ///< number of exchanges after the first one
+  uint64_t numBytes_ = 0;  ///< bytes of all large collectives so far
+  /// The next exchange is due when numBytes_ reaches nextAt_. interval_: bytes from one exchange to the next.
+  uint64_t nextAt_ = uint64_t{16} << 20, interval_ = nextAt_;
 };
 
 }  // namespace agspeed::comm::collective

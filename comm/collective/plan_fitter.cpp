@@ -27,10 +27,10 @@ FittedChoice PlanFitter::fit(const engine::CollectiveCall& call, const plan::Cho
     if (quicker.isByRule) fitted.algorithm = quicker.algorithm;
   }
   fitted.localGroups = usesLocalGroups(*fitted.algorithm) ? localGroups_ : nullptr;
-  const bool isOurs = choice.shares.empty() && plan::hasChunkPerRank(call.collective, *fitted.algorithm);
-  fitted.shares = isOurs ? shares_ : choice.shares;
+  const bool choosesShares = choice.shares.empty() && plan::hasChunkPerRank(call.collective, *fitted.algorithm);
+  fitted.shares = choosesShares ? shares_ : choice.shares;
   fitted.segmentBytes = choice.segmentBytes;
-  if (isOurs && !shares_.empty() && network_) {
+  if (choosesShares && !shares_.empty() && network_) {
     fitted.segmentBytes = segmentForShares(choice.segmentBytes, choice.window, numRanks_, *network_);
   }
   return fitted;
@@ -50,8 +50,8 @@ void PlanFitter::applyHostStats() {
     AG_LOG(kInfo, "group '{}': ranks of unequal speed ({}) own chunks of unequal size", group_, stats_.describeRates());
   }
   if (rank_ == 0 && groups_ && localGroups_ != groupsBefore) {
-    AG_LOG(kInfo, "group '{}': {} ranks share {} hosts; large collectives reduce and gather there first", group_,
-           numRanks_, groups_->numGroups());
+    AG_LOG(kInfo, "group '{}': {} ranks share {} hosts; large collectives reduce and gather within each host first",
+           group_, numRanks_, groups_->numGroups());
   }
   fitRules();
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // PlanFitter: fits the operations of a group to the hosts of its ranks and to the network between them.
 //
-// A plan chooses by facts that all ranks know from the start. The fitter keeps the rules and shares that the plan
-// states. The statistics that ranks exchange before some calls (host_stats.h) decide three other things: which ranks
+// A plan chooses from facts that all ranks know from the start. The fitter keeps the rules and shares that the plan
+// states. Before some calls, ranks exchange statistics of their hosts (host_stats.h). The statistics decide which ranks
 // form local groups, what share of a buffer each rank owns, and which algorithm is faster on the measured network.
 // Equal statistics give equal results at all ranks.
 //
@@ -66,9 +66,9 @@ class PlanFitter {
   const int rank_, numRanks_;
   plan::Plan plan_;
   HostStatsExchange stats_;
-  std::set<std::vector<int>> knownGroups_;         ///< every list of local groups so far
-  const std::vector<int>* localGroups_ = nullptr;  ///< the present one; null if there are no local groups
-  std::optional<schedule::LocalGroups> groups_;    ///< the same
+  std::set<std::vector<int>> knownGroups_;         ///< every list of local groups so far; operations point to them
+  const std::vector<int>* localGroups_ = nullptr;  ///< the current list; null if there are no local groups
+  std::optional<schedule::LocalGroups> groups_;    ///< made from localGroups_
   std::vector<uint32_t> shares_;                   ///< chunk sizes for unequal hosts; empty if there are local groups
   std::optional<plan::NetworkMeasurement> network_;
   plan::Plan fitted_;  ///< rules for the measured network; empty with local groups or shares

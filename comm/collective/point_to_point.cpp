@@ -10,7 +10,7 @@ namespace agspeed::comm::collective {
 namespace {
 
 constexpr std::chrono::milliseconds kProbeInterval{1};
-constexpr int kAtOnce = INT32_MIN;
+constexpr int kAtOnce = INT32_MIN;  ///< the priority of work that runs before all other work
 
 }  // namespace
 

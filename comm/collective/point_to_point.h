@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// PointToPoint: runs sends and receives between two ranks of a group. They are independent of the order of collectives.
+// PointToPoint: runs sends and receives between two ranks of a group. Sends and receives have no order with
+// collectives.
 //
 // Both ends count the messages of one tag, so the n-th send matches the n-th receive. A receive from any rank probes
-// for messages periodically. It cannot be posted before its source is known, and a message without a posted receive
-// wakes no waiting thread. When such a receive finds a message, it takes the next number among the receives from that
-// rank.
+// for messages periodically. It must probe, because the messenger takes a receive only with a source rank, and because
+// a message without a posted receive wakes no waiting thread. When such a receive finds a message, it takes the next
+// number among the receives from that rank.
 //
-// Threading: all functions run on the engine's driver. The listener is not called from within the messenger.
+// Threading: all functions run on the engine's driver. The listener is not called from within Transfer::finished(), so
+// it may cancel transfers.
 #pragma once
 
 #include <map>
@@ -98,7 +100,7 @@ class PointToPoint final : private engine::Worker {
   const uint32_t communicator_;
   const std::string group_;
   std::vector<Handle> operations_;
-  int firstSource_ = 0;  ///< where the next search for a source begins, so that every rank gets its turn
+  int firstSource_ = 0;  ///< the rank where the next search for a source begins, so that no rank is always last
   std::map<std::pair<int, uint32_t>, uint64_t> numSent_, numReceived_;  ///< number of messages by rank and tag
   std::optional<Status> failure_;                                       ///< the first failure, which work() reports
   int failedRank_ = -1;

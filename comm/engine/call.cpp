@@ -50,8 +50,9 @@ Status checkChunks(const CollectiveCall& call, const BufferList& chunks, size_t 
                              name, i, chunks[i].size(), agspeed::toString(call.dtype));
     }
     if (call.isContiguous && i > 0 && chunks[i].data() != chunks[i - 1].data() + chunks[i - 1].size()) {
-      return invalidArgument("{}: {} buffer {} does not lie right behind the one before it, as the call promises",
-                             nameOf(call), name, i);
+      return invalidArgument(
+          "{}: {} buffer {} does not lie right behind the buffer before it, although the call promises that",
+          nameOf(call), name, i);
     }
   }
   return {};

@@ -33,8 +33,8 @@ using BufferList = std::vector<std::span<std::byte>>;
 ///
 /// A rank may omit chunks that it does not need, such as the input of a broadcast at other ranks than the root. The
 /// input is only read. Collectives except all_to_all may be in place: input chunk i and output chunk i may be the same
-/// memory. If a list has one chunk where the table says "a chunk per", it is the chunk of the caller's own rank. Other
-/// chunks must not overlap.
+/// memory. No other two chunks may overlap. If a list has one chunk and the table says "a chunk per rank" for it, this
+/// chunk has the index of the caller's own rank.
 struct CollectiveCall {
   schedule::Collective collective = schedule::Collective::kBarrier;
   DType dtype = DType::kU8;
@@ -54,15 +54,15 @@ BufferList splitEvenly(std::span<std::byte> whole, int count);
 /// reduction is defined. A failure has a message for the caller.
 Status validate(const CollectiveCall& call, int rank, int numRanks);
 
-/// Returns the number of bytes by which the plan chooses the algorithm. It is equal at all ranks, and 0 if not every
-/// rank knows the sizes.
+/// Returns the number of bytes from which the plan chooses the algorithm. It is equal at all ranks. It is 0 for
+/// collectives whose sizes are not known to every rank: gather, scatter, all_to_all and barrier.
 size_t agreedBytes(const CollectiveCall& call);
 
 /// The properties of a call that ranks compare. The struct has a fixed layout without padding, because its bytes are
 /// hashed and sent.
 struct CallSignature {
-  /// The `planVersion` of a signature that stands for the exchange of host statistics before the call, and not for the
-  /// call itself (host_stats.h).
+  /// The `planVersion` of the signature of an exchange of host statistics (host_stats.h). In this signature, the
+  /// collective, the root and the sizes are those of the call after the exchange.
   static constexpr uint32_t kHostStatsExchange = UINT32_MAX;
 
   uint8_t collective = 0;
@@ -70,8 +70,8 @@ struct CallSignature {
   uint8_t op = 0;
   uint8_t isContiguous = 0;
   int32_t root = 0;
-  uint32_t algorithm = 0;  ///< index of the algorithm in the catalog
-  uint32_t planVersion = 0;
+  uint32_t algorithm = 0;    ///< index of the algorithm in the catalog
+  uint32_t planVersion = 0;  ///< Plan::version
   uint64_t segmentBytes = 0;
   uint64_t numBytes = 0;  ///< the result of agreedBytes()
   uint64_t layout = 0;    ///< hash of the sizes of all chunks whose size every rank knows

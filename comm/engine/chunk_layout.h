@@ -43,8 +43,11 @@ class ChunkLayout {
   void locate(uint32_t segment, std::span<Chunk> input, std::span<Chunk> output) const;
 
  private:
+  // The two rows of the table at the top: a divisible buffer, and a chunk per rank.
   void locateDivided(uint32_t segment, const BufferList& whole, std::span<Chunk> chunks) const;
   void locateListed(uint32_t segment, const BufferList& list, std::span<Chunk> chunks) const;
+  /// Returns the first element of `chunk` in a segment of `numElements`; the end of the segment if `chunk` is beyond
+  /// the last one.
   size_t boundary(uint32_t chunk, size_t numElements) const;
 
   const CollectiveCall* call_ = nullptr;

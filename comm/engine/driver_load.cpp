@@ -15,9 +15,10 @@
 namespace agspeed::comm::engine {
 namespace {
 
-/// Two calls that are closer than this share a sample. Two calls that are further apart than kLongest make none.
+/// The limits of the time that one sample covers. A call before kShortest has passed returns the previous average. A
+/// time above kLongest gives no sample, because the driver had nothing to send in it.
 constexpr std::chrono::milliseconds kShortest{10}, kLongest{100};
-/// The part of a new sample in the average.
+/// The weight of a new sample in the moving average.
 constexpr double kSampleWeight = 0.2;
 
 /// Returns the nanoseconds since the start of this thread in which it ran or waited for a processor. nullopt: the

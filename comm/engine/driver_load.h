@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DriverLoad: measures how busy the driver is while it sends, by the scheduler's counters of the calling thread.
+// DriverLoad: measures how busy the driver is while it sends, from the scheduler's counters of the calling thread.
 //
 // Not thread-safe. Source of the counters: Documentation/scheduler/sched-stats.rst of Linux, /proc/<pid>/schedstat.
 #pragma once

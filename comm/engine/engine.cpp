@@ -12,16 +12,17 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// kNap: the background thread sleeps this long at a time while other threads drive or will probably drive again soon.
-/// If it took over at once, the change of threads would cost a short operation more time than its messages. kIdleAfter:
-/// the background thread takes over when no thread has waited or kicked for this time.
+/// kNap is how long the background thread sleeps at a time while other threads drive or will probably drive again soon.
+/// If it took over at once, the change of threads would cost a short operation more time than its messages. The
+/// background thread takes over when no thread has called wait() or kick() for kIdleAfter.
 constexpr milliseconds kNap{1};
 constexpr milliseconds kIdleAfter{100};
 /// The longest time for which a thread waits without checking again whether its operation is done.
 constexpr milliseconds kLongWait{1000};
 /// A new callback thread takes queued callbacks only if the other threads have taken none for (number of callback
-/// threads) * kWaitPerThread. Few callbacks wait for each other, so a new thread is rarely needed. But thousands of
-/// callbacks may wait for one lock of their caller, and a thread for each of them would not help.
+/// threads) * kWaitPerThread. A new thread is needed only if callbacks wait for later callbacks, which is rare. The
+/// time grows with the number of threads, because thousands of callbacks may wait for one lock of their caller, and
+/// more threads would not help.
 constexpr milliseconds kWaitPerThread{1};
 
 io::Clock::rep now() { return io::Clock::now().time_since_epoch().count(); }
@@ -68,25 +69,25 @@ bool Engine::isOwnThread() {
 
 void Engine::enqueueBy(io::Clock::time_point time, std::function<void()> action) {
   const std::lock_guard lock(mutex_);
-  heldActions_.push_back(std::move(action));
-  if (time == io::Clock::time_point{}) return releaseActions();
-  if (time >= heldUntil_.load()) return;
-  heldUntil_ = time;
+  delayedActions_.push_back(std::move(action));
+  if (time == io::Clock::time_point{}) return runDelayedSoon();
+  if (time >= delayedUntil_.load()) return;
+  delayedUntil_ = time;
   if (isDriven_) messenger_.wake();  // the driver may be waiting for the network beyond this time
 }
 
-void Engine::releaseActions() {
-  if (heldActions_.empty()) return;
-  std::move(heldActions_.begin(), heldActions_.end(), std::back_inserter(actions_));
-  heldActions_.clear();
-  heldUntil_ = io::Clock::time_point::max();
+void Engine::runDelayedSoon() {
+  if (delayedActions_.empty()) return;
+  std::move(delayedActions_.begin(), delayedActions_.end(), std::back_inserter(actions_));
+  delayedActions_.clear();
+  delayedUntil_ = io::Clock::time_point::max();
   hasActions_ = true;
 }
 
 void Engine::kick() {
   std::unique_lock lock(mutex_);
   lastUse_ = now();
-  releaseActions();
+  runDelayedSoon();
   if (isDriven_) return messenger_.wake();
   isDriven_ = true;
   lock.unlock();
@@ -111,11 +112,11 @@ bool Engine::wait(const std::atomic<bool>& isDone, io::Clock::time_point until) 
   std::unique_lock lock(mutex_);
   ++numWaiting_;
   ++numWaits_;
-  releaseActions();
+  runDelayedSoon();
   if (isDriven_) messenger_.wake();  // the background thread then stops driving
   while (!isDone && io::Clock::now() < until) {
     if (isDriven_) {
-      // Wait in steps of kLongWait, because the library could overflow if `until` is far in the future.
+      // Wait in steps of kLongWait, because wait_until() could overflow if `until` is far in the future.
       handOver_.wait_until(lock, std::min(until, io::Clock::now() + kLongWait));
       continue;
     }
@@ -211,14 +212,14 @@ void Engine::driveOnce(io::Clock::time_point until) {
   const bool hadActions = runActions();
   const bool hadWork = runWork();
   // Move bytes between two computations. Wait for the network only if this round has run no action and no computation.
-  // A thread may be waiting for the result of one.
+  // Otherwise return at once, because the operation that a thread waits for may now be complete.
   const bool mayWait = !hadActions && !hadWork && work_.empty() && !hasActions_;
-  messenger_.progress(mayWait ? std::min({until, nextTick_, heldUntil_.load(), io::Clock::now() + kLongWait})
+  messenger_.progress(mayWait ? std::min({until, nextTick_, delayedUntil_.load(), io::Clock::now() + kLongWait})
                               : io::Clock::time_point{});
   const auto time = io::Clock::now();
-  if (time >= heldUntil_.load()) {
+  if (time >= delayedUntil_.load()) {
     const std::lock_guard lock(mutex_);
-    releaseActions();
+    runDelayedSoon();
   }
   if (time < nextTick_) return;
   nextTick_ = io::Clock::time_point::max();
@@ -247,7 +248,7 @@ bool Engine::runWork() {
 
 bool Engine::needsBackground() const {
   const auto time = io::Clock::now();
-  return numOperations_ > 0 || hasActions_ || time >= heldUntil_.load() ||
+  return numOperations_ > 0 || hasActions_ || time >= delayedUntil_.load() ||
          time.time_since_epoch().count() - lastUse_ > io::Clock::duration(kIdleAfter).count() || messenger_.hasUnsent();
 }
 

@@ -42,7 +42,8 @@ class EngineClient {
 /// An object whose computations the engine runs between two polls of the network.
 class Worker {
  public:
-  /// Runs a computation. The engine calls it on the driver, once per Engine::addWork().
+  /// Runs the computation that `token` identifies. The engine calls it on the driver, once per Engine::addWork() and
+  /// with the same token.
   virtual void work(uint64_t token) = 0;
 
  protected:
@@ -62,7 +63,7 @@ class Engine {
   /// Queues an action for the driver. Actions run in the order of these calls. Call kick() to run them soon.
   void enqueue(std::function<void()> action) { enqueueBy({}, std::move(action)); }
   /// Like enqueue(), but the action may be delayed until `time`. It runs earlier in two cases: a thread calls kick() or
-  /// wait(), or an action that was queued later must run earlier.
+  /// wait(), or a later action must run earlier, because actions keep their order.
   void enqueueBy(io::Clock::time_point time, std::function<void()> action);
   /// Makes queued actions run soon: wakes the driver, or drives one round without waiting if no thread drives.
   void kick();
@@ -110,10 +111,11 @@ class Engine {
   };
 
   void stop();
+  /// Drives one round: runs actions, one computation and the messenger. Waits for the network until `until` at most.
   void driveOnce(io::Clock::time_point until);
-  /// Makes all held actions run in the next round. Requires: the caller holds mutex_.
-  void releaseActions();
-  /// Runs all actions that are not held. Returns: whether there were any.
+  /// Makes all delayed actions run in the next round. Requires: the caller holds mutex_.
+  void runDelayedSoon();
+  /// Runs all actions that are not delayed. Returns: whether there were any.
   bool runActions();
   /// Runs the first queued call of a worker. Returns: whether there was one.
   bool runWork();
@@ -143,13 +145,13 @@ class Engine {
   std::condition_variable handOver_;    ///< wakes waiting threads: an operation has completed, or no thread drives
   std::condition_variable background_;  ///< wakes the background thread: no thread waits any more, or the engine stops
   std::vector<std::function<void()>> actions_;
-  std::vector<std::function<void()>> heldActions_;  ///< run after actions_, and may be delayed until heldUntil_
+  std::vector<std::function<void()>> delayedActions_;  ///< run after actions_, at delayedUntil_ or earlier
   bool isDriven_ = false;
   uint64_t numWaits_ = 0;            ///< number of calls of wait() so far
   bool isBackgroundAsleep_ = false;  ///< the background thread sleeps until no thread waits
   std::atomic<bool> hasActions_ = false;
-  std::atomic<io::Clock::time_point> heldUntil_ =
-      io::Clock::time_point::max();  ///< when heldActions_ run; max: there are none
+  std::atomic<io::Clock::time_point> delayedUntil_ =
+      io::Clock::time_point::max();  ///< the latest time for delayedActions_; max: there are none
   std::atomic<bool> isStopping_ = false;
   std::atomic<int> numWaiting_ = 0;
   std::atomic<int> numOperations_ = 0;

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kInlineBytes = 16 * 1024;
 constexpr size_t kCacheLine = 64;
 constexpr uint64_t kFailureToken = UINT64_MAX;
-constexpr int kAtOnce = INT32_MIN;
+constexpr int kAtOnce = INT32_MIN;  ///< the priority of work that runs before all other work
 
 bool isTransfer(const schedule::Step& step) {
   return step.kind == schedule::StepKind::kSend || step.kind == schedule::StepKind::kReceive;
@@ -248,9 +248,8 @@ void Execution::complete(uint32_t slot, uint32_t step) {
   if (!isDraining_) drain();
 }
 
-/// Starts the steps whose dependencies have finished. This is a loop, not a recursion, because a step may finish while
-/// it is started.
 void Execution::drain() {
+  // This is a loop and not a recursion, because a step may finish while it is started.
   isDraining_ = true;
   while (numDone_ > 0) {
     const auto [slot, step] = done_[firstDone_];

@@ -2,10 +2,10 @@
 // Execution: executes one rank's schedule over a messenger.
 //
 // Up to `window` segments of the schedule (chunk_layout.h) are in flight at a time, each in a slot with its own scratch
-// memory. Messages to other hosts may leave as a lossless code (wire_coder.h). A step starts when the steps it depends
-// on have finished. Sends and receives run concurrently. Reductions run one after another, each between two polls of
-// the network, so they overlap with transfers. An execution belongs to one schedule and is reused. A run allocates
-// memory only if it needs more slots or scratch memory than all runs before.
+// memory. Messages to other hosts may be sent compressed, as a lossless code (wire_coder.h). A step starts when the
+// steps it depends on have finished. Sends and receives run concurrently. Reductions run one after another, each
+// between two polls of the network, so they overlap with transfers. An execution belongs to one schedule and is reused.
+// A run allocates memory only if it needs more slots or scratch memory than all runs before.
 //
 // Threading: all functions run on the engine's driver. Ownership: the creator owns an execution, and must not destroy
 // it while it runs.
@@ -40,15 +40,15 @@ struct PreparedSchedule {
 /// The parameters of one run. All objects that they refer to outlive the run.
 struct ExecutionRequest {
   const CollectiveCall* call = nullptr;
-  std::span<const int> members;  ///< the messenger's rank of each rank of the group
-  uint32_t communicator = 0;     ///< the communicator in the names of the run's messages
-  uint64_t sequence = 0;         ///< the sequence in the names of the run's messages
-  size_t segmentElements = 1;
-  std::span<const uint32_t> shares = {};
-  uint32_t window = 1;
-  int priority = 0;
-  std::string_view group = {};  ///< the name of the group, for the log
-  uint64_t number = 0;          ///< the number of the operation in its group, for the log
+  std::span<const int> members;           ///< the messenger's rank of each rank of the group
+  uint32_t communicator = 0;              ///< the communicator in the names of the run's messages
+  uint64_t sequence = 0;                  ///< the sequence in the names of the run's messages
+  size_t segmentElements = 1;             ///< see ChunkLayout
+  std::span<const uint32_t> shares = {};  ///< see ChunkLayout
+  uint32_t window = 1;                    ///< the most segments in flight
+  int priority = 0;                       ///< of the run's computations; see Engine::addWork
+  std::string_view group = {};            ///< the name of the group, for the log
+  uint64_t number = 0;                    ///< the number of the operation in its group, for the log
 };
 
 class Execution;
@@ -58,8 +58,8 @@ class ExecutionListener {
   /// Reports that a run is complete. The listener may start the execution again within this call.
   virtual void executionEnded(Execution& execution) = 0;
   /// Reports the first failure of a run: a transfer with `rank` of the group has failed. The run does not complete by
-  /// itself; the listener must cancel it. This call does not come from within the messenger, so the listener may cancel
-  /// transfers in it.
+  /// itself; the listener must cancel it. The messenger is not calling Transfer::finished() at this time, so the
+  /// listener may cancel transfers.
   virtual void executionFailed(Execution& execution, int rank, const Status& status) = 0;
 
  protected:
@@ -72,8 +72,8 @@ class Execution final : private Worker {
 
   /// Starts a run, which may complete before this function returns. Requires: no run is in progress.
   void start(const ExecutionRequest& request);
-  /// Cancels the run and all its transfers, without calling the listener. Requires: a run is in progress, and the call
-  /// does not come from within the messenger.
+  /// Cancels the run and all its transfers, without calling the listener. Requires: a run is in progress, and the
+  /// messenger is not calling Transfer::finished().
   void cancel(const Status& reason);
 
   /// Describes the progress of the run: "segment 3 of 8, waiting for ranks 1 and 2".
@@ -83,7 +83,7 @@ class Execution final : private Worker {
   /// The bytes that this rank sends and receives in the run.
   struct Traffic {
     uint64_t numBytes = 0;
-    uint64_t numMoved = 0;
+    uint64_t numMoved = 0;  ///< the part of numBytes that is sent or received already
   };
   /// Counts the run's bytes. The call takes time in proportion to its segments and steps.
   Traffic traffic() const;
@@ -106,10 +106,10 @@ class Execution final : private Worker {
     State state = State::kIdle;
   };
 
-  /// The code of a message. Its memory is reused by the next segments.
+  /// The compressed bytes of a message. Later segments reuse the memory.
   struct Code {
     std::vector<std::byte> memory;
-    std::optional<size_t> numBytes;  ///< 0: the values are sent; nullopt: encode() was not called yet
+    std::optional<size_t> numBytes;  ///< 0: the values are sent as they are; nullopt: not encoded yet
   };
 
   /// The state of one segment in flight.
@@ -130,19 +130,24 @@ class Execution final : private Worker {
   struct View {
     std::byte* data;
     size_t numElements;
-    bool isWide;
+    bool isWide;  ///< the elements have the accumulator type
   };
 
+  /// Starts a segment in a slot.
   void openSlot(uint32_t slot, uint32_t segment);
   void layOutScratch(SegmentSlot& slot);
+  /// Starts a step whose dependencies have finished.
   void launch(uint32_t slot, uint32_t step);
   void send(StepTransfer& transfer);
   /// Replaces the bytes of a send by their code, if WireCoder::encode() finds that this saves time.
   void encode(SegmentSlot& slot, StepTransfer& transfer);
   void decode(StepTransfer& transfer);
   void compute(const SegmentSlot& slot, const schedule::Step& step);
+  /// Records that a step has finished. Calls drain(), unless drain() is running.
   void complete(uint32_t slot, uint32_t step);
+  /// Starts the steps whose dependencies have finished. Reports the end of the run after the last step.
   void drain();
+  /// Starts the steps that only waited for this step, or the next segment after the last step of a segment.
   void advance(uint32_t slot, uint32_t step);
   void transferFinished(StepTransfer& transfer, const Status& status);
   std::string describe() const;
@@ -164,7 +169,7 @@ class Execution final : private Worker {
 
   ExecutionRequest request_;
   ChunkLayout layout_;
-  size_t elementBytes_ = 1, wideBytes_ = 1;
+  size_t elementBytes_ = 1, wideBytes_ = 1;  ///< bytes of an element, and of one of the accumulator type
   std::vector<SegmentSlot> slots_;
   /// Finished steps (slot, step) whose dependents are not started yet: a ring with room for all steps of all slots.
   std::vector<std::pair<uint32_t, uint32_t>> done_;

@@ -20,8 +20,8 @@ namespace agspeed::comm::engine {
 struct ScheduleKey {
   const schedule::Algorithm* algorithm = nullptr;
   int root = 0;  ///< 0 if the collective has no root
-  /// The first rank of each local group, or null; see ScheduleRequest. The caller keeps the list while the pool lives,
-  /// and has one list for equal groups.
+  /// The first rank of each local group, or null; see ScheduleRequest. The caller keeps the list as long as the pool
+  /// exists. It uses one list object for equal groups, because keys compare the pointers.
   const std::vector<int>* localGroups = nullptr;
   auto operator<=>(const ScheduleKey&) const = default;
 };

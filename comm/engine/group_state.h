@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GroupState: the operations that a group has in flight, as plain values for people who look into a hang
+// GroupState: the operations that a group has in flight, as plain values for the diagnosis of a hang
 // (comm/world/inspection.h). Groups make these values only on request, from the state that they keep for their work.
 #pragma once
 
@@ -18,8 +18,8 @@ struct OperationState {
   std::string call;                  ///< such as "all_reduce(1024 x f32, sum)"
   std::string name;                  ///< the name by which ranks match it; empty: they match it by its sequence or tag
   std::optional<uint64_t> sequence;  ///< its number among the collectives of its group
-  std::string blockedBy;             ///< why it moves no data yet, as the end of a sentence; empty: it moves data
-  io::Clock::time_point since;       ///< when it started; if not known, since when it has certainly waited
+  std::string blockedBy;             ///< why it moves no data yet: "its input is not ready"; empty: it moves data
+  io::Clock::time_point since;       ///< when it started, or the first time at which it was known to wait
   uint64_t numBytes = 0;             ///< bytes that this rank sends and receives for it; 0: not known yet
   uint64_t numBytesMoved = 0;
   std::vector<int> awaited;  ///< the ranks that it waits for, as world ranks

@@ -6,7 +6,7 @@
 namespace agspeed::comm::engine {
 namespace {
 
-/// The interval at which operations check whether their input is ready: copies from a device take 10 us to some ms.
+/// The interval at which operations check whether their input is ready. Copies from a device take 10 us to some ms.
 constexpr std::chrono::microseconds kReadyInterval{50};
 
 }  // namespace

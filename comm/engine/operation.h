@@ -78,8 +78,8 @@ class Operation {
 using OperationHandle = std::shared_ptr<Operation>;
 
 /// Returns whether the input of an operation is ready: calls `readiness`, or returns true if `readiness` is null. If
-/// the input is ready, sets `readiness` to null; otherwise requests a tick of the engine soon. Requires: the caller is
-/// the driver.
+/// the input is ready, sets `readiness` to null. Otherwise requests a tick of the engine soon, at which the caller
+/// checks again. Requires: the caller is the driver.
 StatusOr<bool> isInputReady(Readiness& readiness, Engine& engine);
 
 }  // namespace agspeed::comm::engine

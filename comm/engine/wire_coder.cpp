@@ -13,18 +13,18 @@ constexpr size_t kMinBytes = 16 * 1024;
 /// The ratio of lengths, values / code, for values that are easy to code. isWanted() returns false if even this ratio
 /// would save no time.
 constexpr double kGoodRatio = 3;
-/// kWeight: the weight of a new measurement in the average cost. kReturn: if the average cost prevents a message from
-/// being coded, it moves by this part towards the usual cost. Otherwise a cost that was once measured too high would
-/// prevent coding forever.
+/// kWeight is the weight of a new measurement in the average cost. If the average cost prevents a message from being
+/// coded, the average moves by the part kReturn towards the usual cost. Otherwise a cost that was once measured too
+/// high would prevent coding forever.
 constexpr double kWeight = 0.1, kReturn = 0.01;
 
 /// A driver that is busier than this is limited by the processor and not by the network, so a code would slow it down.
-/// /proc/<pid>/task/<tid>/schedstat showed drivers that were busy for 0.3 of the time while benchmark case comm/coded-4
-/// ran with codes on an Intel Xeon, and for 0.9 to 1 of the time while comm/coded-unshaped ran.
+/// On an Intel Xeon, /proc/<pid>/task/<tid>/schedstat showed that drivers were busy for 0.3 of the time in benchmark
+/// case comm/coded-4 with codes. They were busy for 0.9 to 1 of the time in comm/coded-unshaped.
 constexpr double kMostBusy = 0.7;
 
-/// Returns the processor time of this thread. Unlike the time of a clock, it does not grow if several ranks on one
-/// processor code their messages at the same moment.
+/// Returns the processor time of this thread. Unlike the time of a clock, it does not grow while other ranks use the
+/// same processor.
 double threadSeconds() {
   timespec now = {};
   (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);

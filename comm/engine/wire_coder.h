@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// WireCoder: decides which messages of collectives leave this host as a lossless code (comm/compress/lossless.h), and
-// encodes and decodes them.
+// WireCoder: decides which messages of collectives are sent to other hosts compressed, as a lossless code
+// (comm/compress/lossless.h). It also encodes and decodes them.
 //
-// The sender alone decides. A receiver tells a code from the values by its length, because a code is always shorter. So
-// ranks need not agree on anything. Each rank codes messages if its links are slow compared with its processor.
+// The sender alone decides. A receiver recognizes a code by its length, because a code is always shorter than the
+// values. So ranks need not agree on anything. Each rank codes messages if its network is slow compared with its
+// processor.
 //
 // Threading: all functions run on the engine's driver, but counters() may be called while no thread drives.
 #pragma once
@@ -48,6 +49,7 @@ class WireCoder {
   const Counters& counters() const { return counters_; }
 
  private:
+  /// Whether coding saves time if the values are `ratio` times as long as their code.
   bool paysAt(double ratio) const;
 
   const messaging::Messenger& messenger_;

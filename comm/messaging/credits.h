@@ -14,9 +14,9 @@ namespace agspeed::comm::messaging {
 
 /// The range of sizes of eager zero-copy messages. Most segments of operations are in this range. For a message of such
 /// a size, the RTS and CTS of a rendezvous would take long compared with the message itself. For a longer message, the
-/// rendezvous adds little in comparison. Messages between 64 and 80 KiB are excluded. A kernel sends 64 KiB at once,
-/// and the short rest of such a message would wait behind bytes of other connections. Both ends must agree on these
-/// limits, as on the format of frames (kProtocolVersion).
+/// rendezvous adds little in comparison. Messages between 64 and 80 KiB are excluded. The kernel sends at most 64 KiB
+/// of a connection at once. The short rest of such a message would then wait behind bytes of other connections. Both
+/// ends must agree on these limits, as on the format of frames (kProtocolVersion).
 constexpr uint64_t kMinEagerZeroCopyBytes = 80 * 1024, kMaxEagerZeroCopyBytes = 128 * 1024;
 
 /// Whether a message of `bytes` may be sent without a rendezvous, provided that there is credit. For a message that may
@@ -44,7 +44,7 @@ class Credits {
   bool acquire(uint64_t bytes) {
     const uint64_t cost = costOf(bytes);
     const uint64_t window = bytes < wire::kZeroCopyBytes ? kWindowBytes : kZeroCopyWindowBytes;
-    if (sent_ + cost > consumedThere_ + window) return false;
+    if (sent_ + cost > consumedByPeer_ + window) return false;
     sent_ += cost;
     return true;
   }
@@ -61,7 +61,7 @@ class Credits {
   }
   /// Takes an advertisement of the peer: the total number of bytes that the peer has matched with receives so far.
   /// Frames may arrive out of order, so a total that is lower than an earlier one is ignored.
-  void advertised(uint64_t consumed) { consumedThere_ = std::max(consumedThere_, consumed); }
+  void advertised(uint64_t consumed) { consumedByPeer_ = std::max(consumedByPeer_, consumed); }
 
   // --- for receiving
 
@@ -91,12 +91,12 @@ class Credits {
   static constexpr uint64_t kMessageCost = 64;
   static uint64_t costOf(uint64_t bytes) { return bytes + kMessageCost; }
 
-  uint64_t sent_ = 0;
-  uint64_t partial_ = 0;
-  uint64_t consumedThere_ = 0;
-  uint64_t consumed_ = 0;
-  uint64_t advertised_ = 0;
-  uint64_t unexpected_ = 0;
+  uint64_t sent_ = 0;            ///< cost of all messages sent, minus the credit that release() has returned
+  uint64_t partial_ = 0;         ///< credit that releasePartial() has returned
+  uint64_t consumedByPeer_ = 0;  ///< the highest total that the peer has advertised
+  uint64_t consumed_ = 0;        ///< cost of all messages that consume() has counted
+  uint64_t advertised_ = 0;      ///< the part of consumed_ that this rank has advertised
+  uint64_t unexpected_ = 0;      ///< cost of the unexpected messages that are held now
 };
 
 }  // namespace agspeed::comm::messaging

@@ -9,9 +9,9 @@
 namespace agspeed::comm::messaging {
 namespace {
 
-/// The limit of the sum of three numbers: messages that one of the two ranks has announced (RTS or CTS) and the other
-/// has not started, discarded messages, and waiting control frames. A job without a fault stays below the limit. A
-/// larger number would take too much memory.
+/// The limit of the number of messages and control frames that take memory without a transfer. It counts messages that
+/// one of the two ranks has announced (RTS or CTS) and the other has not started, discarded messages, and waiting
+/// control frames. A job without a fault stays below the limit.
 constexpr size_t kMaxUnexpectedNames = size_t{1} << 20;
 
 std::string inMilliseconds(io::Clock::duration duration) {
@@ -60,8 +60,8 @@ void Endpoint::acknowledged(uint64_t token) {
 void Endpoint::arrived(const wire::FrameHeader& header) {
   liveness_.heard();
   if (failure_) {
-    // The peer may have been stopped for a long time. It may not know that this rank regards it as lost, so answer with
-    // a reset.
+    // The peer may have been stopped for a long time, and may not know that this rank regards it as lost. So answer
+    // with a reset.
     if (header.kind == wire::FrameKind::kPing && context_.transport.canSend(context_.peer)) {
       transport::OutgoingFrame frame;
       frame.header.kind = wire::FrameKind::kReset;
@@ -117,8 +117,8 @@ bool Endpoint::checkLiveness(io::Clock::time_point now, io::Clock::duration time
     case LivenessMonitor::Verdict::kWarn:
       AG_LOG(kWarn, self + ": " + peer + " has not answered over " + route + " for " +
                         inMilliseconds(liveness_.silence()) + ", and " + awaited->describe() +
-                        " needs it: its process is stopped, its host overloaded, or it has no way to this rank; it is "
-                        "given up after " +
+                        " needs it: its process is stopped, its host is overloaded, or no network path leads from it "
+                        "to this rank; it is regarded as lost after " +
                         inMilliseconds(timeout));
       break;
     case LivenessMonitor::Verdict::kAnswered:

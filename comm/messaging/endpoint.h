@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Endpoint: this rank's end of all traffic with one peer. It has the sends (SendQueue), the receives (ReceiveQueue),
 // and checks whether the peer's process is alive (LivenessMonitor). When the peer is lost, all transfers with it fail,
-// and later ones, too. Only receives of messages that have arrived completely still succeed. If the peer probes this
-// rank later, it gets a kReset.
+// and later ones, too. Only receives of messages that have arrived completely still succeed. If the lost peer probes
+// this rank later, this rank answers with a kReset frame. The peer then regards this rank as lost, too.
 //
-// Not thread-safe. The objects of the context outlive it. The owner of the completion queue notifies transfers.
+// Not thread-safe. The objects of the context outlive it. The owner of the completion queue notifies the owners of
+// transfers.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// EndpointContext: names this rank and a peer, and refers to the parts of the messenger that their messages need. The
-// referenced objects outlive the context's users.
+// EndpointContext: what all parts of an Endpoint have in common: this rank, the peer, and the parts of the messenger
+// that they use. The referenced objects outlive the context's users.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // LivenessMonitor: detects whether a peer still drives its messenger while transfers wait for it. The state of the
 // connection does not show whether the process works: the peer's kernel acknowledges data even if the process is
-// stopped or hangs. A process that is busy with computations still answers, because its engine drives in the
-// background.
+// stopped or hangs. A process that is busy with computations still answers, because a background thread of its engine
+// drives the messenger.
 //
 // The owner calls check() every kInterval while a transfer waits for the peer. Otherwise no probe is sent. Each check
 // adds at most 200 ms to the measured silence, because this process may itself have been stopped since the last check.

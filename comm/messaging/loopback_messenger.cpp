@@ -13,18 +13,19 @@ namespace agspeed::comm::messaging {
 
 namespace {
 
-/// A message that no receive has taken yet: a copy of its bytes, or the send that still has them.
+/// A message that is not matched with a receive yet. It has a copy of its bytes if it is eager. Otherwise its bytes are
+/// in the memory of its send.
 struct Message {
   int source;
   wire::MessageId id;
   std::vector<std::byte> copy;
-  Transfer* send = nullptr;
+  Transfer* send = nullptr;  ///< null: the message is eager
 
   std::span<const std::byte> bytes() const { return send ? std::span<const std::byte>(send->bytes) : copy; }
 };
 
 /// A transfer that has completed. Its owner is notified later, outside the lock.
-struct Ending {
+struct Completion {
   Transfer* transfer;
   Status status;
 };
@@ -67,10 +68,10 @@ class LoopbackMessenger final : public Messenger {
         posted_.push_back(&transfer);
         match();
       } else {
-        endings_.push_back({&transfer, status});
+        completions_.push_back({&transfer, status});
       }
     }
-    tellEndings();
+    notifyOwners();
   }
 
   void cancel(Transfer& transfer, const Status& reason) override {
@@ -82,7 +83,7 @@ class LoopbackMessenger final : public Messenger {
       }
       std::erase_if(group_.ranks_[transfer.peer]->arrived_,
                     [&](const Message& message) { return message.send == &transfer; });
-      std::erase_if(endings_, [&](const Ending& ending) { return ending.transfer == &transfer; });
+      std::erase_if(completions_, [&](const Completion& completion) { return completion.transfer == &transfer; });
     }
     transfer.finished(reason);
   }
@@ -109,15 +110,15 @@ class LoopbackMessenger final : public Messenger {
       std::unique_lock lock(group_.mutex_);
       match();
       // Do not wait if `until` has passed, because such a wait would still sleep for a scheduler's tick.
-      if (endings_.empty() && !isAwake_ && until > io::Clock::now()) {
-        wakeUp_.wait_until(lock, until, [&] { return isAwake_ || !endings_.empty() || match(); });
+      if (completions_.empty() && !isAwake_ && until > io::Clock::now()) {
+        wakeUp_.wait_until(lock, until, [&] { return isAwake_ || !completions_.empty() || match(); });
       }
       isAwake_ = false;
     }
-    return tellEndings();
+    return notifyOwners();
   }
 
-  uint64_t numBytesMoved(const Transfer&) const override { return 0; }  // a transfer's bytes move at its end
+  uint64_t numBytesMoved(const Transfer&) const override { return 0; }  // bytes move when the transfer completes
   bool hasUnsent() const override { return false; }
 
   bool isRemote(int) const override { return group_.options_.isRemote; }
@@ -173,14 +174,14 @@ class LoopbackMessenger final : public Messenger {
   /// Completes the send of a message that its receiver has received or discarded. Requires: the lock.
   void acknowledge(const Message& message) {
     LoopbackMessenger& sender = *group_.ranks_[message.source];
-    sender.endings_.push_back({message.send, {}});
+    sender.completions_.push_back({message.send, {}});
     sender.wakeUp_.notify_all();
   }
 
   /// Delivers arrived messages to the receives that wait for them. Returns true if a receive has completed. Requires:
   /// the lock.
   bool match() {
-    const size_t before = endings_.size();
+    const size_t before = completions_.size();
     for (auto message = arrived_.begin(); message != arrived_.end();) {
       auto at = std::find_if(posted_.begin(), posted_.end(), [&](const Transfer* receive) {
         return receive->peer == message->source && receive->id == message->id;
@@ -193,7 +194,7 @@ class LoopbackMessenger final : public Messenger {
       posted_.erase(at);
       message = arrived_.erase(message);
     }
-    return endings_.size() != before;
+    return completions_.size() != before;
   }
 
   /// Copies the message to its receive and completes the receive. Also completes the send, unless it was eager.
@@ -208,7 +209,7 @@ class LoopbackMessenger final : public Messenger {
       status = invalidArgument("rank {} expected {} bytes from rank {}, which sent {} ({})", rank_, room, receive.peer,
                                sent, describe(receive.id));
     }
-    endings_.push_back({&receive, std::move(status)});
+    completions_.push_back({&receive, std::move(status)});
     if (message.send) acknowledge(message);
   }
 
@@ -216,7 +217,7 @@ class LoopbackMessenger final : public Messenger {
   void drop(int dead) {
     for (size_t i = posted_.size(); i-- > 0;) {
       if (Status status = deadPeer(*posted_[i]); !status.isOk()) {
-        endings_.push_back({posted_[i], std::move(status)});
+        completions_.push_back({posted_[i], std::move(status)});
         posted_.erase(posted_.begin() + static_cast<ptrdiff_t>(i));
       }
     }
@@ -224,7 +225,7 @@ class LoopbackMessenger final : public Messenger {
       const Message& message = arrived_[i];
       if (!message.send || (message.source != dead && rank_ != dead)) continue;
       LoopbackMessenger& sender = *group_.ranks_[message.source];
-      sender.endings_.push_back({message.send, sender.deadPeer(*message.send)});
+      sender.completions_.push_back({message.send, sender.deadPeer(*message.send)});
       arrived_.erase(arrived_.begin() + static_cast<ptrdiff_t>(i));
     }
     wakeUp_.notify_all();
@@ -232,16 +233,16 @@ class LoopbackMessenger final : public Messenger {
 
   /// Calls finished() for all completed transfers of this rank. Takes them out of the list one at a time, because
   /// finished() may cancel another transfer. Returns false if there were none.
-  bool tellEndings() {
+  bool notifyOwners() {
     for (bool any = false;; any = true) {
-      Ending ending;
+      Completion completion;
       {
         std::lock_guard lock(group_.mutex_);
-        if (endings_.empty()) return any;
-        ending = std::move(endings_.front());
-        endings_.erase(endings_.begin());
+        if (completions_.empty()) return any;
+        completion = std::move(completions_.front());
+        completions_.erase(completions_.begin());
       }
-      ending.transfer->finished(ending.status);
+      completion.transfer->finished(completion.status);
     }
   }
 
@@ -253,7 +254,7 @@ class LoopbackMessenger final : public Messenger {
   std::vector<std::pair<int, wire::MessageId>>
       discarded_;  ///< names of cancelled receives whose message has not arrived
   std::unordered_set<uint32_t> dropped_;
-  std::vector<Ending> endings_;
+  std::vector<Completion> completions_;
   bool isAwake_ = false;
   std::condition_variable wakeUp_;
 };

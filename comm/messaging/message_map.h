@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MessageMap: a map whose keys are names of messages between two ranks. Not ordered, not thread-safe. Its entries come
-// from its owner's pool (MessagePool), which avoids a heap allocation per message.
+// MessageMap: a map whose keys are names of messages between two ranks. Not ordered, not thread-safe. Its entries are
+// allocated from its owner's MessagePool, which avoids a heap allocation per message.
 #pragma once
 
 #include <cstddef>

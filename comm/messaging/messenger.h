@@ -2,12 +2,12 @@
 // Messenger: messages between ranks, from which collectives are built.
 //
 // A message is a run of bytes with a name. Sender and receiver use the same name, and each name is used once per
-// (sender, receiver). Messages arrive complete, unchanged and exactly once, over all rails and for every order of sends
-// and receives. Messages of different names have no order.
+// (sender, receiver). Messages arrive complete, unchanged and exactly once, whichever rails carry them, and whether the
+// send or the receive starts first. Messages of different names have no order.
 //
-// Threading: all calls except wake() come from one thread at a time (the engine's lock). Transfer::finished is called
-// from within progress(), send(), receive() or cancel() and must not call back into the messenger except to start
-// further transfers.
+// Threading: all calls except wake() come from one thread at a time, the driver of the engine. Transfer::finished is
+// called from within progress(), send(), receive() or cancel() and must not call back into the messenger except to
+// start further transfers.
 #pragma once
 
 #include <cstddef>
@@ -27,13 +27,16 @@ class Transfer {
   int peer = -1;
   wire::MessageId id;
   std::span<std::byte> bytes;  ///< a send only reads these bytes
-  uint64_t numFollowing = 0;   ///< for a send: about how many bytes of later sends to the peer follow at once
+  /// For a send: about how many bytes of further sends to the same peer will follow soon. If many bytes follow, the
+  /// messenger sends longer frames.
+  uint64_t numFollowing = 0;
   /// Marks a transfer that is not urgent. While only background transfers are in flight with a peer, the peer's
   /// liveness is not checked. A background receive does not connect to the peer.
   bool isBackground = false;
   /// Allows a message that is shorter than its receive, if the sender does not know the length of the receive. On a
-  /// receive: shorter messages are accepted. On a send: the matching receive may have this flag. The sends with this
-  /// flag of one communicator and step must start in the order of their sequences.
+  /// receive: shorter messages are accepted. On a send: the matching receive may have this flag. Sends with this flag
+  /// of one communicator and step must start in the order of their sequences, because the messenger remembers only the
+  /// last sequence.
   bool mayBeShorter = false;
   /// The length of the receive, if the message may be shorter than its receive and both ends know this length. On a
   /// send, `bytes` is the message, and may be shorter than `room`. On a receive, `room` is the length of `bytes`. 0:
@@ -96,7 +99,7 @@ class Messenger {
   /// Returns the shortest round trip to the peer over the network so far; 0: not known.
   virtual double roundTripSeconds(int peer) const = 0;
   /// Returns a number that is equal for all ranks of this rank's host; 0: not known. Ranks of one host exchange
-  /// messages faster.
+  /// messages faster, through shared memory.
   virtual uint32_t host() const = 0;
   /// Makes a waiting progress() return. From any thread.
   virtual void wake() = 0;

@@ -55,7 +55,7 @@ class ReceiveQueue {
   void receivedRts(const wire::FrameHeader& header);
 
   /// Returns the number of messages whose RTS has arrived before their receive was started, plus the number of messages
-  /// to discard.
+  /// to discard. Endpoint limits this number, because each of these messages takes memory.
   size_t numUnexpectedNames() const { return rtsReceived_.size() + discarded_.size(); }
   /// Returns how the peer has violated the protocol, such as "it sent ...", or an empty text if it has not.
   const std::string& violation() const { return violation_; }
@@ -84,10 +84,10 @@ class ReceiveQueue {
   struct Incoming {
     Transfer* transfer = nullptr;  ///< the message's receive; null while the message is unexpected
     std::unique_ptr<std::byte[], ReleaseUnexpected> buffer;  ///< holds an unexpected message
-    uint64_t total = 0;
-    uint64_t numReceived = 0;
+    uint64_t total = 0;                                      ///< length of the message
+    uint64_t numReceived = 0;                                ///< bytes that have arrived
     bool isCtsSent = false;
-    bool isUpTo = false;  ///< `total` is the receive's length; the message's length is not known yet
+    bool isUpTo = false;  ///< `total` is the receive's length, and the message may be shorter
 
     bool isWhole() const { return numReceived >= total; }
     /// Whether the frame has at most as many bytes as are missing.
@@ -100,6 +100,7 @@ class ReceiveQueue {
       return sent == total;
     }
   };
+  /// Discarded::left of a message that has not begun to arrive, so its length is not known.
   static constexpr uint64_t kAllBytes = UINT64_MAX;
   /// A message that is not wanted any more and has not arrived completely.
   struct Discarded {

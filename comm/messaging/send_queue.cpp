@@ -161,7 +161,7 @@ void SendQueue::receivedCts(const wire::MessageId& id, uint64_t total, bool isUp
   const Cts cts = {total, isUpTo};
   const auto found = rtsSent_.find(id);
   if (found == rtsSent_.end()) {
-    // If the message was sent eagerly, it does not need this CTS.
+    // If the message was sent eagerly before this CTS arrived, it needs no CTS.
     const auto started = isUpTo ? started_.find(seriesOf(id)) : started_.end();
     const bool isStarted = started != started_.end() && id.sequence < started->second;
     if (!isStarted && !context_.dropped.contains(id.communicator)) ctsReceived_[id] = cts;

@@ -35,15 +35,15 @@ class SendQueue {
   /// Cancels the send if it is in this queue. Afterwards its bytes are not read. Returns false if it is not in this
   /// queue.
   bool cancel(Transfer& transfer);
-  /// Queues a control frame for pump().
+  /// Queues a control frame for pump(). `total` and `offset` are fields of its header (frame_format.h).
   void queueControl(wire::FrameKind kind, const wire::MessageId& id = {}, uint64_t total = 0, uint64_t offset = 0) {
     control_.push_back({kind, id, total, offset});
   }
   /// Hands frames to the transport while it accepts them.
   void pump();
 
-  /// Records that the peer has received a frame with this token. The last acknowledgement of a message completes its
-  /// send.
+  /// Records that the peer has received a frame of the message with this token. Control frames have the token 0, which
+  /// needs no record. The last acknowledgement of a message completes its send.
   void acknowledged(uint64_t token);
   /// Handles a CTS: the peer has started a receive for the message with this name. The receive takes exactly `total`
   /// bytes, or at most `total` bytes if `isUpTo`.
@@ -59,7 +59,8 @@ class SendQueue {
   /// Returns the number of messages whose CTS has arrived before their send was started, plus the number of waiting
   /// control frames.
   size_t numUnexpectedNames() const { return ctsReceived_.size() + control_.size(); }
-  /// Whether the bytes from callers' memory that wait or will follow are enough for frames of maximum length.
+  /// Whether so many bytes from callers' memory wait, or will follow (Transfer::numFollowing), that frames have their
+  /// maximum length.
   bool hasMuch() const;
   /// Returns one of the unfinished sends that are not in the background, or null if there is none.
   const Transfer* awaited() const;
@@ -91,20 +92,20 @@ class SendQueue {
   struct Outgoing {
     explicit Outgoing(std::pmr::memory_resource* pool) : copy(pool) {}
 
-    std::pmr::list<Outgoing>::iterator self;
-    Transfer* transfer = nullptr;  ///< null: an eager copy, or a send that was cancelled
+    std::pmr::list<Outgoing>::iterator self;  ///< the place of this message in messages_
+    Transfer* transfer = nullptr;             ///< null: an eager copy, or a send that was cancelled
     wire::MessageId id;
     wire::FrameKind kind = wire::FrameKind::kData;
-    std::pmr::vector<std::byte> copy;
-    ByteView bytes;
-    uint64_t numSent = 0;
-    uint32_t numUnacknowledged = 0;
-    bool isWhollySent = false;
+    std::pmr::vector<std::byte> copy;  ///< the bytes of an eager copy
+    ByteView bytes;                    ///< the bytes to send, in `copy` or in the caller's memory
+    uint64_t numSent = 0;              ///< bytes that were handed to the transport
+    uint32_t numUnacknowledged = 0;    ///< frames in flight
+    bool isWhollySent = false;         ///< no frame is left to send, or the send was cancelled
   };
 
   using Outgoings = std::pmr::deque<Outgoing*>;
 
-  /// Returns the key of a message in started_. All messages of one communicator and step have the same key.
+  /// Returns the key of a message in started_: all messages of one communicator and step have the same key.
   static wire::MessageId seriesOf(const wire::MessageId& id) { return {id.communicator, id.step, 0}; }
   void startEagerCopy(const Transfer& transfer);
   Outgoing& add(const wire::MessageId& id, ByteView bytes);
@@ -130,7 +131,7 @@ class SendQueue {
   Outgoings zeroCopies_{&pool_};           ///< messages to send from callers' memory: eager zero-copy, or after a CTS
   MessageMap<Outgoing*> rtsSent_{&pool_};  ///< messages that wait for their CTS
   MessageMap<Cts> ctsReceived_{&pool_};    ///< CTSs of messages whose send has not been started
-  MessageMap<uint64_t> started_{&pool_};   ///< by seriesOf(): the next sequence of sends with mayBeShorter
+  MessageMap<uint64_t> started_{&pool_};   ///< by seriesOf(): last sequence of a send with mayBeShorter, plus 1
 };
 
 }  // namespace agspeed::comm::messaging

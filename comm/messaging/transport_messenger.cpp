@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr io::Clock::duration kFlushTimeout = milliseconds(1000);
-/// Interval of timers while transfers or events are in progress.
+/// The longest time until the next tick() after an event or the start of a transfer.
 constexpr io::Clock::duration kBusyTick = milliseconds(10);
 /// Limits, in seconds, of the time for which wake-ups are coalesced. Coalescing for less than kMinCoalesce saves
 /// nothing, so the messenger then does not coalesce.

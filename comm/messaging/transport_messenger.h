@@ -15,7 +15,7 @@
 // other messages.
 //
 // A silent peer is probed while transfers wait for it (liveness_monitor.h). The peer is lost if its process does not
-// answer within the peer timeout. If the peer sends a probe later, it gets a reset.
+// answer within the peer timeout. If the lost peer sends a probe later, this rank answers with a reset.
 //
 // The state between two ranks is in an Endpoint per peer, made of SendQueue, ReceiveQueue and Credits. This class
 // implements the messenger's timers and its shutdown.
@@ -79,7 +79,7 @@ class TransportMessenger final : public Messenger, private transport::Transport:
   /// Returns the endpoint of the peer. The first call for a peer starts to connect to it.
   Endpoint& connectedTo(int peer);
   void check(const Transfer& transfer) const;
-  /// Schedules the next tick and the next liveness check, which a transfer in flight needs.
+  /// Makes the next tick and the next liveness check come soon, because a transfer has started.
   void startTimers();
   void tick(io::Clock::time_point now);
   /// Checks the liveness of the peers that transfers wait for. Returns the time of the next check.

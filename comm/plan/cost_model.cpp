@@ -9,6 +9,7 @@ namespace agspeed::comm::plan {
 
 namespace {
 
+/// The verification of larger groups would take too long.
 constexpr int kMostCountedRanks = 16;
 constexpr size_t kShortestBuffer = 256;
 /// The longest buffer that gets a rule. The time of longer buffers depends on bandwidth alone, and the plan's choice
@@ -30,14 +31,14 @@ double predictSeconds(const schedule::ScheduleCounts& counts, double bytes, doub
                       const NetworkMeasurement& network) {
   const double latency = counts.numRounds * network.latencySeconds;
   const double messages = counts.numMessages * numSegments * network.messageSeconds;
-  // The rounds of one segment run one after another. With many segments, they overlap, and the bytes of the busiest
-  // rank determine the time.
+  // The rounds of one segment run one after another (`sequential`). The rounds of many segments overlap, so the bytes
+  // of the busiest rank determine the time.
   const double perMessage = counts.numMessages > 0 ? counts.sent / counts.numMessages : 0;
-  const double inTurn = counts.numRounds * perMessage / numSegments;
-  const double share = std::max({counts.sent, counts.received, inTurn});
+  const double sequential = counts.numRounds * perMessage / numSegments;
+  const double share = std::max({counts.sent, counts.received, sequential});
   const double transfer = share * bytes / network.bytesPerSecond;
   const double reduction = counts.reduced * bytes / network.reducedBytesPerSecond;
-  // Reductions overlap with transfers, except for the reductions of one segment.
+  // Reductions of a segment overlap with the transfers of other segments, but not with its own.
   const double overlapped = std::max(transfer, reduction) + std::min(transfer, reduction) / numSegments;
   return latency + messages + overlapped;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts how long an algorithm takes on a measured network, and which algorithm is faster there than the plan's own
-// choice.
+// Predicts how long an algorithm takes on a measured network, and finds algorithms that are faster on it than the
+// plan's own choice.
 //
-// The model is coarse on purpose. It only has to find the faster one of algorithms that differ much in rounds and
-// bytes. The plan follows it only if the predicted times differ much. The model ignores that partial results may have
-// wider elements than the buffer. The functions are pure: equal figures give equal results at all ranks.
+// The model is coarse on purpose. It only has to find the fastest of several algorithms that differ much in rounds and
+// bytes. An algorithm replaces the plan's choice only if its predicted time is much shorter. The model ignores that
+// partial results may have wider elements than the buffer. The functions are pure: equal arguments give equal results
+// at all ranks.
 #pragma once
 
 #include <span>
@@ -21,7 +22,7 @@ struct NetworkMeasurement {
   double latencySeconds = 30e-6;        ///< time from the start of an empty send until its receive completes
   double messageSeconds = 5e-6;         ///< processor time for each message that a rank sends
   double bytesPerSecond = 1.2e9;        ///< all rails of a rank together, in each direction
-  double reducedBytesPerSecond = 10e9;  ///< rate at which the kernels read inputs of reductions
+  double reducedBytesPerSecond = 10e9;  ///< rate at which reductions read their inputs
 };
 
 /// Returns the predicted seconds of an operation on a buffer of `bytes`, whose chunks are cut into `numSegments`
@@ -40,8 +41,9 @@ struct CountedAlgorithm {
 /// their schedules, which takes some milliseconds. Returns nothing for groups so large that this takes long.
 std::vector<CountedAlgorithm> countAllReduces(int numRanks);
 
-/// Returns rules for short all-reduces. For each size, a rule names the plan's own algorithm, or the fastest algorithm
-/// if its predicted time is less than two thirds of the plan's. Returns no rules if `counted` is empty.
+/// Returns rules for short all-reduces. For each size, a rule names the fastest algorithm if its predicted time is less
+/// than two thirds of that of the plan's algorithm. Otherwise the rule names the plan's algorithm. Returns no rules if
+/// `counted` is empty.
 std::vector<PlanRule> fitToNetwork(std::span<const CountedAlgorithm> counted, const NetworkMeasurement& network,
                                    int numRanks);
 

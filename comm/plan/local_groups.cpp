@@ -7,12 +7,13 @@ namespace agspeed::comm::plan {
 
 namespace {
 
-/// The chunks that leave a local group.
+/// The number of chunks that leave a local group, for each algorithm. A chunk of wide elements counts twice.
 struct Crossings {
   int hierarchical = 0;
   int direct = 0;
 };
 
+/// Counts the chunks that leave `group` while contributions are reduced. `wideSize`: what a wide chunk counts as.
 Crossings reducing(const schedule::LocalGroups& groups, int group, int wideSize) {
   int numPartials = 0;
   for (const schedule::RankRange& ranks : groups.subtrees(group)) numPartials += ranks.count > 1 ? wideSize : 1;
@@ -20,6 +21,7 @@ Crossings reducing(const schedule::LocalGroups& groups, int group, int wideSize)
   return {numPartials * numOthers, size * numOthers};
 }
 
+/// Counts the chunks that leave `group` while results are gathered.
 Crossings gathering(const schedule::LocalGroups& groups, int group) {
   const int size = groups.ranks(group).count;
   return {size * (groups.numGroups() - 1), size * (groups.numRanks() - size)};

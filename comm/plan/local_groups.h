@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds which ranks share a host, in the form that schedules need, and decides whether hierarchical algorithms gain
-// from it. The functions are pure: equal figures give equal results.
+// from it. The functions are pure: equal arguments give equal results.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace agspeed::comm::plan {
 
-/// Returns the first rank of each local group. Returns an empty list if all ranks share one host, no two consecutive
-/// ranks share one, or some host is not known. `hosts`: a number per rank, equal if ranks share a host; 0: not known.
+/// Returns the first rank of each local group. Returns an empty list in three cases: all ranks share one host, no two
+/// consecutive ranks share a host, or the host of a rank is not known. `hosts`: a number per rank, equal if ranks share
+/// a host; 0: not known.
 std::vector<int> localGroupsOf(std::span<const uint32_t> hosts);
 
-/// Returns whether the hierarchical algorithm sends fewer bytes than the direct one, from the group that sends most.
-/// `isWidened`: partial results are twice as wide as the data.
+/// Compares the bytes that leave the local group that sends most. Returns whether the hierarchical algorithm sends
+/// fewer of them than the direct algorithm. `isWidened`: partial results are twice as wide as the data.
 bool gainsFromLocalGroups(schedule::Collective collective, bool isWidened, const schedule::LocalGroups& groups);
 
 }  // namespace agspeed::comm::plan

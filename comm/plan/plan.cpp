@@ -9,16 +9,16 @@ namespace agspeed::comm::plan {
 namespace {
 
 constexpr size_t kKiB = 1024;
-/// With at most this number of ranks, it is faster to send all data to every rank at once than to forward partial
-/// results in several rounds.
+/// With at most this number of ranks, it is fastest to send all data to every rank at once. With more ranks, it is
+/// faster to forward partial results in several rounds.
 constexpr int kFewRanks = 8;
 /// If there are many ranks and each rank's chunk has at most this size, the costs per message are higher than the costs
 /// per byte.
 constexpr size_t kShortChunk = 8 * kKiB;
-constexpr size_t kSegmentUnit = 256;
+constexpr size_t kSegmentUnit = 256;  ///< bytes; segments are multiples of it
 
-/// Returns the name of the algorithm that the plan chooses without a rule. Short buffers need few messages one after
-/// another; long buffers need the least bytes.
+/// Returns the name of the algorithm that the plan chooses without a rule. For short buffers, the number of sequential
+/// messages determines the time. For long buffers, the number of bytes does.
 std::string_view nameByDefault(schedule::Collective collective, size_t bytes, int numRanks, bool isContiguous) {
   const bool isFew = numRanks <= kFewRanks;
   const bool hasShortChunks = !isFew && bytes <= static_cast<size_t>(numRanks) * kShortChunk;

@@ -20,8 +20,9 @@ struct Choice {
   const schedule::Algorithm* algorithm = nullptr;
   size_t segmentBytes = 0;       ///< the bytes that one segment takes from each chunk; a multiple of 256
   uint32_t window = 1;           ///< the most segments of one operation that are in flight
-  std::vector<uint32_t> shares;  ///< relative sizes of the ranks' chunks; empty: not stated
-  /// The algorithm to use instead of `algorithm` if several ranks share each host; nullptr: there is none.
+  std::vector<uint32_t> shares;  ///< relative sizes of the ranks' chunks; empty: the plan states none
+  /// The algorithm to use instead of `algorithm` if ranks share hosts and it sends fewer bytes between hosts; nullptr:
+  /// there is none.
   const schedule::Algorithm* hierarchical = nullptr;
   bool isByRule = false;  ///< whether a PlanRule chose the algorithm; if not, PlanFitter may change it
 };
@@ -34,8 +35,8 @@ struct PlanRule {
   size_t segmentBytes = 0;     ///< Choice::segmentBytes; 0: the plan's value
 };
 
-/// Returns whether each rank owns and reduces one chunk of the buffer in this algorithm, so that chunks may differ in
-/// size.
+/// Returns whether each rank owns and reduces one chunk of the buffer in this algorithm. Then the chunks may have
+/// different sizes.
 bool hasChunkPerRank(schedule::Collective collective, const schedule::Algorithm& algorithm);
 
 /// The longest buffer that does not use Choice::hierarchical. Buffers up to this size gain more from fewer rounds.
@@ -46,8 +47,8 @@ struct Plan {
   bool isReproducible = true;         ///< whether all reductions must have the canonical order
   size_t segmentBytes = 128 * 1024;   ///< the bytes that one segment takes from each chunk
   uint32_t window = 8;                ///< the most segments of one operation that are in flight
-  std::vector<uint32_t> shares = {};  ///< relative chunk sizes for unequal hosts; empty: the group measures
-  std::vector<PlanRule> rules = {};   ///< the first one that fits applies
+  std::vector<uint32_t> shares = {};  ///< relative chunk sizes for unequal hosts; empty: measured by the group
+  std::vector<PlanRule> rules = {};   ///< the first rule that can run applies
 
   /// Chooses how an operation of `bytes` runs. `bytes` is known to all ranks, or zero. The function never fails: it
   /// skips rules that name no algorithm or break isReproducible. Memory::kContiguous algorithms run on lists of chunks

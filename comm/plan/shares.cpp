@@ -12,13 +12,14 @@ namespace {
 /// share delays none.
 constexpr double kEqual = 0.75;
 constexpr double kCaution = 0.85;
-constexpr double kWhole = 1 << 20;
+constexpr double kWhole = 1 << 20;  ///< the share that would be the whole buffer
 constexpr int kBisections = 60;
 
 /// The bytes of one segment, summed over all ranks' chunks.
 constexpr size_t kSegmentOfAll = 256 * 1024;
 constexpr size_t kShortestSegment = 32 * 1024;
-constexpr double kRoundTripsUnderWay = 4;
+/// The segments in flight must contain the bytes that a rank sends in this number of round trips.
+constexpr double kRoundTripsInFlight = 4;
 
 }  // namespace
 
@@ -46,9 +47,9 @@ std::vector<uint32_t> sharesFor(std::span<const double> bytesPerSecond) {
 
 size_t segmentForShares(size_t segmentBytes, uint32_t window, int numRanks, const NetworkMeasurement& network) {
   const size_t shorter = std::max(kSegmentOfAll / static_cast<size_t>(numRanks) / 256 * 256, kShortestSegment);
-  const double path = kRoundTripsUnderWay * 2 * network.latencySeconds * network.bytesPerSecond;
-  const bool isLong = static_cast<double>(window * shorter * static_cast<size_t>(numRanks)) < path;
-  return isLong ? segmentBytes : std::min(segmentBytes, shorter);
+  const double bytesInFlight = kRoundTripsInFlight * 2 * network.latencySeconds * network.bytesPerSecond;
+  const bool isTooShort = static_cast<double>(window * shorter * static_cast<size_t>(numRanks)) < bytesInFlight;
+  return isTooShort ? segmentBytes : std::min(segmentBytes, shorter);
 }
 
 }  // namespace agspeed::comm::plan

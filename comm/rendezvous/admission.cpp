@@ -17,7 +17,7 @@ Admission admit(std::span<const std::byte, wire::kRequestBytes> request, Directo
   const StatusOr<const Peer*> peer = directory.find(admission.peer, io::Clock::now());
   if (!peer.hasValue()) return admission;
   if (*peer == nullptr) {
-    admission.verdict = Admission::Verdict::kWait;  // the peer may have published its record since the last look-up
+    admission.verdict = Admission::Verdict::kWait;  // the peer may have published its record after the last look-up
     return admission;
   }
   admission.responder = wire::Responder::answer(request, (*peer)->secret);

@@ -22,8 +22,8 @@ struct Admission {
   std::optional<wire::Responder> responder;  ///< set if the verdict is kAnswer
 };
 
-/// Decides about a request. The verdict is kAnswer if two conditions hold. The request names this rank, epoch and
-/// protection. Its sender is a rank of this job and has proven the secret of the pair.
+/// Decides about a request. The verdict is kAnswer if the request names this rank, epoch and protection, and if its
+/// sender is a rank of this job that has proven the secret of the two ranks.
 Admission admit(std::span<const std::byte, wire::kRequestBytes> request, Directory& directory);
 
 }  // namespace agspeed::comm::rendezvous

@@ -11,8 +11,8 @@
 namespace agspeed::comm::rendezvous {
 namespace {
 
-constexpr std::chrono::milliseconds kShortWait{2};
-constexpr std::chrono::milliseconds kLastWait{100};
+constexpr std::chrono::milliseconds kShortWait{2};   ///< how long find() waits for the answer
+constexpr std::chrono::milliseconds kLastWait{100};  ///< how long the destructor waits for the thread
 
 }  // namespace
 

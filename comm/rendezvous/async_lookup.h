@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// AsyncLookup: reads a store on a thread of its own. A store may block, for example because its server is stopped, and
-// the thread that drives rails must not block with it. The thread starts with the first look-up. While it waits for the
-// store, new keys are collected and then read with one request.
+// AsyncLookup: reads a store on a separate thread. A store may block, for example because its server is stopped, and
+// the thread that drives rails must not block then. The thread starts with the first look-up. While this thread waits
+// for the store, new keys are collected. It then reads them with one call of the store's reader.
 //
 // Threading: only one thread at a time may call find(). Ownership: if the look-up thread is still blocked 100 ms after
 // destruction began, it is detached and keeps the state that it uses.

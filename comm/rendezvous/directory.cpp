@@ -135,7 +135,8 @@ StatusOr<Peer> Directory::check(int rank, const std::string& text) const {
   const std::optional<security::Digest> agreed = keys_.agree(record.publicKey);
   if (!agreed) return invalidArgument("its public key is not usable");
 
-  // The secret is bound to both identities. They are in the order of the ranks, so both ends derive the same secret.
+  // The secret is bound to both identities. The identities are in the order of the ranks, so both ends derive the same
+  // secret.
   const bool isLower = options_.rank < rank;
   std::array<std::byte, 128> context;
   wire::ByteWriter writer(context);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Directory: publishes the record of this rank in the store, and reads the record of another rank when it is first
 // needed. Starting a rank therefore costs two writes, whatever the number of ranks. If the store does not answer, only
-// the directory's look-up thread blocks. A directory without a store gets the records of other ranks by introduce().
-// Only one thread at a time may use a directory. The messenger owns it, and the store outlives it.
+// the directory's look-up thread blocks. A directory without a store gets the records of other ranks through
+// introduce(). Only one thread at a time may use a directory. The messenger owns it, and the store outlives it.
 #pragma once
 
 #include <chrono>
@@ -73,23 +73,24 @@ class Directory {
   TimePoint askAgainAt(int rank) const;
 
  private:
-  /// The pauses between look-ups of a missing rank. They grow because one store serves all ranks, and a late rank may
+  /// The pause before the next look-up of a missing rank: (time for which it has been missing) / kPausesPerWait, within
+  /// the limits kShortestPause and kLongestPause. Pauses grow because one store serves all ranks, and a late rank may
   /// be minutes late.
   static constexpr std::chrono::milliseconds kShortestPause{5}, kLongestPause{250};
   static constexpr int kPausesPerWait = 16;
-  static constexpr std::chrono::milliseconds kWarnAfter{500};
-  static constexpr std::chrono::seconds kLateAfter{5};
+  static constexpr std::chrono::milliseconds kWarnAfter{500};  ///< for a store that does not answer
+  static constexpr std::chrono::seconds kLateAfter{5};         ///< for a rank that has no record in the store
 
+  /// The state of one other rank.
   struct Entry {
     std::optional<Peer> peer;
-    std::optional<Status> failure;  ///< why the rank cannot be connected; final
-    std::optional<TimePoint> wantedSince;
-    TimePoint nextTry{};
+    std::optional<Status> failure;         ///< why the rank cannot be connected; final
+    std::optional<TimePoint> wantedSince;  ///< when find() was first called for the rank
+    TimePoint nextTry{};                   ///< the time of the next look-up; see askAgainAt()
     std::optional<TimePoint> requestedAt;  ///< when the store was asked; nullopt: no request is unanswered
-    bool isWarned = false;
+    bool isWarned = false;                 ///< a warning about the unanswered request was logged
   };
-  /// Returns the time of the next look-up. The longer the peer has been missing (since `since`), the longer is the
-  /// pause until then.
+  /// Returns the time of the next look-up of a peer that has been missing since `since`.
   static TimePoint nextRetry(TimePoint since, TimePoint now);
   /// Looks up a peer in the store.
   StatusOr<const Peer*> lookUp(int rank, Entry& entry, TimePoint now);
@@ -97,7 +98,9 @@ class Directory {
   StatusOr<const Peer*> add(int rank, Entry& entry, const std::string& record) const;
   /// Logs a warning if `rank` is late and no warning about a late rank was logged before.
   void warnOfMissing(int rank, const Entry& entry, TimePoint now);
+  /// Fails if the store has not answered within the timeout. Logs a warning before that.
   Status checkStore(int rank, Entry& entry, TimePoint now) const;
+  /// Verifies the record of `rank`, and derives the secret that this rank shares with it.
   StatusOr<Peer> check(int rank, const std::string& text) const;
 
   Store* store_ = nullptr;  ///< nullptr: the directory has no store
@@ -107,7 +110,7 @@ class Directory {
   std::vector<RailAddress> rails_;
   std::string record_;
   std::map<int, Entry> entries_;
-  bool isLateWarned_ = false;
+  bool isLateWarned_ = false;          ///< a warning about a missing rank was logged
   std::optional<AsyncLookup> lookup_;  ///< set if the directory has a store
 };
 

@@ -23,7 +23,7 @@ namespace agspeed::comm::rendezvous {
 /// The address at which one rail of a rank listens.
 struct RailAddress {
   topology::IpAddress address;
-  uint8_t prefixBits = 0;
+  uint8_t prefixBits = 0;  ///< length of the network's prefix
   uint16_t port = 0;
   bool operator==(const RailAddress&) const = default;
 };
@@ -48,9 +48,9 @@ StatusOr<PeerRecord> decodePeerRecord(const std::string& text, const security::J
 
 /// Pairs the rails of two ranks. Returns: for each rail of `mine`, the index of the rail of `theirs` that it connects
 /// to; -1: none. Each rail of `theirs` is used at most once. A rail is paired with a rail of its own network. If no
-/// such rail is left, it is paired with a rail of its address family, with one exception: if both ranks have rails in
-/// both networks, the two rails are not paired, because there may be no route between the networks. The search in
-/// `theirs` begins at the rail's own index and wraps around.
+/// such rail is left, it is paired with a rail of its address family. There is one exception. If both ranks have rails
+/// in the networks of both rails, the two rails are not paired: there may be no route between these networks. The
+/// search in `theirs` begins at the rail's own index and wraps around.
 std::vector<int> pairRails(const std::vector<RailAddress>& mine, const std::vector<RailAddress>& theirs);
 
 }  // namespace agspeed::comm::rendezvous

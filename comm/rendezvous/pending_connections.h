@@ -36,14 +36,14 @@ class PendingConnections {
   size_t size() const { return entries_.size(); }
   bool isEmpty() const { return entries_.empty(); }
 
-  /// Adds a connection. Returns: the oldest one, which had to leave its place; nullptr if a place was free.
+  /// Adds a connection. Returns: the oldest connection, which was removed to make room; nullptr if there was room.
   std::unique_ptr<Connection> add(std::unique_ptr<Connection> connection) {
     std::unique_ptr<Connection> oldest;
     if (entries_.size() == limits_.numConnections) oldest = remove(entries_.begin());
     entries_.push_back({std::move(connection)});
     return oldest;
   }
-  /// Removes a connection, and returns it to its caller.
+  /// Removes and returns a connection.
   std::unique_ptr<Connection> take(const Connection& connection) {
     return remove(std::find_if(entries_.begin(), entries_.end(),
                                [&](const Entry& each) { return each.connection.get() == &connection; }));
@@ -65,7 +65,7 @@ class PendingConnections {
  private:
   struct Entry {
     std::unique_ptr<Connection> connection;
-    io::Clock::duration waited{};
+    io::Clock::duration waited{};  ///< time since add(), as ActiveTimer measures it
   };
   using Entries = std::list<Entry>;
 

@@ -19,8 +19,8 @@ class RankNames {
     return found != names_.end() ? found->second : formatText("rank {}", rank);
   }
 
-  /// Whether the log may name peers. It may not if the group is out of use, because a peer may have ended, and another
-  /// process may use its ports.
+  /// Whether the log may name peers. The log must not name them when the group is not used any more: a peer may have
+  /// ended, and another process may use its ports.
   bool areLogged() const { return areLogged_; }
   void setLogged(bool areLogged) { areLogged_ = areLogged; }
 

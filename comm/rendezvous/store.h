@@ -3,8 +3,8 @@
 // serves ranks of one process, FileStore processes that share a folder, and StreamStore processes that reach a server
 // (stream_store.h). comm/c10d wraps torch's store. PrefixStore gives each user of a shared store its own keys.
 //
-// Values are untrusted: an attacker may have written them, so readers check them. They are small (at most
-// kMaxValueBytes).
+// Values are untrusted: an attacker may have written them, so readers check them. A value has at most kMaxValueBytes
+// bytes.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,8 @@ class Store {
   /// Returns a function that does tryGet() for several keys, for use on another thread. It may read all keys with one
   /// request. If it can block, it owns the state that it needs, and may outlive the store.
   virtual Reader reader();
-  /// Adds to the counter `key`, which starts at 0, and returns the sum. A key is a counter or a value, not both.
+  /// Adds `amount` to the counter `key`, which starts at 0, and returns the sum. A key is a counter or a value, not
+  /// both.
   virtual StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
   /// Sets `key` if it is not set. Returns: the value that the key then has, which is the same for all callers.
   virtual StatusOr<std::string> setOnce(const std::string& key, const std::string& value) = 0;
@@ -80,7 +81,7 @@ class FileStore final : public Store {
   std::string folder_;
 };
 
-/// Wraps another store, and puts `prefix` in front of all keys. Thread-safe if the other store is.
+/// Wraps another store, and puts `prefix` in front of all keys. Thread-safe if the other store is thread-safe.
 class PrefixStore final : public Store {
  public:
   PrefixStore(std::shared_ptr<Store> store, std::string prefix)

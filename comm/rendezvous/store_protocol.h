@@ -62,8 +62,8 @@ class StoreChannel {
   /// Returns the message with this body: its length, the body and its tag.
   StoreBytes seal(std::span<const std::byte> body);
   /// Removes the first message from `arrived`, and returns its body. Returns nullopt if the message is incomplete.
-  /// Fails with data loss if the message is too long, or if the other end did not send it. After a data loss, the
-  /// connection cannot be used.
+  /// Fails with data loss if the message is too long, or if its tag is wrong, so that the other end did not send it.
+  /// After a data loss, the connection cannot be used.
   StatusOr<std::optional<StoreBytes>> take(StoreBytes& arrived);
 
  private:

@@ -19,7 +19,7 @@ namespace {
 
 constexpr size_t kReadBytes = 16384;
 constexpr int kBacklog = 256;
-/// A rank needs only one round trip for its proof.
+/// 3 s are enough, because a rank needs only one round trip for its proof.
 constexpr PendingLimits kLimits = {128, wire::kRequestBytes, std::chrono::seconds(3)};
 constexpr std::chrono::milliseconds kPauseWithoutDescriptors{100};
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StoreServer: serves a MemoryStore to ranks on other hosts that prove the job key. It listens on one address only and
-// answers at once. PendingConnections bounds the cost of unauthenticated peers.
+// StoreServer: serves a MemoryStore to ranks on other hosts that prove the job key. It listens on one address only. It
+// answers each request at once, also if a key is not set. PendingConnections bounds the cost of unauthenticated peers.
 //
 // Threading: the server's own thread serves all connections; any thread may use the store. Ownership: the destructor
 // closes all connections; the store may outlive the server.
@@ -20,8 +20,8 @@ namespace agspeed::comm::rendezvous {
 
 class StoreServer {
  public:
-  /// Starts a server at `address`; port 0 selects a free port. Fails without a job key, because clients could prove
-  /// nothing.
+  /// Starts a server at `address`; port 0 selects a free port. Fails without a job key, because the server could not
+  /// authenticate its clients.
   static StatusOr<std::unique_ptr<StoreServer>> start(const StoreAddress& address, const security::JobKey& key);
   ~StoreServer();
 
@@ -36,7 +36,7 @@ class StoreServer {
   void accept();
   /// Reads or writes on a connection that is ready. Destroys the connection if it has ended or failed.
   void proceed(Connection& connection);
-  /// read(), answer(), answerHandshake() and write() return whether the connection may stay open.
+  // read(), answer(), answerHandshake() and write() return whether the connection may stay open.
   bool read(Connection& connection);
   bool answer(Connection& connection);
   bool answerHandshake(Connection& connection);

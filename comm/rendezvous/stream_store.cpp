@@ -94,8 +94,9 @@ class StreamStore::Connection {
   }
 
   Status refused() const {
-    return invalidArgument("the store at {} has another job key, or is none: give all ranks the key of one job",
-                           address_.text);
+    return invalidArgument(
+        "the store at {} has another job key, or it is not a store of agspeed: give all ranks the key of one job",
+        address_.text);
   }
 
   StatusOr<StoreReply> askLocked(const StoreRequest& request) {
@@ -105,7 +106,7 @@ class StreamStore::Connection {
       AG_ASSIGN_OR_RETURN(const std::optional<StoreBytes> body, channel_->take(arrived_));
       if (body.has_value()) {
         std::optional<StoreReply> reply = decodeStoreReply(*body);
-        if (!reply.has_value()) return dataLoss("the store at {} gave an answer that is none", address_.text);
+        if (!reply.has_value()) return dataLoss("the store at {} sent an answer that cannot be parsed", address_.text);
         return *std::move(reply);
       }
       AG_ASSIGN_OR_RETURN(const size_t count, read(buffer));

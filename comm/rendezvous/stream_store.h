@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StreamStore: accesses the store of a StoreServer over one connection, on which both ends have proven the job key. If
-// the connection is lost, the interrupted call fails as unavailable, although the server may have executed it. The next
-// call connects again.
+// the connection is lost, the interrupted call fails as unavailable. The server may have executed this call or not. The
+// next call connects again.
 //
 // Thread-safe: each call takes a round trip, and calls from several threads run one after another. Readers share the
 // connection and may outlive the store.

@@ -35,8 +35,8 @@ class Peers {
 uint32_t chunk(int rank) { return static_cast<uint32_t>(rank); }
 uint32_t numChunks(const ScheduleRequest& request) { return static_cast<uint32_t>(request.numRanks); }
 
-/// Adds the steps that reduce each chunk at its owner: every rank sends input chunk i to rank i, which reduces the
-/// received chunks and its own into `target`.
+/// Adds the steps that reduce each chunk at its owner. Every rank sends input chunk i to rank i. Rank i reduces the
+/// received chunks and its own chunk into `target`.
 void reduceToOwners(B& builder, const ScheduleRequest& request, const ChunkRange& target) {
   const uint32_t own = chunk(request.rank);
   std::vector<ChunkRange> contributions(static_cast<size_t>(request.numRanks), B::input(own));
@@ -57,8 +57,8 @@ void gatherFromOwners(B& builder, const ScheduleRequest& request) {
   });
 }
 
-/// Adds the steps that gather all chunks at the root: all other ranks send their `own` chunk to the root, which
-/// receives each one as the output chunk of that rank. The caller writes the root's own output chunk.
+/// Adds the steps that gather all chunks at the root. All other ranks send their `own` chunk to the root. The root
+/// receives it as the output chunk of that rank. The caller writes the root's own output chunk.
 void gatherAtRoot(B& builder, const ScheduleRequest& request, const ChunkRange& own) {
   if (request.rank != request.root) return builder.send(request.root, own, 1);
   Peers(request).forEach([&](int, int from) { builder.receive(from, B::output(chunk(from)), 1); });

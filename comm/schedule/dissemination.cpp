@@ -43,7 +43,7 @@ Schedule disseminationAllGather(const ScheduleRequest& request) {
 Schedule disseminationBarrier(const ScheduleRequest& request) {
   // In each round, a rank sends on the token that it received in the round before. So a message leaves only after all
   // earlier messages have arrived. Two consecutive tokens are received into different memory. Otherwise a rank could
-  // receive only after its last send has completed, and such ranks would wait for each other in a cycle.
+  // start a receive only after its last send has completed, and the ranks would wait for each other in a cycle.
   const int size = request.numRanks;
   B builder(request, 1);
   const ChunkRange token = builder.scratch(B::input(0));

@@ -2,8 +2,8 @@
 // Hierarchical algorithms: for networks of two levels. Ranks of a host reach each other through memory, ranks of
 // different hosts over network interfaces.
 //
-// The ranks form local groups of any sizes (local_groups.h). Each rank owns a chunk, and every group has one worker for
-// it. Data leaves a group only once, and not once for each of its ranks:
+// The ranks form local groups of any sizes (local_groups.h). Each rank owns a chunk. For each chunk, every group has
+// one member that works on it: its worker. Data leaves a group only once, and not once for each rank of the group:
 //
 //   all-reduce      1. In each group, every member reduces the group's contributions to the chunks that it works on.
 //                   2. The workers send these partial results to the owners of the chunks. An owner reduces the partial
@@ -19,7 +19,8 @@
 // the direct algorithms.
 //
 // The variants "hierarchical-rounded" round each partial result of a group to the type of the data. Their messages
-// carry 16-bit floats as they are, with half of the bytes, but a sum is rounded twice. Other types keep the same bits.
+// carry 16-bit floats as they are, with half of the bytes, but a sum is rounded twice. Results of other types are
+// bitwise the same.
 #include <algorithm>
 
 #include "comm/reduce/reduce_op.h"
@@ -34,7 +35,8 @@ using B = ScheduleBuilder;
 
 uint32_t number(int value) { return static_cast<uint32_t>(value); }
 
-/// The other members of a rank's group, and the other groups.
+/// A rank's view of the local groups. It iterates over the other members of the rank's group, and over the other
+/// groups.
 class TwoLevels {
  public:
   TwoLevels(const ScheduleRequest& request, bool roundsPartials)
@@ -43,15 +45,15 @@ class TwoLevels {
         group(groups.groupOf(rank)),
         roundsPartials_(roundsPartials) {}
 
-  /// Calls f(to, from) for all other members of this rank's group. It goes by distance, so that not all members send to
-  /// the same member first.
+  /// Calls f(to, from) for all other members of this rank's group. The order is by distance from this rank, so that not
+  /// all members send to the same member first.
   template <typename F>
   void forOtherMembers(F f) const {
     const auto [first, size] = groups.ranks(group);
     const int member = rank - first;
     for (int i = 1; i < size; ++i) f(first + (member + i) % size, first + (member + size - i) % size);
   }
-  /// Calls f(to, from) for all other groups, by distance.
+  /// Calls f(to, from) for all other groups, in the order of their distance.
   template <typename F>
   void forOtherGroups(F f) const {
     const int size = groups.numGroups();
@@ -64,7 +66,8 @@ class TwoLevels {
     for (int owner = first; owner < first + count; ++owner) f(owner);
   }
 
-  /// Adds scratch memory for the partial result of `own` over `ranks`.
+  /// Adds scratch memory for a partial result: the chunks `own`, reduced over `ranks`. It is wide if a reduction of
+  /// several ranks is not rounded.
   ChunkRange partialOf(B& builder, const ChunkRange& own, const RankRange& ranks) const {
     return ranks.count == 1 || roundsPartials_ ? builder.scratch(own) : builder.wideScratch(own);
   }
@@ -82,9 +85,9 @@ struct Task {
   uint32_t tag = 0;
 };
 
-/// Adds the steps that reduce within the group: sends the ranges `tasksOf(m)` to every other member m, receives the
-/// contributions of all other members to this rank's tasks, and reduces them together with its own. Returns for each of
-/// these tasks: a partial result per subtree of the group.
+/// Adds the steps that reduce within the group. This rank sends the ranges `tasksOf(m)` to every other member m. It
+/// receives the contributions of all other members to its own tasks, and reduces them together with its own
+/// contribution. Returns for each of these tasks: a partial result per subtree of the group.
 template <typename TasksOf>
 std::vector<std::vector<ChunkRange>> reduceInGroup(B& builder, const TwoLevels& levels, TasksOf tasksOf) {
   const auto [first, size] = levels.groups.ranks(levels.group);
@@ -128,7 +131,8 @@ class Joining {
  private:
   using Sources = std::vector<ChunkRange>;
 
-  /// Returns sources whose canonical fold is the value of `count` positions of the tree.
+  /// Returns the sources whose reduction in the canonical order gives the value of the `count` positions of the tree
+  /// from `position`.
   Sources join(const reduce::CanonicalTree& tree, int numRanks, int position, int count) {
     const int first = tree.firstLeaf(position);
     const int end = position + count == tree.numPositions ? numRanks : tree.firstLeaf(position + count);
@@ -147,12 +151,14 @@ class Joining {
     return left;
   }
 
-  /// Whether the canonical fold of left + right sources merges the folds of the left and of the right ones.
+  /// Whether a reduction of left + right sources in the canonical order first reduces the `left` sources and the
+  /// `right` sources, and then merges both results.
   static bool isFoldOf(size_t left, size_t right) {
     const reduce::CanonicalTree tree(static_cast<int>(left + right));
     return tree.firstLeaf(tree.numPositions / 2) == static_cast<int>(left);
   }
 
+  /// Returns the reduction of the sources. Adds a step for it if there are several sources.
   ChunkRange reduced(const Sources& sources) {
     if (sources.size() == 1) return sources[0];
     const ChunkRange target = builder_.wideScratch(own_);
@@ -166,8 +172,9 @@ class Joining {
   Sources::const_iterator next_;
 };
 
-/// Adds the steps that reduce across groups: sends `partials(owner)` to each owner in another group for which this rank
-/// works, receives the partial results of its `own` chunk, and reduces all of them into `target`.
+/// Adds the steps that reduce across groups. This rank sends `partials(owner)` to each owner in another group for which
+/// it is the worker. It receives the partial results of its `own` chunk from all other groups, and reduces all partial
+/// results into `target`.
 template <typename Partials>
 void reduceAcrossGroups(B& builder, const TwoLevels& levels, const ChunkRange& own, const ChunkRange& target,
                         Partials partials) {
@@ -206,7 +213,7 @@ Schedule allReduce(const ScheduleRequest& request, bool roundsPartials) {
     for (const ChunkRange& partial : partials) ofOwner.push_back(part(partial, groups.chunkOf(owner), 1));
     return ofOwner;
   });
-  // The tags of partial results are smaller than the number of the sender's subtrees.
+  // The sender uses one tag per subtree for its partial results, from 0. So the number of its subtrees is a free tag.
   const auto resultTag = [&](int sender) {
     return static_cast<uint32_t>(groups.subtrees(groups.groupOf(sender)).size());
   };
@@ -266,7 +273,7 @@ Schedule hierarchicalAllGather(const ScheduleRequest& request) {
     levels.forOwners(request.rank, from, [&](int owner) { builder.receive(owner, B::output(number(owner))); });
   });
   for (int i = 0; i < groups.numGroups(); ++i) {
-    // The groups in the order in which their chunks arrive, this rank's own group first.
+    // Visit the groups in the order in which their chunks arrive, beginning with this rank's own group.
     const int group = (levels.group + groups.numGroups() - i) % groups.numGroups();
     levels.forOtherMembers([&](int to, int from) {
       levels.forOwners(request.rank, group, [&](int owner) {

@@ -58,7 +58,8 @@ RankRange LocalGroups::ownersOf(int worker, int group) const {
 }
 
 uint32_t LocalGroups::chunkOf(int owner) const {
-  // The chunks are ordered by the owner's place in its group, as a share of the group's size, and then by group.
+  // The chunks are ordered by place / size, where `place` is the owner's index in its group and `size` the group's
+  // size. Chunks with equal ratios are ordered by group.
   const int group = groupOf(owner);
   const RankRange own = ranks(group);
   const int place = owner - own.first;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// LocalGroups: which ranks share a host, and how they divide the work of a collective of two levels.
+// LocalGroups: which ranks share a host, and how they divide the work of a two-level collective.
 //
 // A local group is a run of consecutive ranks that share a host. Groups may have any sizes. In a collective, each rank
 // owns one chunk. For each chunk, every group has one member that works on it: its worker. In the owner's group, the

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Recursive doubling and halving: all-reduces along the canonical tree (reduce_op.h).
 //
-// A position of the tree is one rank or a pair. The second rank of a pair sends its contribution to the first one and
-// gets the result from it at the end. In between, the first ranks of the P positions work in log2 P rounds. In the
-// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d. Each of them has the partial result of
-// a subtree of d positions, and the two subtrees are siblings in the tree. S is the size of the buffer.
+// A position of the tree is one rank or a pair. The second rank of a pair sends its contribution to the first rank, and
+// receives the result from it at the end. In between, the first ranks of the P positions run log2 P rounds. In the
+// round of distance d = 1, 2, 4, ... position i exchanges with position i xor d. Each of the two positions has the
+// partial result of a subtree of d positions, and the two subtrees are siblings in the tree. S is the size of the
+// buffer.
 //
-//   doubling  Both send their whole partial result: log2 P messages of S bytes. It is for short buffers.
-//   halving   Each keeps half of its chunks and sends the other half, so that each position owns one of P chunks in the
-//             end. The same rounds in reverse order gather the result. It has 2 log2 P messages and sends 2 (P-1)/P S
-//             bytes.
+//   doubling  Both positions send their whole partial result: log2 P messages of S bytes. It is for short buffers.
+//   halving   Each position keeps half of its chunks and sends the other half, so that each position owns one of P
+//             chunks in the end. The same rounds in reverse order gather the result. A position sends 2 log2 P messages
+//             with 2 (P-1)/P S bytes in all.
 //
 // Partial results have the accumulator type (they are "wide"). So 16-bit floats are sent as f32, with twice the bytes,
 // from the second round on.
@@ -22,7 +23,7 @@ namespace {
 
 using B = ScheduleBuilder;
 
-/// The common parts of doubling and halving. It finds the partners of the rounds, and handles the pairs before and
+/// The common parts of doubling and halving: the partners of a rank in the rounds, and the steps of pairs before and
 /// after the rounds.
 class Recursion {
  public:
@@ -82,7 +83,7 @@ class Recursion {
     return !isSingle_ && !isSecond_;
   }
   /// Sends the result to the second rank, if this rank is the first of a pair.
-  void tellSecond() {
+  void sendToSecond() {
     if (tree_.isPair(position_)) builder.send(tree_.firstLeaf(position_) + 1, B::output(0, all_), kPairTag);
   }
 
@@ -114,7 +115,7 @@ Schedule doublingAllReduce(const ScheduleRequest& request) {
     const bool isRight = recursion.isRight(distance);
     own = recursion.merge(isRight ? other : own, isRight ? own : other, 2 * distance == tree.numPositions);
   }
-  recursion.tellSecond();
+  recursion.sendToSecond();
   return std::move(builder).build();
 }
 
@@ -144,7 +145,7 @@ Schedule halvingAllReduce(const ScheduleRequest& request) {
     builder.receive(recursion.partner(distance), B::output(isRight ? first : own.first + count, count), tag);
     own = B::output(first, 2 * count);
   }
-  recursion.tellSecond();
+  recursion.sendToSecond();
   return std::move(builder).build();
 }
 

@@ -4,8 +4,8 @@
 // The buffer has a chunk per rank. In p - 1 rounds each chunk travels once around the ring, and every rank reduces its
 // contribution into it. In p - 1 more rounds the results travel around the ring. The order in which the ranks' values
 // of an element are added depends on its position in the buffer, so this order is not canonical. The algorithm sends
-// the least possible bytes, but 2 (p - 1) messages one after another. Use it on networks in which only neighbours are
-// close.
+// the least possible bytes, but 2 (p - 1) messages one after another. Use it on networks in which a rank reaches only
+// its neighbours quickly.
 #include "comm/schedule/algorithms.h"
 
 namespace agspeed::comm::schedule {

@@ -38,8 +38,8 @@ class ScheduleBuilder {
   void send(int peer, const ChunkRange& range, uint32_t tag = 0);
   void receive(int peer, const ChunkRange& range, uint32_t tag = 0);
   void copy(const ChunkRange& target, const ChunkRange& source);
-  /// Reduces `sources` to a partial result. It is rounded if `target` is not wide, which only an algorithm of any order
-  /// may do.
+  /// Reduces `sources` to a partial result. The result is rounded if `target` is not wide. Only algorithms with
+  /// Order::kAnyOrder may round it.
   void reducePartly(const ChunkRange& target, std::vector<ChunkRange> sources);
   /// Reduces `sources`, which cover all ranks' contributions, to the final value. Requires: `target` is not wide.
   void reduceFinally(const ChunkRange& target, std::vector<ChunkRange> sources);

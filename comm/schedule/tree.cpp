@@ -76,18 +76,18 @@ class BinomialReduction {
 };
 
 /// Returns the parent of `node` in a tree over 0 .. numNodes - 1 whose root is 0, and in which odd nodes have no
-/// children. The lowest set bit of a node is its height. If the parent would be beyond the last node, the next ancestor
-/// within the tree takes its place. Requires: `node` >= 1.
+/// children. The lowest set bit of a node is its height. If the parent would be beyond the last node, the function
+/// returns the nearest ancestor that exists. Requires: `node` >= 1.
 int treeParent(int node, int numNodes) {
   const int height = node & -node;
   const int parent = (node ^ height) | (height << 1);
   return parent < numNodes ? parent : node ^ height;
 }
 
-/// Returns the number that `node` of the first tree has in the second tree. No node has children in both trees, because
-/// each even node gets an odd number, and odd nodes have no children. For an odd number of nodes, this function mirrors
-/// the numbers: n becomes numNodes - n. For an even number of nodes, it adds 1, and the last node becomes 1. The root
-/// stays 0.
+/// Returns the number that `node` of the first tree has in the second tree. No node has children in both trees: each
+/// even node gets an odd number in the second tree, and nodes with odd numbers have no children. For an odd number of
+/// nodes, this function mirrors the numbers: n becomes numNodes - n. For an even number of nodes, it adds 1, and the
+/// last node becomes 1. The root stays 0.
 int inSecondTree(int node, int numNodes) {
   if (node == 0) return 0;
   return numNodes % 2 ? numNodes - node : node % (numNodes - 1) + 1;

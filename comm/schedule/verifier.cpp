@@ -61,8 +61,8 @@ class Contract {
         numRanks_, [&](int leaf) { return symbols.leaf(leaf, chunk); },
         [&](Symbol left, Symbol right) { return symbols.merge(left, right); }));
   }
-  /// Returns a number in place of the size of a chunk. Two chunks have equal numbers exactly if the collective requires
-  /// equal sizes.
+  /// Returns a number that represents the size of a chunk. Two chunks have equal numbers exactly if the collective
+  /// requires that their sizes are equal.
   uint64_t size(int rank, BufferKind buffer, uint32_t chunk) const {
     uint64_t key = chunk;
     if (collective_ == Collective::kAllToAll) {
@@ -110,7 +110,7 @@ class Rank {
     for (const uint32_t i : schedule.steps[step].dependencies) latest = std::max(latest, round[i]);
     return latest;
   }
-  /// Returns for each rank r whether `step` can start only after rank r has started.
+  /// Returns for each rank r whether `step` can start only after rank r has entered the collective.
   std::vector<bool> knownBefore(size_t step) const {
     std::vector<bool> known(static_cast<size_t>(schedule.numRanks), false);
     known[static_cast<size_t>(schedule.rank)] = true;
@@ -147,7 +147,7 @@ class Verification {
   }
 
  private:
-  using MessageKey = std::tuple<int, int, uint32_t>;  // sender, receiver, tag
+  using MessageKey = std::tuple<int, int, uint32_t>;  ///< sender, receiver, tag
 
   Status wrong(const Rank& rank, size_t step, const std::string& what) const {
     return internalError("{} of {} ranks: rank {}, step {} ({}) {}", toString(collective_), ranks_.size(),

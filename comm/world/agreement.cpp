@@ -42,13 +42,13 @@ class EpochAgreement {
     uint32_t joined = kNone;
     for (milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
       AG_ASSIGN_OR_RETURN(const uint32_t offered, offer());
-      // Read this key after the offer. Rank 0 completes an epoch before it offers the next one, so this order never
-      // misses a completion.
+      // Read this key after the offer. Rank 0 completes an epoch before it offers the next one. If this rank read the
+      // offer after the key, it could miss a completion.
       AG_ASSIGN_OR_RETURN(const bool hasAgreed, isSet(completeKey(joined)));
       if (hasAgreed) return joined;
       if (offered != joined) {
-        AG_ASSIGN_OR_RETURN(const bool isEarlier, isSet(completeKey(offered)));
-        if (!isEarlier) {
+        AG_ASSIGN_OR_RETURN(const bool isComplete, isSet(completeKey(offered)));
+        if (!isComplete) {
           AG_RETURN_IF_ERROR(store_.set(joinedKey(offered, rank_), "yes"));
           joined = offered;
         }

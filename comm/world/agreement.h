@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions by which ranks agree on numbers through a store before they are connected.
+// Functions with which ranks agree on numbers through a store before they are connected.
 //
-// A store may outlive the processes that wrote to it: torchrun keeps one while it restarts the ranks. And a rank may
-// end before it writes to the store. So a rank can neither count its own starts nor trust the keys that it finds.
-// Instead:
+// Each world has a number, its epoch. A store may outlive the processes that wrote to it: torchrun keeps a store while
+// it restarts the ranks. And a rank may end before it writes to the store. So a rank can neither count its own starts
+// nor trust the keys that it finds. Instead:
 //
 //   rank 0            takes the next epoch number for worlds of its size and offers it
 //   every other rank  joins the offered epoch, unless this epoch is complete. A complete epoch belongs to an earlier
 //                     world
 //   rank 0            declares the epoch complete when all ranks have joined it
-//   every other rank  has agreed when the epoch that it joined is complete; if a new process becomes rank 0 before that
-//                     and offers another epoch, the rank joins that one instead
+//   every other rank  has agreed when the epoch that it joined is complete. If a new process becomes rank 0 before
+//                     that and offers another epoch, the rank joins this new epoch instead
 //
-// Requires: one process per rank at a time. Thread-safe if the store is; blocks.
+// Requires: one process per rank at a time. Thread-safe if the store is thread-safe. The functions block.
 #pragma once
 
 #include <chrono>

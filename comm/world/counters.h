@@ -11,8 +11,8 @@
 
 namespace agspeed::comm::world {
 
-/// Returns the name of the interface with this address, or an empty text if none has it or the kernel's list cannot be
-/// read.
+/// Returns the name of the interface with this address. Returns an empty text if no interface has it, or if the
+/// kernel's list cannot be read.
 std::string interfaceOf(const topology::IpAddress& address);
 
 /// Returns the counters of the messenger and of coded messages, and the totals of the recorder. Requires: no other

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// FlightRecorder: records the latest operations of each process group of torch, to explain failures, and sums over all
-// operations of these groups. Only comm/c10d adds groups: operations of comm/horovod and comm/c_api are not recorded.
+// FlightRecorder: records the latest operations of each process group of torch, for the diagnosis of failures. It also
+// sums over all operations of these groups. Only comm/c10d adds groups: operations of comm/horovod and comm/c_api are
+// not recorded.
 //
-// Each group has a ring of its latest operations (FlightRing). The ring records the start of an operation. It looks up
-// the outcome of an operation later, when further operations start or when the record is read. It holds the operation's
-// handle until then. Recording costs a lock and, once the ring is full, no allocation.
+// Each group has a ring of its latest operations (FlightRing). The ring records the start of an operation. It records
+// the outcome of an operation later, when further operations start or when the record is read. It keeps the operation's
+// handle until then. To record an operation takes a lock and, once the ring is full, no allocation.
 //
 // When an operation fails, the record of all groups is written as JSON to the folder AGSPEED_FLIGHT_RECORD_DIR, if set,
-// as flight-record-rank<R>.json. Times are seconds since 1970. Thread-safety: all functions, from any thread.
+// as flight-record-rank<R>.json. Times are seconds since 1970. Thread-safety: any thread may call all functions.
 // Ownership: shared. Rings keep their recorder alive; a recorder does not keep rings alive.
 #pragma once
 
@@ -64,7 +65,7 @@ class FlightRecorder : public std::enable_shared_from_this<FlightRecorder> {
   /// Makes the ring of a new group. `ranks` are the numbers of its members in the world. The recorder includes the ring
   /// in its records as long as the caller keeps the ring.
   std::shared_ptr<FlightRing> addGroup(std::string name, std::vector<int> ranks);
-  /// Returns the sums by the name of the operation.
+  /// Returns the sums, by name of the operation.
   std::map<std::string, OperationTotals> totals();
   /// Returns the operation that ended last; nullopt if none has ended.
   std::optional<FinishedOperation> lastFinished();
@@ -104,8 +105,8 @@ class FlightRing {
   struct Entry {
     FlightFacts facts;
     std::vector<uint64_t> inputSizes, outputSizes;  ///< sizes of the chunks, in elements
-    double startedAt = 0;
-    engine::OperationHandle operation;  ///< null once the ring has recorded the outcome
+    double startedAt = 0;                           ///< seconds since 1970
+    engine::OperationHandle operation;              ///< null once the ring has recorded the outcome
     io::Clock::time_point ended;
     std::string error;
   };
@@ -124,7 +125,7 @@ class FlightRing {
   std::mutex mutex_;
   std::vector<Entry> entries_;  ///< entry number n is at index n modulo kEntries
   uint64_t numAdded_ = 0;
-  uint64_t firstOpen_ = 0;  ///< the outcome of all earlier entries is recorded
+  uint64_t firstOpen_ = 0;  ///< number of the first entry whose outcome may not be recorded yet
   bool hasFailed_ = false;
 };
 

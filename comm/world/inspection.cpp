@@ -18,7 +18,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// How long an inspection waits for the driver. The longest part of its work is one reduction of a segment.
+/// How long an inspection waits for the driver. The longest work that the driver does not interrupt is the reduction of
+/// one segment.
 constexpr std::chrono::milliseconds kDriverTimeout{1000};
 /// The largest number of groups, and of peers, in a document.
 constexpr size_t kMaxItems = 64;
@@ -114,7 +115,7 @@ Json railsOf(const network::NetworkMessenger& messenger) {
   return rails;
 }
 
-/// Adds what only the driver may read. Requires: the caller is the driver.
+/// Adds the groups, the peers that they wait for, and the rails. Requires: the caller is the driver.
 void describeOnDriver(Json& document, engine::Engine& engine, const network::NetworkMessenger& messenger) {
   std::set<int> awaited;
   Json groups = Json::array();
@@ -151,7 +152,7 @@ std::string joiningJson(const WorldIdentity& identity, io::Clock::time_point sin
 
 std::string inspectionJson(const WorldIdentity& identity, engine::Engine& engine,
                            const network::NetworkMessenger& messenger, FlightRecorder& recorder) {
-  // The action may run after this function has given up, so both own the answer.
+  // The action may run after this function has timed out, so both own the answer.
   struct Answer {
     Json document;
     std::atomic<bool> isDone = false;

@@ -23,10 +23,11 @@ struct WorldIdentity {
 
 /// Returns the frames of the main thread, the innermost first: "train.py:12 in step". Empty: they cannot be read now.
 using StackReader = std::function<std::vector<std::string>()>;
-/// Sets how documents of this process describe its main thread. A frontend with an interpreter calls it once.
+/// Sets the function that reads the stack of the main thread for the documents of this process. A frontend with an
+/// interpreter, such as Python's, calls it once.
 void setStackReader(StackReader reader);
 
-/// Describes a rank that has waited since `since` for the others to join.
+/// Describes a rank that has waited since `since` for other ranks to join the world.
 std::string joiningJson(const WorldIdentity& identity, io::Clock::time_point since);
 /// Describes a rank that has a world. If the driver does not answer in time, the document says only that the driver is
 /// busy. Requires: the caller is not the driver.

@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A caller that does not read its document within this time gets only a part of it.
+/// If a caller has not read its document after this time, it gets only a part of the document.
 constexpr milliseconds kSendTimeout{1000};
 /// The pause after a failed accept(), for example while the process has no free descriptors.
 constexpr milliseconds kPauseAfterFailure{100};
@@ -59,7 +59,7 @@ std::unique_ptr<InspectionPoint> InspectionPoint::open(const WorldIdentity& iden
       reason = error.what();
     }
   }
-  AG_LOG(kInfo, "`agspeed comm inspect` cannot look into this rank: {}", reason);
+  AG_LOG(kInfo, "`agspeed comm inspect` cannot inspect this rank: {}", reason);
   return nullptr;
 }
 

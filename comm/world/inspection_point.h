@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// InspectionPoint: a local socket at which people can ask a rank what it waits for, while the job runs.
+// InspectionPoint: a local socket that returns what a rank waits for, while the job runs. `agspeed comm inspect`
+// connects to it.
 //
 // The socket is an abstract one (comm/transport/shm/local_socket.h), so it needs no folder and leaves no file behind.
 // Programs find the names of all points in /proc/net/unix. The name also identifies the rank if its process does not
@@ -11,8 +12,8 @@
 // request: the point sends one document and closes the connection. It reads nothing, and it refuses processes of other
 // users, except root.
 //
-// Threading: one thread of its own, which sleeps until a process connects. Ownership: the destructor ends the thread
-// and waits for the answer that it may be making.
+// Threading: one thread of its own, which sleeps until a process connects. Ownership: the destructor ends the thread,
+// and waits until an answer in progress is sent.
 #pragma once
 
 #include <functional>
@@ -28,7 +29,7 @@ namespace agspeed::comm::world {
 class InspectionPoint {
  public:
   /// Opens the point of a rank. `describe` returns the document, and is called on the point's thread. Returns null, and
-  /// logs why, if the system has no room for a socket or a thread: then the rank works without a point.
+  /// logs why, if the system cannot make a socket or a thread. The rank then works without a point.
   static std::unique_ptr<InspectionPoint> open(const WorldIdentity& identity, std::function<std::string()> describe);
   ~InspectionPoint();
   InspectionPoint(const InspectionPoint&) = delete;

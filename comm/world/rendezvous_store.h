@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store through which the ranks of a job find each other if no framework provides one. Thread-safe; blocks.
+// The store through which the ranks of a job find each other if no framework provides one. Thread-safe. The function
+// blocks.
 #pragma once
 
 #include <chrono>

@@ -26,7 +26,8 @@ std::weak_ptr<World> defaultWorld;  // defaultMutex guards it
 
 Status rankZeroIsMissing(const NewGroup& group) {
   return resourceExhausted(
-      "rank {} of group '{}' timed out: rank 0 of it did not make the group within {:g} s; all its ranks have to",
+      "rank {} of group '{}' timed out: rank 0 of it did not make the group within {:g} s; all ranks of the group have "
+      "to make it",
       group.rank, group.name, std::chrono::duration<double>(group.timeout).count());
 }
 
@@ -45,8 +46,8 @@ StatusOr<uint32_t> join(rendezvous::Store& store, int rank, int size, std::chron
   return agreeOnEpoch(store, rank, size, began + timeout);
 }
 
-/// Agrees with the other ranks on the job's name: hexadecimal digits that no other world has. People distinguish jobs
-/// by this name.
+/// Agrees with the other ranks on the job's name: hexadecimal digits that no other world has. `agspeed comm inspect`
+/// distinguishes jobs by this name.
 StatusOr<std::string> agreeOnJob(rendezvous::Store& store) {
   const std::string own = security::randomDigits(4);
   AG_ASSIGN_OR_RETURN(std::string job, store.setOnce("job", own));
@@ -55,7 +56,8 @@ StatusOr<std::string> agreeOnJob(rendezvous::Store& store) {
   return job;
 }
 
-/// Returns a number that changes in a forked process. Every operation asks for it, and getpid() is a system call.
+/// Returns a number that changes in a forked process. Every operation calls this function, so it avoids getpid(), which
+/// is a system call.
 uint64_t processMark() {
   static std::atomic<uint64_t> numForks = 0;
   static const bool isCounted = pthread_atfork(nullptr, nullptr, [] { ++numForks; }) == 0;
@@ -86,7 +88,9 @@ void World::end(World* world) {
     try {
       std::thread([world] { delete world; }).detach();
     } catch (const std::system_error& error) {
-      AG_LOG(kWarn, "the connections of a group that has ended stay open: {}", error.what());
+      AG_LOG(kWarn,
+             "the connections of a group that has ended stay open, because no thread can be started to close them: {}",
+             error.what());
     }
   }
 }

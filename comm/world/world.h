@@ -3,8 +3,8 @@
 // drives them.
 //
 // The first group of the process makes the world. All groups share its ownership, so it is destroyed with the last
-// group. This class does not depend on the frontends of comm. Thread-safety: all functions, from any thread. Functions
-// that use a store block.
+// group. This class does not depend on the frontends of comm. Thread-safety: any thread may call all functions.
+// Functions that use a store block.
 #pragma once
 
 #include <chrono>
@@ -46,8 +46,8 @@ class World {
   static void setOfDefaultGroup(const std::shared_ptr<World>& world);
 
   /// Whether this process was forked after the world was made. A forked process lacks the engine's threads, and the
-  /// connections belong to its parent, so it must neither use nor destroy any part of the world. The world is not
-  /// deleted there when its last owner releases it.
+  /// connections belong to its parent, so it must neither use nor destroy any part of the world. If the last owner in a
+  /// forked process releases the world, the world is not deleted.
   bool isForked() const;
 
   int rank() const { return messenger_->rank(); }
@@ -67,8 +67,8 @@ class World {
   rendezvous::PrefixStore within(std::shared_ptr<rendezvous::Store> store) const { return {std::move(store), prefix_}; }
 
  private:
-  /// Deletes the world. It uses a separate thread if a callback destroys the last group, because the engine's
-  /// destructor waits for callbacks.
+  /// Deletes the world, except in a forked process. Uses a separate thread if the caller is a thread of the engine or
+  /// of the inspection point, because the destructor joins these threads.
   static void end(World* world);
   ~World();
   World(std::string prefix, std::unique_ptr<rendezvous::Store> store,
@@ -81,8 +81,8 @@ class World {
   const std::unique_ptr<rendezvous::Store> store_;
   std::unique_ptr<network::NetworkMessenger> messenger_;
   engine::Engine engine_;
-  /// Null if the system had no room for an inspection point. This is the last member, because its thread uses the other
-  /// members.
+  /// Null if the system could not make an inspection point. It must be the last member, because its thread uses the
+  /// other members.
   const std::unique_ptr<InspectionPoint> inspectionPoint_;
 };
 
