@@ -31,6 +31,7 @@ class Connector {
   std::optional<Status> advance(io::Clock::time_point now);
 
   std::unique_ptr<ControlLine> takeLine() { return std::move(line_); }
+  const Ticket& ticket() const { return ticket_; }
   uint32_t channel() const { return hello_.channel; }
   Association& association() const { return association_; }
 

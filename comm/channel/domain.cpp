@@ -137,8 +137,7 @@ Introduction Domain::introduce(const Association& association) const {
   return {id_, static_cast<uint32_t>(getpid()), host_, association.record()};
 }
 
-StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket::Bytes bytes, const Home& home) {
-  AG_ASSIGN_OR_RETURN(Ticket ticket, Ticket::decode(bytes, options_.key));
+StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket ticket, const Home& home) {
   if (const security::Protection own = network::NetworkOptions::protectionIn(mode_); ticket.protection != own) {
     return invalidArgument("process {} protects frames by " + std::string(toString(ticket.protection)) +
                            ", this process by " + std::string(toString(own)) +
@@ -151,20 +150,22 @@ StatusOr<std::unique_ptr<Connector>> Domain::startConnector(Ticket::Bytes bytes,
                                      io::Clock::now() + options_.peerTimeout);
 }
 
-StatusOr<Channel*> Domain::connect(Ticket::Bytes ticket, const Home& home) {
+StatusOr<Channel*> Domain::connect(Ticket::Bytes bytes, const Home& home) {
   const std::lock_guard lock(mutex_);
-  uint64_t note = Ticket::note(ticket);
-  if (!connectors_.contains(note)) {
-    AG_ASSIGN_OR_RETURN(auto connector, startConnector(ticket, home));
+  AG_ASSIGN_OR_RETURN(Ticket ticket, Ticket::decode(bytes, options_.key));
+  uint64_t note = Ticket::note(bytes);
+  // The proof does not cover the note, so another process may have changed it.
+  if (const auto known = connectors_.find(note); known == connectors_.end() || known->second->ticket() != ticket) {
+    AG_ASSIGN_OR_RETURN(auto connector, startConnector(std::move(ticket), home));
     note = ++numConnectors_;
-    Ticket::setNote(ticket, note);
+    Ticket::setNote(bytes, note);
     connectors_[note] = std::move(connector);
   }
   drive(nullptr);
   const auto found = connectors_.find(note);
   const std::optional<Status> status = found->second->advance(io::Clock::now());
   if (!status) return nullptr;
-  Ticket::setNote(ticket, 0);
+  Ticket::setNote(bytes, 0);
   const std::unique_ptr<Connector> connector = std::move(found->second);
   connectors_.erase(found);
   if (!status->isOk()) return *status;

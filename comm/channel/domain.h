@@ -106,7 +106,7 @@ class Domain final : private ControlLine::Owner {
   StatusOr<Association*> associationFor(const Hello& hello, const Home& home);
   /// Returns an association to the listener of the ticket, and makes one if none is in use.
   StatusOr<Association*> associationTo(const Ticket& ticket, const Home& home);
-  StatusOr<std::unique_ptr<Connector>> startConnector(Ticket::Bytes ticket, const Home& home);
+  StatusOr<std::unique_ptr<Connector>> startConnector(Ticket ticket, const Home& home);
   /// Destroys unused associations. An association of a connector is destroyed when its bytes have left, but at the
   /// latest after a second. An association of a listener is destroyed after three seconds.
   void dropUnused(io::Clock::time_point now);

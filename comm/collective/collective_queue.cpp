@@ -66,10 +66,12 @@ CollectiveQueue::Handle CollectiveQueue::finish(const engine::Execution& executi
 }
 
 const CollectiveOperation* CollectiveQueue::holderOf(const CollectiveOperation& operation) const {
-  const auto at = std::find_if(running_.begin(), running_.end(), [&](const Handle& other) {
+  const auto holds = [&](const Handle& other) {
     return other->sequence < operation.sequence && (isBarrier(operation) || other->isHostStatsExchange);
-  });
-  return at == running_.end() ? nullptr : at->get();
+  };
+  if (const auto at = std::find_if(running_.begin(), running_.end(), holds); at != running_.end()) return at->get();
+  const auto at = std::find_if(waiting_.begin(), waiting_.end(), holds);
+  return at == waiting_.end() ? nullptr : at->get();
 }
 
 CollectiveQueue::Operations CollectiveQueue::takeAll() {

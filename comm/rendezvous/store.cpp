@@ -127,10 +127,11 @@ Status FileStore::set(const std::string& key, const std::string& value) {
 
 StatusOr<std::string> FileStore::setOnce(const std::string& key, const std::string& value) {
   AG_ASSIGN_OR_RETURN(const std::string source, draft(key, value));
-  const bool isFirst = link(source.c_str(), path(key).c_str()) == 0;
-  if (!isFirst && errno != EEXIST) return failure("write " + path(key));
+  const int error = link(source.c_str(), path(key).c_str()) == 0 ? 0 : errno;
   unlink(source.c_str());
-  if (isFirst) return value;
+  if (error == 0) return value;
+  errno = error;
+  if (error != EEXIST) return failure("write " + path(key));
   AG_ASSIGN_OR_RETURN(std::optional<std::string> found, tryGet(key));
   if (!found.has_value()) return dataLoss(path(key) + " was removed while ranks agreed on it");
   return *std::move(found);

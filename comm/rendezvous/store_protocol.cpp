@@ -77,6 +77,7 @@ std::optional<StoreRequest> decodeStoreRequest(std::span<const std::byte> body) 
   request.operation = static_cast<StoreRequest::Operation>(operation);
   request.key = textOf(body.subspan(kRequestHeadBytes, keyBytes));
   request.value = textOf(body.subspan(kRequestHeadBytes + keyBytes));
+  if (request.value.size() > Store::kMaxValueBytes) return std::nullopt;
   return request;
 }
 

@@ -113,6 +113,15 @@ TEST_F(Queue, ABarrierStartsAsTheOldestAndLetsOthersPass) {
   EXPECT_EQ(startNext(), 2u);
 }
 
+TEST_F(Queue, AnOlderOperationThatWaitsHoldsABarrier) {
+  const Handle older = add();
+  older->readiness = [] { return false; };
+  const Handle barrier = add();
+  barrier->call.collective = schedule::Collective::kBarrier;
+  EXPECT_EQ(startNext(), 0u);
+  EXPECT_EQ(queue.holderOf(*barrier), older.get());
+}
+
 TEST_F(Queue, OperationsWaitForAnExchangeBeforeThem) {
   const Handle exchange = make();
   exchange->isHostStatsExchange = true;

@@ -57,6 +57,48 @@ TEST_P(BadInput, ATicketOfAnotherModeIsRefused) {
   });
 }
 
+/// Calls connect with this handle until there is a channel.
+void* connected(NetTable& table, Handle& handle) {
+  void* comm = nullptr;
+  for (int i = 0; comm == nullptr && i < 10000; ++i, usleep(1000)) requireOk(table.connect(0, handle, comm), "connect");
+  require(comm != nullptr, "connect has not ended");
+  return comm;
+}
+
+TEST_P(BadInput, ATicketWithTheNoteOfAnotherConnectGoesToItsOwnListener) {
+  constexpr size_t kNoteAt = 120;
+  expectBoth(
+      [](Side& side) {
+        std::array<Handle, 2> handles;
+        for (Handle& handle : handles) side.hear(handle);
+        void* comm = nullptr;
+        requireOk(side.table().connect(0, handles[0], comm), "connect");
+        require(comm == nullptr, "connect has ended at its first call");
+        std::copy(handles[0].begin() + kNoteAt, handles[0].end(), handles[1].begin() + kNoteAt);
+        void* const second = connected(side.table(), handles[1]);
+        void* const first = connected(side.table(), handles[0]);
+        Bytes message(10, std::byte{2});
+        Pending pending = side.send(second, message);
+        side.wait(pending);
+        side.barrier();
+        for (void* each : {first, second}) requireOk(side.table().closeSend(each), "closeSend");
+      },
+      [](Side& side) {
+        std::array<Handle, 2> handles = {};
+        std::array<void*, 2> listeners = {side.listen(handles[0]), side.listen(handles[1])};
+        for (const Handle& handle : handles) side.tell(handle);
+        void* const second = side.accept(listeners[1]);
+        void* const first = side.accept(listeners[0]);
+        Bytes target(10);
+        Pending pending = side.receive(second, {target});
+        side.wait(pending);
+        require(target == Bytes(10, std::byte{2}), "the second listener got other bytes");
+        side.barrier();
+        for (void* each : {first, second}) requireOk(side.table().closeReceive(each), "closeRecv");
+        for (void* each : listeners) requireOk(side.table().closeListen(each), "closeListen");
+      });
+}
+
 TEST_P(BadInput, AMessageBeyondAnIntIsRefused) {
   if (GetParam().version < 9) GTEST_SKIP() << "tables before v9 count bytes by int";
   expectBoth(

@@ -153,6 +153,14 @@ TEST(StoreProtocol, NoBytesAreReadBeyondTheirEnd) {
   EXPECT_EQ(decodeStoreRequest(good)->key, "abc");
 }
 
+TEST(StoreProtocol, AValueThatIsTooLongIsRefused) {
+  StoreRequest request = {.operation = StoreRequest::Operation::kSet, .key = "k"};
+  request.value.assign(Store::kMaxValueBytes, 'x');
+  EXPECT_EQ(decodeStoreRequest(encode(request))->value, request.value);
+  request.value += 'x';
+  EXPECT_FALSE(decodeStoreRequest(encode(request)).has_value());
+}
+
 TEST(StoreAddress, IsAHostAndAPort) {
   EXPECT_EQ(StoreAddress::parse("[::1]:80")->system.ss_family, AF_INET6);
   EXPECT_EQ(StoreAddress::parse("127.0.0.1:80")->system.ss_family, AF_INET);
