@@ -62,8 +62,8 @@ class CollectiveQueue {
   Handle startNext();
   /// Removes and returns the operation that runs in `execution`.
   Handle finish(const engine::Execution& execution);
-  /// Returns a running operation that must complete before the waiting `operation` may start. Null: no such operation
-  /// runs. The limit of bytes in flight or an older waiting operation then delays it.
+  /// Returns an older operation, running or waiting, that must complete before the waiting `operation` may start. Null:
+  /// there is none, so the limit of bytes in flight delays it.
   const CollectiveOperation* holderOf(const CollectiveOperation& operation) const;
 
   const std::deque<Handle>& waiting() const { return waiting_; }   ///< in the order of their sequences

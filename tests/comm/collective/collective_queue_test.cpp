@@ -115,7 +115,7 @@ TEST_F(Queue, ABarrierStartsAsTheOldestAndLetsOthersPass) {
 
 TEST_F(Queue, AnOlderOperationThatWaitsHoldsABarrier) {
   const Handle older = add();
-  older->readiness = [] { return false; };
+  older->readiness = [] { return StatusOr<bool>(false); };
   const Handle barrier = add();
   barrier->call.collective = schedule::Collective::kBarrier;
   EXPECT_EQ(startNext(), 0u);
