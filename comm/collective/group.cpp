@@ -255,6 +255,7 @@ std::string Group::progressOf(const CollectiveOperation& operation) const {
   if (operation.readiness) return " before its input was there";
   const CollectiveOperation* holder = queue_.holderOf(operation);
   if (holder == nullptr) return " before it started";
+  if (!holder->execution) return " before it started, because " + describe(*holder) + " had not started";
   return " before it started, " +
          (holder->isHostStatsExchange ? "while the ranks exchanged host statistics: "
                                       : "after " + describe(*holder) + ", in ") +
