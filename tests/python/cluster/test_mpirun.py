@@ -28,7 +28,7 @@ pytestmark = [
 ]
 _MPIRUN = ("mpirun", "--allow-run-as-root", "-H", "host0:2,host1:2", "-x", "MASTER_ADDR=host0", "-x", "PYTHONPATH")
 _NUM_STEPS = 10
-_TIMEOUT_S = 400
+_TIMEOUT_S = 600
 """Loading torch takes long on a busy machine."""
 
 
@@ -66,3 +66,14 @@ def test_a_rank_that_is_killed_ends_the_job(hosts: SshHosts, tmp_path: Path) -> 
     os.kill(int((tmp_path / "rank.3").read_text().split()[1]), signal.SIGKILL)
     assert mpirun.wait(_TIMEOUT_S) != 0
     hosts.nothing_is_left()
+
+
+@pytest.mark.thorough
+def test_a_host_that_is_lost_ends_the_job(hosts: SshHosts, tmp_path: Path) -> None:
+    mpirun = start(hosts, tmp_path, str(_NUM_STEPS // 2))
+    wait_until((tmp_path / "waits").exists, "the ranks wait", _TIMEOUT_S)
+    with hosts.cut(1):
+        assert mpirun.wait(_TIMEOUT_S) != 0
+    hosts.nothing_is_left()
+    said = (tmp_path / "said").read_text()
+    assert "rank 2" in said or "rank 3" in said, said
