@@ -20,6 +20,7 @@ from tests.lint import sources
 from tests.python.cluster import training
 from tests.python.launch.jobs import wait_until
 from tests.python.support import slurm_cluster
+from tests.python.support.processes import is_alive
 from tests.python.support.slurm_cluster import Node
 
 pytestmark = [
@@ -147,4 +148,4 @@ def test_a_task_that_is_killed_ends_the_job(cluster: Cluster, tmp_path: Path) ->
     assert process.returncode != 0, said
     assert "rank 3" in said
     pids = [int((tmp_path / f"rank.{rank}").read_text().split()[1]) for rank in range(4)]
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "no rank is left")
+    wait_until(lambda: not any(map(is_alive, pids)), "no rank is left")
