@@ -41,10 +41,10 @@ def _find_rank_under_any_launcher() -> None:
     """Lets `init_process_group` find its rank under srun, mpirun and all other launchers that hvd.init() knows."""
     from torch import distributed
 
-    from agspeed.torch_compat import rank_variables
+    from agspeed.torch_compat import job_store
 
     if distributed.is_available():
-        rank_variables.set_before_use(_set_rank_variables)
+        job_store.set_variables_before_use(_set_rank_variables)
 
 
 def _set_rank_variables() -> None:

@@ -30,17 +30,7 @@ NEEDED_BY_ALL = (
     "shapes",
 )
 FOR_RANKS = ("c10d", "ddp")
-_OTHERS = (
-    # keep-sorted
-    "fsdp",
-    "inductor",
-    "job_store",
-    "log_messages",
-    "memory",
-    "partitioner",
-    "rank_variables",
-    "wrong_captures",
-)
+_OTHERS = ("fsdp", "inductor", "job_store", "log_messages", "memory", "partitioner", "wrong_captures")
 PARTS = tuple(sorted((*NEEDED_BY_ALL, *FOR_RANKS, *_OTHERS)))
 
 

@@ -73,7 +73,7 @@ def check_that_all_is_eager(found: dict[str, Any], part: str, name: str) -> None
 
 
 def test_each_part_has_a_case() -> None:
-    others = {"inductor", "job_store", "log_messages", "memory", "partitioner", "rank_variables", "wrong_captures"}
+    others = {"inductor", "job_store", "log_messages", "memory", "partitioner", "wrong_captures"}
     assert {*ALL_LOSE, *RANKS_LOSE, *others} == set(probe.PARTS)
 
 

@@ -99,7 +99,7 @@ def module_of(name: str) -> ModuleType:
 
 def test_this_torch_has_it_all() -> None:
     found = probe.to_json()
-    ranks = {"c10d", "ddp", "fsdp", "job_store", "rank_variables"}
+    ranks = {"c10d", "ddp", "fsdp", "job_store"}
     import torch
 
     expected = {name: text for name, text in found.items() if torch.distributed.is_available() or name not in ranks}
