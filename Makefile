@@ -16,13 +16,12 @@ export PYTHONPATH := $(CURDIR)/python
 export AGSPEED_BUILD_DIR := $(CURDIR)/$(BUILD)
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup setup-slurm setup-ssh setup-ray build build-product demo test test-fast test-smoke test-ray format lint docs \
-        pictures results sdist wheel wheel-check release gpu-archive clean
+.PHONY: help setup setup-cluster setup-ray build build-product demo test test-fast test-smoke test-cluster test-ray format \
+        lint docs pictures results sdist wheel wheel-check release gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
-	@echo "make setup-slurm  Slurm's daemons, for tests under a real srun"
-	@echo "make setup-ssh  sshd, for tests under a real ssh"
+	@echo "make setup-cluster  sshd, Slurm and Open MPI, for make test-cluster"
 	@echo "make setup-ray  Ray, in .venv-ray, for make test-ray"
 	@echo "make build      the compiler, the runtime, the _native extension and the C++ tests"
 	@echo "make build-product  the same without the tests"
@@ -30,6 +29,7 @@ help:
 	@echo "make test       every C++, lit and Python test; with TORCH=2.11 under that torch"
 	@echo "make test-fast  the tests that finish within a minute"
 	@echo "make test-smoke the main paths, for TORCH=2.12 and the like"
+	@echo "make test-cluster  the tests with a real sshd, Slurm and Open MPI; with AG_TEST_THOROUGH=1 more of them"
 	@echo "make test-ray   the tests under a real Ray"
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"
 	@echo "make format     formats C++ and Python in place"
@@ -46,11 +46,8 @@ help:
 setup:
 	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh
 
-setup-slurm: setup
-	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-slurm.txt
-
-setup-ssh: setup
-	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-ssh.txt
+setup-cluster: setup
+	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-cluster.txt
 
 setup-ray: $(RAY_VENV)/.agspeed-requirements
 
@@ -81,6 +78,10 @@ test-fast: build
 # The main paths under one torch, without the C++ tests: what must work on every release.
 test-smoke: build-product
 	@$(PY) .ci/run_tests.py --smoke
+
+# One after another, because each test has hosts of its own.
+test-cluster: build-product setup-cluster
+	@$(PY) -m pytest -q -m cluster tests/python
 
 test-ray: build-product setup-ray
 	@$(RAY_VENV)/bin/python -m pytest -q tests/python/horovod/ray

@@ -2,10 +2,10 @@
 """Registers agspeed's backend with torch.distributed while torch is imported.
 
 It also applies the settings `stands_in_for` (AGSPEED_AS), `ddp` (AGSPEED_DDP) and `auto` (AGSPEED_AUTO) to scripts that
-do not use agspeed themselves. torch calls `register` through the wheel's entry point "torch.backends". In a checkout,
-or with TORCH_DEVICE_BACKEND_AUTOLOAD=0, `import agspeed` calls it: at once if torch.distributed is loaded, else as soon
-as it is loaded. This keeps importing agspeed cheap. Nothing here raises: after an error, a script runs without the
-settings.
+do not use agspeed themselves. `init_process_group` then finds its rank under srun and mpirun, too. torch calls
+`register` through the wheel's entry point "torch.backends". In a checkout, or with TORCH_DEVICE_BACKEND_AUTOLOAD=0,
+`import agspeed` calls it: at once if torch.distributed is loaded, else as soon as it is loaded. This keeps importing
+agspeed cheap. `register` does not raise: after an error, a script runs without the settings.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _VARIABLES = {"AGSPEED_AS", "AGSPEED_AUTO", "AGSPEED_DDP"}
 def register() -> None:
     """Registers the backend and applies the settings. Repeated calls change nothing."""
     register_backend()
+    _find_rank_under_any_launcher()
     if _VARIABLES & os.environ.keys() or _may_have_settings_file():
         _do_as_settings_say()
 
@@ -34,6 +35,24 @@ def register() -> None:
 def register_once_loaded() -> None:
     """Registers now if torch.distributed is loaded, else right after it was loaded."""
     when_loaded("torch.distributed", register)
+
+
+def _find_rank_under_any_launcher() -> None:
+    """Lets `init_process_group` find its rank under srun, mpirun and all other launchers that hvd.init() knows."""
+    from torch import distributed
+
+    from agspeed.torch_compat import job_store
+
+    if distributed.is_available():
+        job_store.set_variables_before_use(_set_rank_variables)
+
+
+def _set_rank_variables() -> None:
+    """Sets torchrun's variables if another launcher has started this process. Raises: UserError if it contradicts
+    itself, or does not say where the ranks meet."""
+    from agspeed.horovod import environment
+
+    os.environ.update(environment.torchruns_variables())
 
 
 def _may_have_settings_file() -> bool:

@@ -15,7 +15,17 @@ from agspeed.errors import UserError
 from agspeed.horovod import kubeflow
 from agspeed.horovod.slurm import first_host, is_step, step_placement
 
-__all__ = ["DYNAMIC", "Options", "Placement", "options", "placement", "rendezvous_address", "without_effect"]
+__all__ = [
+    # keep-sorted
+    "DYNAMIC",
+    "Options",
+    "Placement",
+    "options",
+    "placement",
+    "rendezvous_address",
+    "torchruns_variables",
+    "without_effect",
+]
 
 _RANKS = (
     # rank, size, local rank, local size
@@ -26,7 +36,8 @@ _RANKS = (
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_LOCAL_SIZE"),
 )
 _TORCHRUN, _OF_TORCHRUN = ("RANK", "WORLD_SIZE"), "TORCHELASTIC_RUN_ID"
-_JOBS = ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+# The names of a job by one launcher. mpirun starts only some of its ranks in a step of Slurm, so steps come last.
+_JOBS = (("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"), ("PMI_JOBID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"))
 _FIRST_PORT, _NUM_PORTS = 20000, 12000
 _MIB = 1 << 20
 
@@ -100,10 +111,13 @@ def placement(environ: Mapping[str, str] = os.environ) -> Placement:
         if rank_name not in environ:
             continue
         rank, size = _rank_of(environ, rank_name, size_name)
-        # srun's own PMI, and scripts that copy srun's variables, leave the local ones out.
-        if local_size_name not in environ and is_step(environ):
+        # srun's own PMI, and scripts that copy srun's variables, leave the local ones out. `torchruns_variables` copies
+        # all, and only srun's own say which hosts have fewer ranks.
+        is_copy = names[:2] == _TORCHRUN and _OF_TORCHRUN not in environ
+        if is_step(environ) and (is_copy or local_size_name not in environ):
             step = Placement(*step_placement(environ))
-            if (step.rank, step.size) == (rank, size):
+            local_size = environ.get(local_size_name, str(step.local_size))
+            if (rank, size, local_size) == (step.rank, step.size, str(step.local_size)):
                 return step
         if (rank_name, size_name) == _TORCHRUN and _OF_TORCHRUN not in environ:
             _check_others(environ, rank, size)
@@ -168,24 +182,48 @@ def rendezvous_address(where: Placement, environ: Mapping[str, str] = os.environ
     """Returns the address and port at which the ranks find each other.
 
     The launcher's MASTER_ADDR and MASTER_PORT come first, then Kubeflow's PET_MASTER_ADDR and PET_MASTER_PORT. Without
-    them, the port is a hash of the job's number under mpirun or srun. The address is then loopback for a job on one
-    host, else MASTER_ADDR or srun's first host.
+    both, the address is loopback for a job on one host, else MASTER_ADDR, or the first host of a step whose tasks are
+    the ranks. The port is MASTER_PORT, or a hash of the job's number under mpirun or srun.
 
-    Raises: UserError if there is no address or no number.
+    Raises: UserError if there is no address or no port.
     """
     for address, port in (("MASTER_ADDR", "MASTER_PORT"), kubeflow.ADDRESS):
         if address in environ and port in environ:
             return environ[address], _number(environ, port)
-    job = [f"{name}={environ[name]}" for name in _JOBS if name in environ]
+    known = ([f"{name}={environ[name]}" for name in names if name in environ] for names in _JOBS)
+    job = next(filter(None, known), [])
     host = "127.0.0.1" if where.local_size == where.size else environ.get("MASTER_ADDR", "")
-    if not host and is_step(environ):
+    if not host and is_step(environ) and step_placement(environ)[:2] == (where.rank, where.size):
         host = first_host(environ)
+    if host and "MASTER_PORT" in environ:
+        return host, _number(environ, "MASTER_PORT")
     if not host or not job:
         raise UserError(
             f"rank {where.rank} of {where.size} does not know where to find the others: set MASTER_ADDR to the name of "
             "rank 0's host and MASTER_PORT to a free port there, the same at all ranks."
         )
     return host, _FIRST_PORT + zlib.crc32(" ".join(job).encode()) % _NUM_PORTS
+
+
+def torchruns_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Returns the variables that torchrun would set in this process. Empty if it has RANK or WORLD_SIZE already, or if
+    no launcher has started it.
+
+    Raises: as placement() and rendezvous_address().
+    """
+    is_started = any(rank in environ for rank, *_ in _RANKS) or is_step(environ) or kubeflow.is_pod(environ)
+    if not is_started or not environ.keys().isdisjoint(_TORCHRUN):
+        return {}
+    where = placement(environ)
+    address, port = rendezvous_address(where, environ)
+    return {
+        "RANK": str(where.rank),
+        "WORLD_SIZE": str(where.size),
+        "LOCAL_RANK": str(where.local_rank),
+        "LOCAL_WORLD_SIZE": str(where.local_size),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
 
 
 @dataclass(frozen=True)

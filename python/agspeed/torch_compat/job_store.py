@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store through which the ranks of a job find each other: the interface on which rank 0's server listens.
+"""The store through which the ranks of a job find each other: the interface on which rank 0's server listens, and the
+variables from which torch takes its address and the rank.
 
 torch's store listens on all interfaces and has no key. All needs exist since torch 2.11. Threads: as for torch itself.
 """
@@ -14,18 +15,22 @@ import os
 import socket
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlparse
 
 from agspeed.torch_compat.part import Part
 
 _RENDEZVOUS = "torch.distributed.rendezvous"
+_OF_VARIABLES = "env"
 PART = Part(
     "job_store",
     __name__,
     needs=(
         f"{_RENDEZVOUS}._create_c10d_store(hostname, port, rank, world_size, timeout, use_libuv)",
+        f"{_RENDEZVOUS}._rendezvous_handlers",
         f"{_RENDEZVOUS}._torchelastic_use_agent_store",
     ),
-    lost="the store of a job listens on all interfaces instead of on one address",
+    lost="the store of a job listens on all interfaces instead of on one address, and scripts under srun and mpirun "
+    "have to set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT themselves",
 )
 
 
@@ -38,6 +43,20 @@ def listen_on_one_address() -> None:
     rendezvous: Any = importlib.import_module(_RENDEZVOUS)
     if PART.misfit(may_import=True) is None and not hasattr(rendezvous._create_c10d_store, "is_agspeeds"):
         rendezvous._create_c10d_store = _on_one_address(rendezvous)
+
+
+def set_variables_before_use(set_variables: Callable[[], None]) -> None:
+    """From now on, calls `set_variables` before torch reads the rank from the variables of this process.
+
+    torch reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. torchrun sets them, and other launchers do not.
+    Exceptions of the call reach the caller of init_process_group. A script that passes its rank itself does not cause a
+    call. Repeated calls change nothing.
+    """
+    rendezvous: Any = importlib.import_module(_RENDEZVOUS)
+    if PART.misfit(may_import=True) is None:
+        handlers = rendezvous._rendezvous_handlers
+        if not hasattr(handlers[_OF_VARIABLES], "sets_variables"):
+            handlers[_OF_VARIABLES] = _after(set_variables, handlers[_OF_VARIABLES])
 
 
 def serve(host: str, port: int, **options: Any) -> Any:
@@ -58,6 +77,18 @@ def serve(host: str, port: int, **options: Any) -> Any:
         store = make(host, port, is_master=True, master_listen_fd=made.fileno(), **options)
         made.detach()  # the store's server owns the descriptor
     return store
+
+
+def _after(set_variables: Callable[[], None], find_ranks: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(find_ranks)
+    def set_and_find(url: str, **options: Any) -> Any:
+        if not urlparse(url).query:
+            set_variables()
+        return find_ranks(url, **options)
+
+    made: Any = set_and_find
+    made.sets_variables = True
+    return set_and_find
 
 
 def _on_one_address(rendezvous: Any) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import pytest
 
 from agspeed.cli import main
 
-pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen: run make setup-ssh")
+pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="needs ssh-keygen: run make setup-cluster")
 
 
 class Image:

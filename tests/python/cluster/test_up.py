@@ -24,6 +24,7 @@ from tests.python.support import wheels
 from tests.python.support.ssh_hosts import SshHosts, ssh_hosts, unavailable
 
 pytestmark = [
+    pytest.mark.cluster,
     pytest.mark.slow,
     pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-"),
     pytest.mark.timeout(900),

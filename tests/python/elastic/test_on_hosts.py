@@ -24,7 +24,7 @@ from tests.python.launch.trainings import MEMBER, script
 from tests.python.support.processes import is_alive
 from tests.python.support.ssh_hosts import SshHosts, ssh_hosts, unavailable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 _WAIT_S = 600
 """Loading torch takes long on a busy machine."""
 _NUM_HOSTS = 4

@@ -80,6 +80,7 @@ def command(script: Path, function: str, **words: object) -> list[str]:
 
 
 @needs_native
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_a_function_runs_on_hosts_that_ssh_reaches(hosts: SshHosts, script: Path, tmp_path: Path) -> None:
     words = {"args": (2.0,), "kwargs": {"offset": 1}, "num_proc": 2, "hosts": "root@host0:1,host1:1"}

@@ -77,6 +77,59 @@ def test_a_rank_finds_its_place_and_the_others(
 
 
 @pytest.mark.parametrize(
+    "variables",
+    [
+        _OPEN_MPI | {"MASTER_PORT": "29500"},
+        _INTEL_MPI,
+        _SRUN,
+        _SRUN | {"MASTER_PORT": "29500"},
+        _SRUN | {"SLURM_STEP_TASKS_PER_NODE": "4,3,1", "SLURM_PROCID": "7", "SLURM_LOCALID": "0", "SLURM_NODEID": "2"},
+        _TRAINJOB,
+    ],
+    ids=str,
+)
+def test_torch_finds_the_same_rank_in_torchruns_variables(variables: dict[str, str]) -> None:
+    where = environment.placement(variables)
+    found = environment.torchruns_variables(variables)
+    assert (found["RANK"], found["WORLD_SIZE"]) == (str(where.rank), str(where.size))
+    assert (found["LOCAL_RANK"], found["LOCAL_WORLD_SIZE"]) == (str(where.local_rank), str(where.local_size))
+    address = (found["MASTER_ADDR"], int(found["MASTER_PORT"]))
+    assert address == environment.rendezvous_address(where, variables)
+    assert found["MASTER_PORT"] == variables.get("MASTER_PORT", found["MASTER_PORT"])
+    assert environment.placement(variables | found) == where, "Horovod's API finds the same place later"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {},
+        _TORCHRUN,
+        _PYTORCHJOB,
+        _SRUN | {"RANK": "0", "WORLD_SIZE": "2"},
+        {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"},  # a batch script
+    ],
+    ids=str,
+)
+def test_variables_that_torch_reads_itself_stay(variables: dict[str, str]) -> None:
+    assert environment.torchruns_variables(variables) == {}
+
+
+def test_ranks_of_mpirun_in_a_job_of_slurm_need_an_address() -> None:
+    """mpirun starts its own ranks on the first host, and a step of one task on each other host starts the rest."""
+    ranks = _OPEN_MPI | {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[0-1]"}
+    step = {
+        "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+        "SLURM_STEP_TASKS_PER_NODE": "1", "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_ID": "0",
+    }  # fmt: skip
+    both = (ranks | {"OMPI_COMM_WORLD_RANK": "0"}, ranks | step)
+    assert len({environment.rendezvous_address(environment.placement(each), each) for each in both}) == 1
+    for each in both:
+        del each["MASTER_ADDR"]
+        with pytest.raises(UserError, match=r"rank \d of 8 .* set MASTER_ADDR"):
+            environment.rendezvous_address(environment.placement(each), each)
+
+
+@pytest.mark.parametrize(
     ("variables", "sentence"),
     [
         (

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ import torch
 
 from agspeed import native
 from tests.lint import sources
-from tests.python.horovod import slurm_cluster
+from tests.python.support import slurm_cluster
 from tests.python.support.pairs import first_of
 
 pytestmark = [
@@ -116,12 +115,12 @@ def test_an_unedited_script_runs_by_mpirun(
 
 
 @of_each
+@pytest.mark.cluster
 @pytest.mark.skipif(slurm_cluster.why_none() is not None, reason=slurm_cluster.why_none() or "-")
 def test_an_unedited_script_runs_by_srun_on_two_nodes(
     script: Path, tmp_path: Path, weights_by_ddp: Callable[[Path], Weights]
 ) -> None:
-    name = socket.gethostname()
-    with slurm_cluster.cluster(tmp_path, [name, f"{name}-2"], processors=2) as variables:
+    with slurm_cluster.cluster(tmp_path, slurm_cluster.nodes_here(2), processors=2) as variables:
         ranks = ["srun", "--nodes=2", "--ntasks=2", *UNEDITED, script, "--save", tmp_path / "weights"]
         assert "ranks 2" in run(*ranks, variables=variables)
     assert_trained(tmp_path / "weights", weights_by_ddp(script))

@@ -123,6 +123,7 @@ def run(hosts: SshHosts, folder: Path, *options: str) -> tuple[list[str], Sequen
     return [line.partition(":")[2] for line in lines], errors.splitlines()
 
 
+@pytest.mark.cluster
 @pytest.mark.slow
 def test_a_job_leaves_out_an_interface_that_is_cut_off(hosts: SshHosts, tmp_path: Path) -> None:
     first, second = hosts.bed.hosts[2].rails

@@ -17,7 +17,7 @@ from agspeed.launch import keeper
 from tests.python.launch.jobs import RANK, TIMEOUT_S, WAITS, wait_until
 from tests.python.support.ssh_hosts import SshHosts, ssh_hosts, unavailable
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 _HOSTS = "root@host0:2,host1:2"
 
 

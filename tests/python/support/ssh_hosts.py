@@ -57,7 +57,7 @@ def unavailable() -> str | None:
     if os.geteuid() != 0:
         return "only root can start sshd for these hosts"
     if _SSHD is None or shutil.which("ssh") is None:
-        return "sshd is not on this machine: `make setup-ssh` installs it"
+        return "sshd is not on this machine: `make setup-cluster` installs it"
     return netbed.unavailable()
 
 

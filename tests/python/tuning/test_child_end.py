@@ -46,6 +46,17 @@ with open("compiler", "w") as file:
 os.write(int(sys.argv[1]), b'{"guarded": true}\\n')
 compiler.wait()
 """
+_NOTIFIED = """
+import os, subprocess, sys
+
+from agspeed.tuning.child import worker
+
+assert worker._ends_with(int(sys.argv[1]))
+for number in map(int, sys.argv[2:]):
+    subprocess.run(["sh", "-c", f"kill -{number} $$"], check=True)
+    os.kill(os.getpid(), number)
+print("goes on")
+"""
 _SUSPENDING = """
 import os, signal, sys, tempfile, time
 
@@ -102,6 +113,16 @@ def test_a_compiler_that_was_suspended_ends_with_a_child_that_is_killed(killed: 
     assert not left, "the compiler is left"
     if killed == "the child alone":
         assert "died of SIGKILL" in output.read_text()
+
+
+def test_a_notice_to_all_processes_of_a_job_ends_neither_a_child_nor_its_compilers() -> None:
+    notices = map(str, map(int, (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", _NOTIFIED, str(os.getpid()), *notices]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False, process_group=0
+    )
+    assert done.stdout == "goes on\n", done.stderr
 
 
 def _left(pids: list[int]) -> list[int]:

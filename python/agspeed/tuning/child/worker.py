@@ -12,6 +12,9 @@ It compiles, gates and tries the candidate exactly as the training process would
 crash, a hang or an ``exit`` happens here. The worker ends when that socket closes, that is, when the training process
 ends. A stopped worker cannot read the socket: the kernel wakes it with a signal instead, and it kills its process
 group, compilers included. If memory runs out, the kernel kills the worker before the training process.
+
+Batch systems announce the end of a job by a signal to all its processes. The worker ignores these signals, because
+training decides what follows. Otherwise candidates would count as candidates that kill their process.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _NUM_TRIALS = 3
 _MAX_JOB_BYTES = 1 << 16
 _MAX_REASON = 500
+_NOTICES = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -68,12 +72,16 @@ def _jobs() -> Iterator[Json]:
 
 
 def _ends_with(parent: int) -> bool:
-    """Kills this process group, which this process leads, once `parent` has ended. Returns: False if it already has.
+    """Kills this process group, which this process leads, once `parent` has ended. Ignores notices for all processes.
+
+    Returns: False if `parent` has ended already.
 
     A separate thread waits for the signal, because the main thread may be blocked in a compiler. Call this before the
     process starts other threads: they inherit the signal mask.
     """
     own = os.getpid()
+    for number in _NOTICES:
+        signal.signal(number, signal.SIG_IGN)  # compilers inherit it
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the kernel ends stopped compilers with it; nohup had ignored it
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCONT})  # a blocked SIGCONT still continues a stopped process
 
