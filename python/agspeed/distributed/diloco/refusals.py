@@ -17,15 +17,19 @@ from agspeed.distributed import groups
 from agspeed.distributed.sharded import units_of
 from agspeed.errors import UserError, UserTypeError
 from agspeed.torch_compat import ddp
-from agspeed.transfer.optimizer_state import parameters_of
 
-__all__ = ["check_call", "check_scaler", "note_optimizer", "stepped_parameters"]
+__all__ = ["check_call", "check_scaler", "note_optimizer", "parameters_of", "stepped_parameters"]
 
 _known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 _UNWRAPPED = (
     "Pass the module itself (model.module) to local_steps, and call it in the training loop. A script that has to call "
     "the wrapper does so within model.no_sync(), in all steps, and passes model.module to local_steps."
 )
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Returns all current parameters of an optimizer."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def stepped_parameters(model: Any, optimizer: Any) -> dict[str, torch.Tensor]:

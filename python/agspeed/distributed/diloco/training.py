@@ -22,8 +22,8 @@ from agspeed.distributed.codecs.pipeline import GroupWire
 from agspeed.distributed.diloco import refusals
 from agspeed.distributed.diloco.dense import average_gradients, send_from_first
 from agspeed.distributed.diloco.pieces import Piece, fragments_of
+from agspeed.distributed.diloco.refusals import parameters_of
 from agspeed.errors import UserError
-from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["LocalSteps", "Options"]
 
