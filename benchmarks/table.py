@@ -4,6 +4,7 @@
 Every table begins with the command, machine and date that made it. A void or failed cell is shown as such.
 """
 
+import statistics
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -271,6 +272,24 @@ def _codes(cells: list[Cell]) -> str:
     return markdown.table([*columns, "encode GB/s (95 %)", "decode GB/s (95 %)", "copy GB/s (95 %)"], rows)
 
 
+def _losses(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            row["model"],
+            row["way"],
+            f"{row['first']:.3f}",
+            f"{statistics.fmean(row['held_out']):.3f}",
+            f"{min(row['held_out']):.3f} to {max(row['held_out']):.3f}",
+            f"{row['mib_per_step']:.3f}",
+        ]
+        for cell in cells
+        for row in cell["losses"]
+    ]
+    columns = ["case", "model", "way", "first loss", "held-out loss", "over seeds", "MiB sent per step and rank"]
+    return markdown.table(columns, rows)
+
+
 def _start(cells: list[Cell]) -> str:
     rows = [
         [
@@ -368,6 +387,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "shared_process": _shared_process,
     "native_compile": _native_compile,
     "codes": _codes,
+    "losses": _losses,
     "start": _start,
     "elastic": _elastic,
     "nccl_net": _nccl_net,

@@ -16,6 +16,7 @@ NAMES = (
     "comm",
     "elastic",
     "horovod",
+    "losses",
     "native_compile",
     "nccl_net",
     "overhead",

@@ -11,7 +11,7 @@ Scripts that name Gloo, or no backend, use this backend with AGSPEED_AS=gloo or 
 
 Beyond torch.distributed's own functions there are `monitored_barrier` (groups.py), `counters`, `flight_record` and
 `prometheus` (metrics.py), and `trace` (tracing.py). `hooks` sends the gradients of `DistributedDataParallel` in fewer
-bytes.
+bytes, and `local_steps` (diloco) lets ranks exchange once in many steps.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from agspeed.distributed import hooks
+    from agspeed.distributed.diloco import local_steps
     from agspeed.distributed.groups import monitored_barrier
     from agspeed.distributed.metrics import counters, flight_record, prometheus
     from agspeed.distributed.stand_in import install_as_default
@@ -32,6 +33,7 @@ __all__ = [
     "flight_record",
     "hooks",
     "install_as_default",
+    "local_steps",
     "monitored_barrier",
     "prometheus",
     "register",
@@ -43,6 +45,7 @@ _HOMES = {
     "counters": "metrics",
     "flight_record": "metrics",
     "install_as_default": "stand_in",
+    "local_steps": "diloco",
     "monitored_barrier": "groups",
     "prometheus": "metrics",
     "trace": "tracing",

@@ -12,7 +12,10 @@ from agspeed import native
 from agspeed.errors import UserError
 from agspeed.torch_compat import c10d
 
-__all__ = ["backend_of", "find", "monitored_barrier", "require", "world_size"]
+__all__ = ["backend_of", "find", "membership_changes", "monitored_barrier", "require", "world_size"]
+
+membership_changes = False
+"""Whether processes may join and leave the default group's job. `agspeed.elastic` sets it."""
 
 
 def world_size() -> int:

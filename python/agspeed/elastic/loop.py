@@ -17,6 +17,7 @@ from typing import Any
 
 from torch import distributed
 
+from agspeed.distributed import groups
 from agspeed.elastic import member as members
 from agspeed.elastic.control import BrokenEpochError
 from agspeed.elastic.leaving import leaving_by_sigterm
@@ -126,7 +127,9 @@ def _group(place: Place, store: CoordinatorStore) -> Iterator[None]:
             distributed.init_process_group(_BACKEND, store=store, rank=place.rank, world_size=place.size)
         except RuntimeError as error:
             raise BrokenEpochError(str(error)) from error
+        groups.membership_changes = True
         yield
     finally:
+        groups.membership_changes = False
         if distributed.is_initialized():
             distributed.destroy_process_group()

@@ -14,6 +14,7 @@ from torch import nn
 
 from agspeed import config
 from agspeed.devices import placement
+from agspeed.distributed.codecs.in_use import codec_of
 from agspeed.distributed.stragglers import verdict_of
 from agspeed.distributed.stragglers.sentences import sentence
 from agspeed.elastic.attachments import attach
@@ -43,7 +44,7 @@ _why_eager: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
 class Status(str):
     """ "tuning", "tuned" or "eager", with a `reason`. Printing it shows both, and the sentences of `optimizers`,
-    `memory` and `stragglers`."""
+    `memory`, `stragglers` and `codec`."""
 
     reason: str
     optimizers: tuple[str, ...]
@@ -53,6 +54,9 @@ class Status(str):
     none."""
     stragglers: tuple[str, ...]
     """A sentence for each rank that holds the others up now, without its full stop."""
+    codec: str
+    """A sentence about the codec of `agspeed.distributed.hooks` that sends the gradients, without its full stop. "" if
+    there is none."""
 
     def __new__(
         cls,
@@ -61,15 +65,18 @@ class Status(str):
         optimizers: Iterable[str] = (),
         stragglers: Iterable[str] = (),
         memory: str = "",
+        codec: str = "",
     ) -> Status:
         status = super().__new__(cls, state)
-        status.reason, status.memory = reason, memory
+        status.reason, status.memory, status.codec = reason, memory, codec
         status.optimizers, status.stragglers = tuple(dict.fromkeys(optimizers)), tuple(stragglers)
         return status
 
     def __str__(self) -> str:
         text = f"{super().__str__()}: {self.reason}" if self.reason else super().__str__()
-        return ". ".join((text, *self.optimizers, *filter(None, [self.memory]), *self.stragglers))
+        return ". ".join(
+            (text, *self.optimizers, *filter(None, [self.memory]), *self.stragglers, *filter(None, [self.codec]))
+        )
 
 
 def optimize(
@@ -176,11 +183,20 @@ def status(model: object) -> Status:
     """Returns whether `model` is being tuned, was tuned, or runs eagerly, with the reason."""
     session = _session_of(model)
     if session is None:
-        return Status("eager", _reason_of(unwrapped(model)) or "not optimized")
+        plain = unwrapped(model)
+        sentence_of_codec = _codec_sentence(plain if isinstance(plain, nn.Module) else None)
+        return Status("eager", _reason_of(plain) or "not optimized", codec=sentence_of_codec)
+    module = getattr(session.target, "module", None)
     optimizers = [summary.optimizer(tuned.name, tuned.chosen, tuned.reason) for tuned in session.optimizers]
-    verdict = verdict_of(getattr(session.target, "module", None))
+    verdict = verdict_of(module)
     stragglers = [sentence(finding) for finding in verdict.lasting] if verdict is not None else []
-    return Status(session.state, session.current_reason, optimizers, stragglers, RETAINED.sentence())
+    memory = RETAINED.sentence()
+    return Status(session.state, session.current_reason, optimizers, stragglers, memory, _codec_sentence(module))
+
+
+def _codec_sentence(module: nn.Module | None) -> str:
+    codec = codec_of(module)
+    return codec.sentence() if codec is not None else ""
 
 
 def wait(model: object, timeout_s: float | None = None) -> Status:

@@ -14,6 +14,7 @@ import torch
 
 from agspeed import config
 from agspeed.distributed import groups, metrics
+from agspeed.distributed.codecs.in_use import codec_of
 from agspeed.distributed.layouts import plan_of, predicted_seconds
 from agspeed.distributed.stragglers import verdict_of
 from agspeed.distributed.stragglers.sentences import sentence
@@ -63,6 +64,7 @@ def make_report(session: Session) -> model.Report:
     data["optimizers"] = [_optimizer(tuned) for tuned in session.optimizers]
     data["group"] = _group(session) if session.wrapper is not None else None
     data["stragglers"] = _stragglers(session)
+    data["codec"] = _codec(session)
     data["units"] = _units(session, session.target) if isinstance(session.target, ShardedTarget) else None
     data["comparison"] = session.runner.comparison_state()
     data["communication"] = metrics.counters() if groups.find() is not None else None
@@ -84,6 +86,12 @@ def _group(session: Session) -> Json:
     wrapper = session.wrapper
     described = {"wrapper": wrapper.kind, "backend": wrapper.backend, "ranks": wrapper.num_ranks}
     return {**described, "hosts": wrapper.num_hosts, "stages": stages, "together": _together(session.rank_sync)}
+
+
+def _codec(session: Session) -> Json | None:
+    """Returns the codec that sends the gradients, and the choices that it has made by measurement."""
+    codec = codec_of(getattr(session.target, "module", None))
+    return {"name": codec.name, "text": codec.sentence(), "buckets": codec.report()} if codec is not None else None
 
 
 def _stragglers(session: Session) -> Json | None:

@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from agspeed.errors import UserError
 from agspeed.horovod import kubeflow
@@ -23,6 +24,7 @@ __all__ = [
     "options",
     "placement",
     "rendezvous_address",
+    "top_k",
     "torchruns_variables",
     "without_effect",
 ]
@@ -49,16 +51,10 @@ _WITHOUT_EFFECT = {
         "HOROVOD_TORUS_ALLREDUCE",
         "LIGHT_2D_ALLREDUCE",
         "LIGHT_HIERARCHICAL_THRESHOLD",
-        "LIGHT_INTRA_SIZE",
         "PERSEUS_ALLREDUCE_MODE",
     ),
-    "gradients keep their bits unless compression= says otherwise": (
-        "LIGHT_TOPK_ALLREDUCE",
-        "LIGHT_TOPK_FP16",
-        "LIGHT_TOPK_RATIO",
-        "LIGHT_TOPK_THRESHOLD",
-        "PERSEUS_ALLREDUCE_DTYPE",
-    ),
+    "gradients keep their bits unless compression= says otherwise": ("PERSEUS_ALLREDUCE_DTYPE",),
+    "top-k sends its values as float32": ("LIGHT_TOPK_FP16",),
     "HOROVOD_FUSION_THRESHOLD and HOROVOD_AUTOTUNE choose the fused operations": (
         "PERSEUS_ALLREDUCE_FUSION",
         "TIACC_TRAINING_FUSION_THRESHOLD",
@@ -78,6 +74,7 @@ _WITHOUT_EFFECT = {
 DYNAMIC = "DYNAMIC"
 """Value of HOROVOD_TIMELINE: the job starts without a timeline, and start_timeline() may begin one."""
 _UNSET = ("", "0")
+_LIGHT_OPTIONS = ("LIGHT_TOPK_RATIO", "LIGHT_TOPK_THRESHOLD")
 _ORDERS = ("time", "size", "priority", "model")
 
 
@@ -146,9 +143,13 @@ def _rank_of(environ: Mapping[str, str], rank_name: str, size_name: str) -> tupl
 
 
 def _with_local_ranks(environ: Mapping[str, str], rank: int, size: int, names: tuple[str, str, str, str]) -> Placement:
-    """Adds the place on the host. Without variables for it, all ranks are on one host."""
+    """Adds the place on the host. Without the launcher's variables for it, LIGHT_INTRA_SIZE is the number of ranks on a
+    host; without that, all ranks are on one host."""
     _, size_name, local_rank_name, local_size_name = names
-    local_size = _number(environ, local_size_name) if local_size_name in environ else size
+    if local_size_name in environ:
+        local_size = _number(environ, local_size_name)
+    else:
+        local_size = min(_number(environ, "LIGHT_INTRA_SIZE", size) or size, size)
     if not 1 <= local_size <= size:
         raise UserError(f"{local_size_name}={local_size} and {size_name}={size}: a host has 1 to all of the ranks.")
     local_rank = _number(environ, local_rank_name) if local_rank_name in environ else rank % local_size
@@ -280,6 +281,29 @@ def options(environ: Mapping[str, str] = os.environ) -> Options:
     )
 
 
+class TopKOptions(NamedTuple):
+    """What LIGHT_TOPK_* ask for."""
+
+    density: float
+    dense_below: int
+    """The number of float32 values."""
+
+
+def top_k(environ: Mapping[str, str] = os.environ) -> TopKOptions | None:
+    """Returns the options of top-k if LIGHT_TOPK_ALLREDUCE switches it on, else None. Raises: UserError for values that
+    make no sense."""
+    if environ.get("LIGHT_TOPK_ALLREDUCE", "") in _UNSET:
+        return None
+    text = environ.get("LIGHT_TOPK_RATIO", "") or "0.01"
+    try:
+        density = float(text)
+    except ValueError:
+        density = 0
+    if not 0 < density <= 1:
+        raise UserError(f"LIGHT_TOPK_RATIO={text!r} is not valid: write the part of the values to send, in (0, 1].")
+    return TopKOptions(density, _number(environ, "LIGHT_TOPK_THRESHOLD", _MIB) // 4)
+
+
 def without_effect(environ: Mapping[str, str] = os.environ) -> str:
     """One sentence about the variables that are set without effect; empty if there are none."""
     reasons = []
@@ -287,6 +311,9 @@ def without_effect(environ: Mapping[str, str] = os.environ) -> str:
         found = [name for name in names if environ.get(name, "") not in _UNSET]
         if found:
             reasons.append(f"{', '.join(found)} ({reason})")
+    found = [name for name in _LIGHT_OPTIONS if environ.get(name, "") not in _UNSET]
+    if found and top_k(environ) is None:
+        reasons.append(f"{', '.join(found)} (LIGHT_TOPK_ALLREDUCE=1 switches top-k on)")
     return f"set, but without effect: {'; '.join(reasons)}." if reasons else ""
 
 

@@ -123,6 +123,7 @@ def empty_report(subject: str = "") -> dict[str, Any]:
         "optimizers": [],
         "group": None,
         "stragglers": None,
+        "codec": None,
         "units": None,
         "comparison": None,
         "communication": None,
@@ -156,7 +157,7 @@ def validate(data: Mapping[str, Any]) -> None:
 
 def _completed(data: dict[str, Any]) -> dict[str, Any]:
     """Returns `data` with defaults for keys that files of version 1 may lack."""
-    lacking = ("communication", "comparison", "group", "stragglers", "units")
+    lacking = ("codec", "communication", "comparison", "group", "stragglers", "units")
     data = {**dict.fromkeys(lacking), "optimizers": [], **data}
     if (only := data.pop("optimizer", None)) is not None:
         data["optimizers"] = [only]

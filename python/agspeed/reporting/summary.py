@@ -15,6 +15,7 @@ from agspeed.reporting import format as fmt
 __all__ = [
     "Answer",
     "answers",
+    "codec",
     "comparison",
     "group",
     "headline",
@@ -77,6 +78,11 @@ def stragglers(stragglers: Json) -> list[str]:
     if not found:
         return [f"Stragglers: none in {fmt.plural(stragglers['rounds'], 'comparison')} of all ranks."]
     return [f"Straggler: {finding['text']}." for finding in found]
+
+
+def codec(codec: Json) -> str:
+    """Returns a sentence about the codec that sends the gradients."""
+    return f"Codec: {codec['text']}."
 
 
 def retained_memory(retained: Json | None) -> str:

@@ -71,6 +71,8 @@ def _view(report: Json, is_wide: bool) -> Group:
         blocks.append(_group(report["group"]))
     if report["stragglers"]:
         blocks += [Text(line) for line in summary.stragglers(report["stragglers"])[:_MAX_ROWS]]
+    if report["codec"]:
+        blocks.append(Text(summary.codec(report["codec"])))
     if report["units"]:
         blocks.append(Text(summary.units(report["units"])))
     if report["comparison"]:

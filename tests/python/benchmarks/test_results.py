@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from benchmarks import cases, cells, kinds, run, table, workloads
-from benchmarks.kinds import regret, shared_process, time_to_speed
+from benchmarks.kinds import losses, regret, shared_process, time_to_speed
 from benchmarks.measure import candidates
 from tests.python.support.benchmark_results import SCHEMA, comparison, result_of, steady_cell
 
@@ -96,6 +96,33 @@ def test_comparing_two_results_looks_at_intervals() -> None:
 
 def test_results_without_common_steady_cells_cannot_be_compared() -> None:
     assert "no steady cell" in table.render_changes(result_of(), result_of(steady_cell("a", {"inductor": 1.0})))
+
+
+def test_losses_have_their_table_and_fail_if_ranks_differ() -> None:
+    case = {"models": ["char_gpt"], "ways": ["dense", "local 8 1"]}
+
+    def ended(seed: int, *, equal: bool = True) -> dict[str, Any]:
+        rows = [
+            {
+                "way": way,
+                "first": 4.8,
+                "held_out": held_out + seed / 10,
+                "sends": "",
+                "mib_per_step": sent,
+                "equal": equal,
+            }
+            for way, held_out, sent in (("dense", 2.4, 0.5), ("local 8 1", 2.5, 0.2))
+        ]
+        return {"model": "char_gpt", "seed": seed, "rows": rows, "environment": {}}
+
+    head = {"case": "a", "kind": "losses", "stresses": "", "threads": 2, "wall_seconds": 1.0}
+    found = result_of(head | losses.summarize(case, [ended(0), ended(1)]))
+    jsonschema.validate(found, SCHEMA)
+    assert "| a | char_gpt | local 8 1 | 4.800 | 2.550 | 2.500 to 2.600 | 0.200 |" in table.render(found)
+    failed = losses.summarize(case, [ended(0), ended(1, equal=False)])
+    assert (
+        failed["status"] == "failed" and failed["reason"] == "parameters differ: dense (char_gpt), local 8 1 (char_gpt)"
+    )
 
 
 def test_cases_are_of_the_kind_asked_for() -> None:

@@ -179,6 +179,13 @@ def blocks() -> list[tuple[str, str]]:
     ]
 
 
+def scripts() -> list[Any]:
+    """Returns the complete scripts of each page as parameters (page, script)."""
+    found = [(page, block) for page, block in blocks() if _is_script(block)]
+    pages = [page for page, _ in found]
+    return [pytest.param(*each, id=f"{each[0]}-{pages[:at].count(each[0])}") for at, each in enumerate(found)]
+
+
 def _is_script(block: str) -> bool:
     return block.startswith("import torch\n")
 
@@ -260,9 +267,8 @@ def test_code_that_changes_its_process_runs_in_a_job_of_one_rank(tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", LAUNCHERS)
-def test_a_complete_script_runs_on_two_ranks(page: str, tmp_path: Path) -> None:
-    [script] = [block for where, block in blocks() if where == page and _is_script(block)]
+@pytest.mark.parametrize(("page", "script"), scripts())
+def test_a_complete_script_runs_on_two_ranks(page: str, script: str, tmp_path: Path) -> None:
     assert LAUNCHERS[page] in documents.commands(PAGES[page], "sh")
     (tmp_path / "train.py").write_text(script)
     done = documents.shell(LAUNCHERS[page], tmp_path, tmp_path)

@@ -235,11 +235,14 @@ def test_what_srun_does_not_say_is_an_error(changed: dict[str, str], sentence: s
         ({"HOROVOD_FUSION_THRESHOLD": "64M"}, "HOROVOD_FUSION_THRESHOLD='64M' is not valid"),
         ({"HOROVOD_STALL_CHECK_TIME_SECONDS": "soon"}, "HOROVOD_STALL_CHECK_TIME_SECONDS='soon' is not valid"),
         ({"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "5"}, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=5 must exceed"),
+        ({"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "2"}, "LIGHT_TOPK_RATIO='2' is not valid"),
+        ({"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_THRESHOLD": "1M"}, "LIGHT_TOPK_THRESHOLD='1M' is not valid"),
     ],
 )
 def test_settings_that_make_no_sense_say_so(variables: dict[str, str], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         environment.options(variables)
+        environment.top_k(variables)
 
 
 def test_variables_that_change_nothing_are_named_with_the_reason() -> None:
@@ -247,11 +250,35 @@ def test_variables_that_change_nothing_are_named_with_the_reason() -> None:
         environment.without_effect({"HOROVOD_CYCLE_TIME": "0", "HOROVOD_TIMELINE": "DYNAMIC", "HOROVOD_AUTOTUNE": "1"})
         == ""
     )
-    variables = {"HOROVOD_CYCLE_TIME": "5", "LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01"}
+    variables = {"HOROVOD_CYCLE_TIME": "5", "PERSEUS_ALLREDUCE_DTYPE": "1", "LIGHT_TOPK_RATIO": "0.01"}
     assert environment.without_effect(variables) == (
-        "set, but without effect: HOROVOD_CYCLE_TIME (ready operations start at once); LIGHT_TOPK_ALLREDUCE, "
-        "LIGHT_TOPK_RATIO (gradients keep their bits unless compression= says otherwise)."
+        "set, but without effect: HOROVOD_CYCLE_TIME (ready operations start at once); PERSEUS_ALLREDUCE_DTYPE "
+        "(gradients keep their bits unless compression= says otherwise); LIGHT_TOPK_RATIO (LIGHT_TOPK_ALLREDUCE=1 "
+        "switches top-k on)."
     )
+    asked = {"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.01", "LIGHT_INTRA_SIZE": "8"}
+    assert environment.without_effect(asked) == ""
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"LIGHT_TOPK_RATIO": "0.1"}, None),
+        ({"LIGHT_TOPK_ALLREDUCE": "0"}, None),
+        ({"LIGHT_TOPK_ALLREDUCE": "1"}, (0.01, 262144)),
+        ({"LIGHT_TOPK_ALLREDUCE": "1", "LIGHT_TOPK_RATIO": "0.05", "LIGHT_TOPK_THRESHOLD": "4000"}, (0.05, 1000)),
+    ],
+)
+def test_variables_of_lightcc_ask_for_top_k(variables: dict[str, str], expected: tuple[float, int] | None) -> None:
+    assert environment.top_k(variables) == expected
+
+
+def test_lightcc_s_ranks_on_a_host_count_if_the_launcher_does_not_say() -> None:
+    variables = {"RANK": "5", "WORLD_SIZE": "8", "LIGHT_INTRA_SIZE": "4"}
+    found = environment.placement(variables)
+    assert (found.local_rank, found.local_size, found.cross_rank, found.cross_size) == (1, 4, 1, 2)
+    assert environment.placement({**variables, "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"}).local_size == 2
+    assert environment.placement({**variables, "LIGHT_INTRA_SIZE": "16"}).local_size == 8
 
 
 # --- objects ----------------------------------------------------------------------------------------------------------

@@ -71,6 +71,15 @@ def test_stragglers_are_named_or_their_absence_is(data):
     assert "Straggler" not in terminal.as_text(data)
 
 
+def test_the_codec_of_the_gradients_is_named(data):
+    assert "Codec" not in terminal.as_text(data)
+    bucket = {"parameters": ["weight"], "bytes": 4096, "sends": "int8", "why": "a step takes 8 ms instead of 10"}
+    bucket |= {"dense_s": 0.004, "codec_s": {"int8": 0.002}, "errors": {"int8": 0.01}, "step_s": [0.01, 0.008]}
+    data["codec"] = {"name": "auto", "text": "auto sends 1 of 1 buckets", "buckets": [bucket | {"saved_bytes": 3056}]}
+    model.validate(data)
+    assert "Codec: auto sends 1 of 1 buckets." in terminal.as_text(data).splitlines()
+
+
 def test_a_candidate_that_is_wrong_in_its_plan_and_in_regions_counts_once(data):
     (wrong,) = [plan for plan in data["plans"] if plan["state"] == "wrong"]
     data["regions"][0]["candidates"].append(dict(wrong))

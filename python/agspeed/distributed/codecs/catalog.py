@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All codecs. To add one, write a class of `Codec` in a file of its own, and add it here. A function in
-`agspeed.distributed.hooks` and a class in `horovod/torch/compression.py` offer it to users."""
+"""All codecs, except `auto`, which chooses among them. To add one, write a class of `Codec` in a file of its own, and
+add it here. A function in `agspeed.distributed.hooks` and a class in `horovod/torch/compression.py` offer it to users.
+"""
 
 from __future__ import annotations
 

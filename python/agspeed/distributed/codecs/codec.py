@@ -81,6 +81,19 @@ class Codec(abc.ABC):
     def steps(self, bucket: Bucket, wire: Wire) -> Steps:
         """Replaces the bucket's values by their average over the ranks, as well as the codec can express it."""
 
+    def is_dense(self, bucket: Bucket) -> bool:
+        """Whether the driver averages the bucket densely in this step, by itself. Otherwise it calls `steps`. Drivers
+        ask once for each bucket in each step."""
+        return False
+
+    def sentence(self) -> str:
+        """Returns how gradients are sent, as a sentence without its full stop."""
+        return f"gradients are sent by {self.describe()}"
+
+    def report(self) -> list[dict[str, Any]]:
+        """Returns a row for each bucket whose codec was chosen by measurement; see `Auto.report`."""
+        return []
+
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of what the codec has kept for later steps at this rank; {} if it keeps nothing."""
         return {}
@@ -113,14 +126,13 @@ def average_densely(values: torch.Tensor, wire: Wire) -> Steps:
 _DESCRIPTION_BYTES = 256
 
 
-def agree(codec: Codec, wire: Wire, device: torch.device) -> Steps:
-    """Checks that all ranks have the same codec with the same options.
+def agree(own: str, wire: Wire, device: torch.device, sentence: str) -> Steps:
+    """Checks that all ranks pass the same text, such as the description of a codec. It may have 256 bytes.
 
-    Raises, at every rank: UserError that names the codecs of the ranks if they differ.
+    Raises, at every rank: UserError if the texts differ. `sentence` is its message, with {} for the texts of all ranks.
     """
-    text = codec.describe().encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES)
+    text = own.encode()[:_DESCRIPTION_BYTES].ljust(_DESCRIPTION_BYTES)
     rows = yield wire.all_gather(torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device))
-    texts = [bytes(row).decode().rstrip() for row in rows.tolist()]
+    texts = [bytes(row).decode(errors="replace").rstrip() for row in rows.tolist()]
     if len(set(texts)) > 1:
-        listed = "; ".join(f"rank {rank}: {each}" for rank, each in enumerate(texts))
-        raise UserError(f"the ranks have set different codecs for their gradients ({listed}): set the same one at all.")
+        raise UserError(sentence.format("; ".join(f"rank {rank}: {each}" for rank, each in enumerate(texts))))

@@ -11,12 +11,14 @@ every rank in both exchanges, so they all know. Then they send the bucket again,
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import torch
 
 from agspeed.distributed.codecs import kernels
-from agspeed.distributed.codecs.codec import Bucket, Codec, Steps, Wire, average_densely
+from agspeed.distributed.codecs.codec import Bucket, Codec, Pending, Steps, Wire, average_densely
 
-__all__ = ["Int8"]
+__all__ = ["Int8", "average_as_bytes"]
 
 
 class Int8(Codec):
@@ -39,28 +41,55 @@ class Int8(Codec):
             yield from average_densely(values, wire)
             return
         source = values.float()
-        length = -(-values.numel() // (wire.size * kernels.INT8_BLOCK)) * kernels.INT8_BLOCK
-        parts = [source[length * rank : length * (rank + 1)] for rank in range(wire.size)]
-        received = yield wire.all_to_all(_encoded(parts, length))
-        codes = None
-        if not received[:, -1].any():
-            # This rank's own part has the same length in all rows, because the rows differ by sender only.
-            codes = yield wire.all_gather(_encoded([self._averaged(parts, received, wire)], length)[0])
-        if codes is None or codes[:, -1].any():
+        if not (yield from average_as_bytes(source, wire)):
             self._refuse(bucket)
             yield from average_densely(values, wire)
-            return
-        for part, code in zip(parts, codes, strict=True):
-            kernels.decode_int8(part, code[: kernels.int8_bytes(part.numel())])
-        if source is not values:
+        elif source is not values:
             values.copy_(source)
 
-    @staticmethod
-    def _averaged(parts: list[torch.Tensor], received: torch.Tensor, wire: Wire) -> torch.Tensor:
-        total = torch.zeros_like(parts[wire.rank])
-        for row in received:
-            kernels.decode_int8(total, row[: kernels.int8_bytes(total.numel())], 1 / wire.size, adds=True)
-        return total
+
+def average_as_bytes(
+    values: torch.Tensor, wire: Wire, lost: torch.Tensor | None = None
+) -> Generator[Pending, torch.Tensor, bool]:
+    """Replaces float32 values by their average over the ranks, as all ranks decode it. Returns True; or False, and
+    leaves the values, if a rank has NaN or infinity.
+
+    lost: a tensor for the error of this rank, for error feedback. The result plus the ranks' average of `lost` is the
+    exact average, except for the rounding of float32. It has no meaning if the function returns False.
+    """
+    length = -(-values.numel() // (wire.size * kernels.INT8_BLOCK)) * kernels.INT8_BLOCK
+    parts = _parts(values, length, wire.size)
+    rows = _encoded(parts, length)
+    exchange = wire.all_to_all(rows)
+    errors = []
+    if lost is not None:
+        errors = _parts(lost.copy_(values), length, wire.size)
+        for error, row in zip(errors, rows, strict=True):
+            _decode(error, row, -1.0, adds=True)
+    received = yield exchange
+    if received[:, -1].any():
+        return False
+    average = torch.zeros_like(parts[wire.rank])
+    for row in received:
+        _decode(average, row, 1 / wire.size, adds=True)
+    [code] = _encoded([average], length)
+    codes = yield wire.all_gather(code)
+    if codes[:, -1].any():
+        return False
+    for part, each in zip(parts, codes, strict=True):
+        _decode(part, each)
+    if errors:
+        # All ranks have received the error of this part of the average, and this rank alone can send it later.
+        errors[wire.rank].add_(average.sub_(parts[wire.rank]), alpha=wire.size)
+    return True
+
+
+def _parts(values: torch.Tensor, length: int, size: int) -> list[torch.Tensor]:
+    return [values[length * rank : length * (rank + 1)] for rank in range(size)]
+
+
+def _decode(values: torch.Tensor, row: torch.Tensor, factor: float = 1.0, *, adds: bool = False) -> None:
+    kernels.decode_int8(values, row[: kernels.int8_bytes(values.numel())], factor, adds=adds)
 
 
 def _encoded(parts: list[torch.Tensor], length: int) -> torch.Tensor:

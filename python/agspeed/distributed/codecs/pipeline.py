@@ -11,6 +11,7 @@ Threading: the backward's thread calls everything. If a backward was abandoned, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,8 @@ from agspeed.distributed.codecs.codec import Bucket, Codec, Pending, agree
 from agspeed.errors import UserError
 
 __all__ = ["GroupWire", "Pipeline"]
+
+_DIFFERENT_CODECS = "the ranks have set different codecs for their gradients ({}): set the same one at all."
 
 
 class GroupWire:
@@ -41,8 +44,10 @@ class GroupWire:
         return _waiting(distributed.all_reduce(values, group=self.group, async_op=True), values)
 
     def all_gather(self, values: torch.Tensor) -> Pending:
-        rows = values.new_empty(self.size, *values.shape)
-        return _waiting(distributed.all_gather_into_tensor(rows, values, group=self.group, async_op=True), rows)
+        flat = values.reshape(-1)  # Gloo takes rows in one dimension only
+        rows = flat.new_empty(self.size * flat.numel())
+        work = distributed.all_gather_into_tensor(rows, flat, group=self.group, async_op=True)
+        return _waiting(work, rows.view(self.size, *values.shape))
 
     def all_to_all(self, rows: torch.Tensor) -> Pending:
         received = torch.empty_like(rows)
@@ -88,19 +93,28 @@ class Pipeline:
         bucket = Bucket(
             values, tuple(map(self._name_of, parameters)), tuple(each.numel() for each in parameters), origin
         )
-        future: Any = torch.futures.Future(devices=[] if values.is_cpu else [values.device])
-        started = driver.Run(self.codec.steps(bucket, self._wire), lambda: future.set_result(values))
+        if self.codec.is_dense(bucket):
+            future, started = self._dense(values), None
+        else:
+            future = torch.futures.Future(devices=[] if values.is_cpu else [values.device])
+            started = driver.Run(self.codec.steps(bucket, self._wire), partial(future.set_result, values))
         self._runs = driver.advance(self._runs)
-        if not started.is_done:
+        if started is not None and not started.is_done:
             self._runs.append(started)
         if origin.is_last():
             runs, self._runs = self._runs, []
             driver.finish(runs)
         return future
 
+    def _dense(self, values: torch.Tensor) -> Any:
+        """Averages without waiting, as the wrapper does by itself."""
+        work: Any = distributed.all_reduce(values.div_(self._wire.size), group=self._wire.group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
     def _agree(self, device: torch.device) -> None:
         try:
-            driver.finish([driver.Run(agree(self.codec, self._wire, device), lambda: None)])
+            steps = agree(self.codec.describe(), self._wire, device, _DIFFERENT_CODECS)
+            driver.finish([driver.Run(steps, lambda: None)])
         except RuntimeError as error:
             error.add_note(
                 f"This rank's gradients go through {self.codec.describe()}. If another rank has set no codec, set the "

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from agspeed.distributed.codecs import driver
-from agspeed.distributed.codecs.codec import Bucket, Codec, Pending, Steps
+from agspeed.distributed.codecs.codec import Bucket, Codec, Pending, Steps, average_densely
 from agspeed.horovod.torch import mpi_ops
 from agspeed.horovod.torch.arguments import Sum
 from agspeed.horovod.torch.process_sets import ProcessSet
@@ -71,10 +71,6 @@ class CodecRuns:
         self._is_sum = reduction["op"] == Sum
         self._runs: dict[tuple[int, str], driver.Run] = {}
 
-    def job_began(self) -> None:
-        """Drops what was in flight in an earlier job."""
-        self._runs = {}
-
     @torch.no_grad()
     def start(
         self,
@@ -114,6 +110,9 @@ class CodecRuns:
 
     def _steps(self, name: str, bucket: Bucket) -> Steps:
         wire = NamedWire(name, self._process_set)
-        yield from self._codec.steps(bucket, wire)
+        if self._codec.is_dense(bucket):
+            yield from average_densely(bucket.values, wire)
+        else:
+            yield from self._codec.steps(bucket, wire)
         if self._is_sum:
             bucket.values.mul_(wire.size)

@@ -11,12 +11,14 @@ from typing import Any
 
 import torch
 
+from agspeed.distributed.codecs.auto import Auto
 from agspeed.distributed.codecs.codec import Codec
 from agspeed.distributed.codecs.int8 import Int8
 from agspeed.distributed.codecs.topk import TopK
 from agspeed.errors import UserError
 
 __all__ = [
+    "AutoCompressor",
     "BF16Compressor",
     "Compression",
     "Compressor",
@@ -79,9 +81,17 @@ class _OptimizerOnly(Compressor):
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         raise UserError(
-            "hvd.Compression.int8 and topk average gradients by collectives of their own: pass them to "
+            "hvd.Compression.auto, int8 and topk average gradients by collectives of their own: pass them to "
             "hvd.DistributedOptimizer() with op=hvd.Average or hvd.Sum, or use hvd.Compression.fp16 or bf16 here."
         )
+
+
+class AutoCompressor(Auto, _OptimizerOnly):
+    """Sends a gradient as bfloat16 or bytes if that makes training steps shorter, else densely.
+
+    `AutoCompressor(max_error=0.05, dense_below=4096)` has options. If no gradient gains, the optimizer goes back to
+    plain reductions after its measurements, for the rest of the job.
+    """
 
 
 class Int8Compressor(Int8, _OptimizerOnly):
@@ -96,11 +106,12 @@ class TopKCompressor(TopK, _OptimizerOnly):
 
 
 class Compression:
-    """The available compressors. Pass `int8` and `topk` as they are, or call them with options."""
+    """The available compressors. Pass `auto`, `int8` and `topk` as they are, or call them with options."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+    auto = AutoCompressor
     int8 = Int8Compressor
     topk = TopKCompressor
 

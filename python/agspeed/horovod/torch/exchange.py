@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from agspeed import native
+from agspeed.distributed.codecs.auto import Auto
 from agspeed.distributed.codecs.codec import Codec
 from agspeed.errors import UserError
 from agspeed.horovod.exceptions import HorovodInternalError
@@ -27,6 +28,7 @@ from agspeed.horovod.torch.functions import allgather_object
 from agspeed.horovod.torch.not_captured import not_captured
 from agspeed.horovod.torch.process_sets import ProcessSet
 from agspeed.horovod.torch.wrapped import ParameterNames
+from agspeed.log import logger
 from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["Exchange"]
@@ -59,7 +61,8 @@ class Exchange:
         reduction: dict[str, Any],
         options: tuple[int, bool],
     ) -> None:
-        self._optimizer, self._names, self._compression, self._reduction = optimizer, names, compression, reduction
+        self._optimizer, self._names, self._reduction = optimizer, names, reduction
+        self._compression = self._given_compression = compression
         self._passes, self._is_sparse_dense = options
         self._groups = groups
         self._others: list[Callable[[], None]] = []
@@ -81,9 +84,11 @@ class Exchange:
     def job_began(self) -> None:
         """Makes gradients go through the new job from now on."""
         self._native, self._parameters, self._others = None, [], []
-        if self._codec_runs is not None:
-            self._has_agreed = False
-            self._codec_runs.job_began()
+        if isinstance(self._given_compression, Codec):
+            self._compression, self._has_agreed = self._given_compression, False
+            self._codec_runs = CodecRuns(self._given_compression, self._reduction)
+        if isinstance(self._given_compression, Auto):
+            self._given_compression.restart()
         if self._reduction["process_set"].process_set_id is not None:
             self._make()
 
@@ -231,6 +236,10 @@ class Exchange:
         if has_changed_too_late:
             raise UserError(_CHANGED_TOO_LATE)
         self.is_synchronized = True
+        if isinstance(self._compression, Auto) and self._compression.has_given_up():
+            logger.info("%s: %s.", self._compression.name, self._compression.sentence())
+            self._compression, self._codec_runs = Compression.none, None
+            self._make()
         if (tuner := job.current().tuner) is not None:
             tuner.step_ended(self._parameters)
 

@@ -15,12 +15,15 @@ from typing import Any
 
 import torch
 
+from agspeed.horovod import environment
+from agspeed.horovod.torch import job
 from agspeed.horovod.torch.adasum import AdasumSteps
 from agspeed.horovod.torch.arguments import Adasum, Average, Sum, name_of
-from agspeed.horovod.torch.compression import Compression, codec_of
+from agspeed.horovod.torch.compression import Compression, TopKCompressor, codec_of
 from agspeed.horovod.torch.exchange import Exchange
 from agspeed.horovod.torch.process_sets import ProcessSet, global_process_set
 from agspeed.horovod.torch.wrapped import ParameterNames, Wrapped, wrap
+from agspeed.log import warn_once
 from agspeed.transfer.optimizer_state import parameters_of
 
 __all__ = ["DistributedOptimizer"]
@@ -109,7 +112,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 
     Args:
         named_parameters: (name, parameter) of all its parameters.
-        compression: a compressor or a codec for gradients while they travel. It must be equal at all ranks.
+        compression: a compressor or a codec for gradients while they travel. It must be equal at all ranks. If the
+            variable LIGHT_TOPK_ALLREDUCE is 1, the default is top-k with the options of LIGHT_TOPK_*.
         backward_passes_per_step: the number of backwards whose gradients are summed up before they are reduced.
         gradient_predivide_factor: splits the division of an average into one before and one after the sum.
         groups: the number of groups into which gradients are fused, or a list of parameters for each group.
@@ -124,6 +128,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         groups = num_groups if groups is None else groups
     if op != Adasum:
         name_of(op)
+    if compression is Compression.none and op in (Average, Sum) and gradient_predivide_factor == 1.0:
+        compression = _asked_by_variables() or compression
     if (codec := codec_of(compression)) is not None:
         if op not in (Average, Sum) or gradient_predivide_factor != 1.0:
             raise ValueError(
@@ -153,6 +159,17 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         (backward_passes_per_step, sparse_as_dense),
     )
     return made
+
+
+def _asked_by_variables() -> TopKCompressor | None:
+    """Returns the codec that LIGHT_TOPK_ALLREDUCE switches on for optimizers without a compression."""
+    if (asked := environment.top_k()) is None:
+        return None
+    codec = TopKCompressor(density=asked.density, dense_below=asked.dense_below)
+    sentence = f"LIGHT_TOPK_ALLREDUCE is set, so gradients are sent by {codec.describe()}, which changes them."
+    if job.current().where.rank == 0:
+        warn_once(sentence, sentence)
+    return codec
 
 
 def _names_of(

@@ -46,6 +46,7 @@ def render(report: Mapping[str, Any]) -> str:
         next_steps=summary.next_steps(report),
         group=summary.group,
         stragglers=summary.stragglers,
+        codec=summary.codec,
         units=summary.units,
         comparison=summary.comparison,
         mean_ms=summary.mean_ms,

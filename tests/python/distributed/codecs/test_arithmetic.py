@@ -264,12 +264,14 @@ def test_codecs_without_memory_refuse_a_state() -> None:
 
 def test_codecs_that_differ_are_named_at_every_rank() -> None:
     own = [TopK(0.01), TopK(0.02), TopK(0.01)]
-    errors = LocalGroup(3).run(lambda wire: codecs.agree(own[wire.rank], wire, torch.device("cpu")))
+    device, sentence = torch.device("cpu"), "they differ ({}): choose one."
+    errors = LocalGroup(3).run(lambda wire: codecs.agree(own[wire.rank].describe(), wire, device, sentence))
     for error in errors:
         assert isinstance(error, UserError)
+        assert str(error).endswith("): choose one.")
         assert "rank 0: topk(density=0.01" in str(error)
         assert "rank 1: topk(density=0.02" in str(error)
-    assert LocalGroup(3).run(lambda wire: codecs.agree(Int8(), wire, torch.device("cpu"))) == [None] * 3
+    assert LocalGroup(3).run(lambda wire: codecs.agree("int8", wire, device, sentence)) == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,13 @@ def test_ddp_trains_nearly_as_without_a_codec(ranks: Ranks, tmp_path: Path, code
     assert 0 < largest_error(found[0], dense) < limit
 
 
+@pytest.mark.parametrize("codec", ["int8", "topk"])
+def test_codecs_send_over_gloo_what_they_send_over_our_backend(ranks: Ranks, tmp_path: Path, codec: str) -> None:
+    options, _ = NEAR[codec]
+    ours = ranks.run(cases.ddp_weights, tmp_path, codec=codec, options=options)
+    assert are_replicas([*ours, *ranks.run(cases.ddp_weights, tmp_path, "gloo", codec=codec, options=options)])
+
+
 def test_top_k_of_ddp_sends_the_largest_of_each_bucket(ranks: Ranks, tmp_path: Path) -> None:
     options = {"density": 0.1, "dense_below": 1}
     found, other = ranks.run(cases.ddp_gradients, tmp_path, codec="topk", options=options)
@@ -187,7 +194,7 @@ def test_a_rank_that_joined_early_does_not_disturb_the_agreement(ranks: Ranks, t
 
 def test_uses_that_codecs_do_not_have_are_refused(ranks: Ranks, tmp_path: Path) -> None:
     for found in ranks.run(cases.hvd_wrong_uses, tmp_path):
-        assert found["allreduce"].startswith("UserError: hvd.Compression.int8 and topk")
+        assert found["allreduce"].startswith("UserError: hvd.Compression.auto, int8 and topk")
         assert found["op"].startswith("ValueError: compression=topk(")
         assert found["predivide"].startswith("ValueError: compression=int8(")
 
