@@ -19,6 +19,13 @@ constexpr int64_t kFewestChannels = 8;
 // A slice of a launch that is worth a thread has about this many multiplications, or comparisons.
 constexpr int64_t kGrainWork = 1 << 20;
 
+// ATen's kernels for channels-last are vectorised. Kernels with tiles are faster for images of at most this many
+// pixels.
+constexpr int64_t kChannelsLastPixels = 256;
+// ATen's convolutions with fewer taps than this are better than its others, so the limit is lower.
+constexpr int64_t kManyTaps = 25;
+constexpr int64_t kChannelsLastPixelsOfFewTaps = 144;
+
 constexpr const char* kEmpty = "a tensor is empty";
 
 // Sizes or strides of one of its tensors, in the order of the integer table.
@@ -99,6 +106,7 @@ class WindowLaunch {
     }
     if (Status status = cluster_.verify(); !status.isOk()) return unsupported(status.message());
     AG_RETURN_IF_ERROR(checkWindowSize(window_, dtype));
+    AG_RETURN_IF_ERROR(refuseWhereAtenIsFaster());
     mergeBatch();
     const bool isNarrow = estimate(sizes_.channels, op_->emitter().graph().hints) < kFewestChannels;
     return isNarrow ? unsupported("it has fewer than {} channels", kFewestChannels) : Status();
@@ -152,6 +160,13 @@ class WindowLaunch {
     hasFilter_ |= side == WindowSide::kFilter;
     types_.push_back(type);
     return {};
+  }
+
+  Status refuseWhereAtenIsFaster() const {
+    const bool hasFewTaps = hasFilter_ && window_.rows.kernel * window_.columns.kernel < kManyTaps;
+    const int64_t most = hasFewTaps ? kChannelsLastPixelsOfFewTaps : kChannelsLastPixels;
+    const bool isFaster = isOne(strides_[0].channels) && window_.rows.image * window_.columns.image > most;
+    return isFaster ? unsupported("ATen is as fast for channels-last images of this size") : Status();
   }
 
   // If channels of all images are at equal distances, takes all images for one with more channels. This fills lanes.

@@ -23,13 +23,21 @@ class WindowEmitter {
     allocateTiles();
   }
 
-  // Images are the inner loop, so that a block's filters are loaded once for consecutive images.
+  // Units are ordered so that consecutive ones share memory: the filters of a block of channels, or an image whose
+  // pixels hold all blocks.
   void emit(Val begin, Val end) {
+    const bool isChannelsLast = cluster_.operands[0].columns == ClusterOperand::Columns::kContiguous;
+    Val numBlocks = divide(memory_.numChannels() + at(memory_.lanes() - 1), at(memory_.lanes()));
     emitFor(begin, end, [&](Val unit) {
-      Val block = divide(unit, memory_.numImages());
-      Val image = unit - block * memory_.numImages();
-      memory_.enter(image, block * at(memory_.lanes()));
-      if (hasFilter()) emitIf(eq(image, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
+      Val inner = isChannelsLast ? numBlocks : memory_.numImages();
+      Val quotient = divide(unit, inner);
+      Val rest = unit - quotient * inner;
+      memory_.enter(isChannelsLast ? quotient : rest, (isChannelsLast ? rest : quotient) * at(memory_.lanes()));
+      if (hasFilter() && isChannelsLast) {
+        packFilters();
+      } else if (hasFilter()) {
+        emitIf(eq(rest, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
+      }
       emitBands();
     });
   }
