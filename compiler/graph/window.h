@@ -41,7 +41,7 @@ enum class WindowOp : uint8_t {
   kMaxPoolBackward,
 };
 
-/// What the rows and columns of an operand are; see above.
+/// The meaning of an operand's rows and columns; see above.
 enum class WindowSide : uint8_t { kImage, kWindows, kFilter, kChannel };
 
 struct WindowOperandInfo {
@@ -84,8 +84,8 @@ struct Window {
   WindowDivisor dividesBy = WindowDivisor::kInside;  ///< averages only
   int64_t divisor = 1;
 
-  /// One line: "window max_pool rows 8 4 3 2 1 1 columns 8 4 3 2 1 1 divisor inside 1". The six numbers are those of
-  /// WindowAxis. parseWindow() reads it back.
+  /// One line: "window max_pool rows 8 4 3 2 1 1 columns 8 4 3 2 1 1 divisor inside 1". Each axis has the six numbers
+  /// of WindowAxis. parseWindow() reads it back.
   std::string toString() const;
 };
 
