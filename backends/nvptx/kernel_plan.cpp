@@ -74,6 +74,7 @@ std::vector<Entry> KernelPlan::entries() const {
 }
 
 StatusOr<KernelPlan> planKernel(const Cluster& cluster) {
+  if (cluster.window) return unsupported("there is no GPU kernel for {}", compiler::infoOf(cluster.window->op).name);
   KernelPlan plan;
   AG_ASSIGN_OR_RETURN(plan.schedule, compiler::scheduleCluster(cluster));
   plan.outerRank = cluster.outerRank;

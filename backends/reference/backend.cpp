@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backends/reference/scalar_op.h"
+#include "backends/reference/window.h"
 
 namespace agspeed::backends::reference {
 
@@ -158,6 +159,10 @@ class Library : public runtime::HostKernelLibrary {
   runtime::KernelFunction kernel(size_t) const override { return nullptr; }
 
   void launch(size_t index, void* const* pointers, const int64_t* integers, int64_t begin, int64_t end) const override {
+    if (clusters_[index].window) {
+      runWindow(clusters_[index], pointers, integers, begin, end);
+      return;
+    }
     Launch launch{clusters_[index], pointers, integers};
     if (launch.rank() == 0) {
       RowInterpreter(launch, 0, begin, end).run();

@@ -161,6 +161,7 @@ bool Cluster::sumsRows() const {
 
 std::string Cluster::toString() const {
   std::string text = formatText("cluster rank {}\n", outerRank);
+  if (window) text += "  " + window->toString() + "\n";
   for (size_t i = 0; i < operands.size(); ++i) {
     const ClusterOperand& operand = operands[i];
     text += formatText("  operand {} {}{}{}{}", i, agspeed::toString(operand.dtype),
@@ -195,8 +196,9 @@ std::string Cluster::name() const {
     if (operations.size() == kMaxOperations) break;
   }
   std::string text = "ag_kernel_";
+  if (window) text += std::string(infoOf(window->op).name) + "_";
   for (PointwiseOp op : operations) text += std::string(infoOf(op).name) + "_";
-  if (operations.empty()) text += "copy_";
+  if (operations.empty() && !window) text += "copy_";
   return text + contentHash(toString()).substr(0, kHashDigits);
 }
 
@@ -265,6 +267,9 @@ StatusOr<Cluster> parseCluster(TextReader& in) {
   AG_RETURN_IF_ERROR(in.expect("rank"));
   AG_ASSIGN_OR_RETURN(int64_t rank, in.readInteger());
   cluster.outerRank = static_cast<int32_t>(rank);
+  if (in.accept("window")) {
+    AG_ASSIGN_OR_RETURN(cluster.window, parseWindow(in));
+  }
   while (!in.accept("end")) {
     if (in.accept("operand")) {
       AG_ASSIGN_OR_RETURN(ClusterOperand operand, parseOperand(in, cluster.operands.size()));
@@ -349,6 +354,7 @@ Status verifyOperand(const ClusterOperand& operand) {
 }  // namespace
 
 Status Cluster::verify() const {
+  if (window) return verifyWindow(*this);
   if (outerRank < 0) return invalidArgument("a cluster's rank must not be negative");
   if (outerRank == 0 && (hasReduction() || sumsRows())) {
     return invalidArgument("a cluster with a reduction needs an outer dimension");

@@ -23,13 +23,17 @@
 // stored, to a "block" operand of [blocks, columns]. Such a cluster has one more integer at the end of the table, the
 // rows per block, and its extent counts blocks. A block operand's first outer stride is the step from block to block;
 // its other outer strides are 0. The table sets the length of blocks, so the bits of a sum do not depend on threads.
+//
+// Window operators: a cluster with a window has operands alone, and its own meaning of sizes and extent (window.h).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "compiler/graph/window.h"
 #include "runtime/base/dtype.h"
 #include "runtime/base/status.h"
 
@@ -169,6 +173,7 @@ struct Cluster {
   std::vector<ClusterOperand> operands;
   std::vector<ClusterNode> nodes;  ///< in execution order
   std::vector<ClusterStore> stores;
+  std::optional<Window> window;  ///< the whole kernel, instead of nodes and stores; see window.h
 
   bool hasReduction() const;
   /// Whether the extent counts blocks of rows.

@@ -10,9 +10,9 @@
 //   return %w
 //
 // Nodes are in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions, a
-// sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, or (after fusion) the launch of a
-// kernel, whose Cluster the graph owns. `origin` keeps the names of the FX nodes that a node came from, so that plans
-// and reports can refer to FX.
+// sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, or the launch of a kernel, whose
+// Cluster the graph owns. Fusion makes launches, and the importer makes launches of window operators (window.h).
+// `origin` keeps the names of the FX nodes that a node came from, so that plans and reports can refer to FX.
 //
 // Effects: a node that mutates, draws random numbers or is opaque is never dropped or duplicated. It is never moved
 // across another such node or across a node that touches the same memory (see passes/graph/dependencies.h).

@@ -127,6 +127,7 @@ class Importer {
     if (const OpRow* row = findOp(node.target)) {
       size_t numNodes = graph_.nodes.size();
       size_t numValues = graph_.values.size();
+      size_t numClusters = graph_.clusters.size();
       OpImport op(graph_, bindings_, node);
       Status status = buildOp(*row, op);
       if (status.isOk()) {
@@ -137,6 +138,7 @@ class Importer {
       refusal = status.message();
       graph_.nodes.resize(numNodes);
       graph_.values.resize(numValues);
+      graph_.clusters.resize(numClusters);
     }
     return importCall(node, refusal);
   }

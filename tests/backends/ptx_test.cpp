@@ -90,6 +90,7 @@ TEST_P(Ptx, EveryRowOfTheOperatorTableAssembles) {
     std::vector<Cluster> ofRow = clustersOf(compiler::testing::TypicalCall(row).spec(/*isRead=*/true).dump());
     clusters.insert(clusters.end(), ofRow.begin(), ofRow.end());
   }
+  std::erase_if(clusters, [](const Cluster& cluster) { return cluster.window.has_value(); });  // not for GPUs
   ASSERT_GT(clusters.size(), 100u);
   expectAllAssemble(distinct(clusters), GetParam());
 }

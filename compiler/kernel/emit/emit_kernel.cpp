@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/kernel/emit/emit_kernel.h"
 
+#include "compiler/graph/window_plan.h"
 #include "compiler/kernel/emit/cluster_schedule.h"
 #include "compiler/kernel/emit/emit_loop.h"
 #include "compiler/kernel/emit/emit_memory.h"
 #include "compiler/kernel/emit/emit_pointwise.h"
 #include "compiler/kernel/emit/emit_types.h"
+#include "compiler/kernel/emit/window/emit_window.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
@@ -214,6 +216,19 @@ class KernelEmitter {
   std::vector<Val> elementValues_;  ///< per node, null until emitted in the current loop body
 };
 
+Status emitBody(ValueBuilder& builder, const Cluster& cluster, func::FuncOp function) {
+  if (cluster.window) {
+    AG_RETURN_IF_ERROR(checkWindowSize(*cluster.window, cluster.operands[0].dtype));
+    const bool sums = infoOf(cluster.window->op).sumsOverBatch;
+    (sums ? emitWeightGradient : emitWindow)(builder, cluster, function.getArguments());
+    return {};
+  }
+  AG_ASSIGN_OR_RETURN(ClusterSchedule schedule, scheduleCluster(cluster));
+  for (const ClusterNode& node : cluster.nodes) AG_RETURN_IF_ERROR(checkPointwise(cluster, node));
+  KernelEmitter(builder, cluster, schedule, function).emit();
+  return {};
+}
+
 }  // namespace
 
 void loadKernelDialects(MLIRContext& context) {
@@ -222,8 +237,6 @@ void loadKernelDialects(MLIRContext& context) {
 }
 
 StatusOr<OwningOpRef<ModuleOp>> emitKernel(MLIRContext& context, const Cluster& cluster, const std::string& name) {
-  AG_ASSIGN_OR_RETURN(ClusterSchedule schedule, scheduleCluster(cluster));
-  for (const ClusterNode& node : cluster.nodes) AG_RETURN_IF_ERROR(checkPointwise(cluster, node));
   OpBuilder ops(&context);
   Location loc = UnknownLoc::get(&context);
   OwningOpRef<ModuleOp> module = ModuleOp::create(loc);
@@ -233,7 +246,7 @@ StatusOr<OwningOpRef<ModuleOp>> emitKernel(MLIRContext& context, const Cluster& 
   auto function = func::FuncOp::create(ops, loc, name, ops.getFunctionType({pointer, pointer, i64, i64}, {}));
   ops.setInsertionPointToStart(function.addEntryBlock());
   ValueBuilder builder(ops, loc);
-  KernelEmitter(builder, cluster, schedule, function).emit();
+  AG_RETURN_IF_ERROR(emitBody(builder, cluster, function));
   func::ReturnOp::create(ops, loc);
   return module;
 }

@@ -64,6 +64,19 @@ TEST(Cluster, ConstantsKeepTheirBits) {
   }
 }
 
+TEST(ClusterText, WindowsReadBackAndNameTheirKernel) {
+  const StatusOr<Cluster> cluster = Cluster::parse(R"(cluster rank 3
+    window avg_pool rows 8 4 3 2 1 1 columns 9 5 3 2 1 1 divisor constant 7
+    operand 0 bf16 in strided
+    operand 1 bf16 out contiguous
+    end)");
+  ASSERT_TRUE(cluster.hasValue()) << cluster.status().toString();
+  EXPECT_EQ(cluster->window->columns.windows, 5);
+  EXPECT_EQ(cluster->window->divisor, 7);
+  EXPECT_EQ(Cluster::parse(cluster->toString())->toString(), cluster->toString());
+  EXPECT_THAT(cluster->name(), HasSubstr("ag_kernel_avg_pool_"));
+}
+
 struct Broken {
   const char* name;
   const char* text;
@@ -93,6 +106,15 @@ constexpr const char* kOperandNumber = R"(cluster rank 0 operand 3 f32 in contig
   n0 = load 0 : f32 store n0 -> 1 end)";
 constexpr const char* kNodeNumber = R"(cluster rank 0 operand 0 f32 in contiguous operand 1 f32 out contiguous
   n1 = load 0 : f32 store n0 -> 1 end)";
+constexpr const char* kWindowOperands = R"(cluster rank 3
+  window max_pool rows 4 2 2 2 0 1 columns 4 2 2 2 0 1 divisor inside 1
+  operand 0 f32 in contiguous operand 1 f32 out contiguous end)";
+constexpr const char* kWindowDType = R"(cluster rank 3
+  window max_pool rows 4 2 2 2 0 1 columns 4 2 2 2 0 1 divisor inside 1
+  operand 0 f32 in contiguous operand 1 f32 out contiguous operand 2 f32 out contiguous end)";
+constexpr const char* kWindowSize = R"(cluster rank 3
+  window avg_pool rows 4 2 2 0 0 1 columns 4 2 2 2 0 1 divisor inside 1
+  operand 0 f32 in contiguous operand 1 f32 out contiguous end)";
 constexpr const char* kNoStore = "cluster rank 0 operand 0 f32 in contiguous n0 = load 0 : f32 end";
 
 INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
@@ -105,6 +127,9 @@ INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
                                            Broken{"sum_place", kSumPlace, "go to block operands"},
                                            Broken{"operand_number", kOperandNumber, "expected operand 0, not 3"},
                                            Broken{"node_number", kNodeNumber, "expected node 0, not 1"},
+                                           Broken{"window_operands", kWindowOperands, "another number of operands"},
+                                           Broken{"window_dtype", kWindowDType, "operand 2 of max_pool"},
+                                           Broken{"window_size", kWindowSize, "must be positive"},
                                            Broken{"no_store", kNoStore, "must store something"}),
                          [](const auto& info) { return std::string(info.param.name); });
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GraphSpec with one typical call of a row of the import table, on tensors of shape [4, 8].
+// A GraphSpec with one typical call of a row of the import table, on tensors of shape [4, 8], or on images of 4 x 4
+// with windows of 2 x 2.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -47,7 +48,9 @@ class TypicalCall {
     parameter.erase(0, parameter.find_first_not_of(' '));
     std::string name = parameter.substr(0, parameter.find_first_of(":= "));
     bool isMask = parameter.find(":bool") != std::string::npos;
-    if (isMask) {
+    if (name == "indices") {
+      args_.push_back(input(name, tensorType("i64", kWindows)));
+    } else if (isMask) {
       args_.push_back(input(name, tensorType("bool", {4, 8})));
     } else if (isTensor(name)) {
       args_.push_back(input(name, tensorType(dtype_, sizeOf(name))));
@@ -70,9 +73,22 @@ class TypicalCall {
     return kAlways.contains(name);
   }
 
+  inline static const Json kImages = {2, 16, 4, 4};
+  inline static const Json kWindows = {2, 16, 2, 2};
+
+  bool isConvolution() const { return target_.starts_with("aten.convolution"); }
+  bool isWindow() const { return isConvolution() || target_.find("pool2d") != std::string::npos; }
+
+  Json sizeOfWindow(const std::string& name) const {
+    if (name == "weight") return {16, 1, 2, 2};
+    if (name == "bias") return Json::array({16});
+    return name == "grad" ? kWindows : kImages;
+  }
+
   bool isBatchNorm() const { return target_.find("batch_norm") != std::string::npos; }
 
   Json sizeOf(const std::string& name) const {
+    if (isWindow()) return sizeOfWindow(name);
     if (isBatchNorm()) return name == "x" || name == "grad" ? Json{2, 8, 4, 4} : Json::array({8});
     if (name == "mean" || name == "rstd") return {4, 1};
     bool isAffine = startsWithAny(target_, {"aten.native_layer_norm"}) && (name == "weight" || name == "bias");
@@ -87,10 +103,16 @@ class TypicalCall {
     if (name == "approximate") return "none";
     if (name == "rounding_mode") return "floor";
     if (name == "half_to_float" || name == "keepdim" || name == "is_result") return false;
-    if (startsWithAny(name, {"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "names",
-                             "input_dtype", "correction", "posinf", "neginf"})) {
+    if (name == "padding" || name == "dilation") return Json::array({name == "padding" ? 0 : 1});
+    if (name == "output_padding") return Json::array({0, 0});
+    if (name == "transposed" || name == "ceil_mode") return false;
+    if (name == "groups" || name == "bias_sizes") return name == "groups" ? Json(16) : Json::array({16});
+    if (startsWithAny(name, {"divisor_override", "dtype", "layout", "device", "pin_memory", "memory_format",
+                             "non_blocking", "names", "input_dtype", "correction", "posinf", "neginf"})) {
       return nullptr;
     }
+    if (name == "kernel_size" || name == "stride" || name == "output_size") return Json::array({2, 2});
+    if (name == "count_include_pad") return true;
     if (name == "eps") return 1e-5;
     if (name == "p") return 0.5;
     return 2;
@@ -129,6 +151,7 @@ class TypicalCall {
     if (target_ == "aten.native_layer_norm_backward.default") {
       return {{"tuple", {full, tensorType("f32", {8}), tensorType("f32", {8})}}};
     }
+    if (isWindow()) return resultOfWindow();
     if (isBatchNorm()) {
       Json types = {tensorType("f32", {2, 8, 4, 4})};
       size_t numResults = target_.find("backward") == std::string::npos ? 5 : 3;
@@ -145,6 +168,16 @@ class TypicalCall {
     bool reducesRow = startsWithAny(
         target_, {"aten.sum.", "aten.mean.", "aten.amax", "aten.amin", "aten.any.", "aten.all.", "aten.var."});
     return reducesRow ? tensorType(dtype, {4}) : full;
+  }
+
+  Json resultOfWindow() const {
+    const Json images = tensorType("f32", kImages);
+    const Json windows = tensorType("f32", kWindows);
+    if (target_ == "aten.convolution_backward.default") {
+      return {{"tuple", {images, tensorType("f32", {16, 1, 2, 2}), tensorType("f32", Json::array({16}))}}};
+    }
+    if (target_ == "aten.max_pool2d_with_indices.default") return {{"tuple", {windows, tensorType("i64", kWindows)}}};
+    return target_.find("backward") == std::string::npos ? windows : images;
   }
 
   std::string target_;

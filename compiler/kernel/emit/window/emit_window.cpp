@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/kernel/emit/window/emit_window.h"
+
+#include "compiler/kernel/emit/window/control_flow.h"
+#include "compiler/kernel/emit/window/source_rows.h"
+#include "compiler/kernel/emit/window/window_formulas.h"
+
+namespace agspeed::compiler {
+
+using namespace mlir;
+using namespace passes;
+
+namespace {
+
+class WindowEmitter {
+ public:
+  WindowEmitter(ValueBuilder& b, const Cluster& cluster, ValueRange arguments)
+      : b_(b),
+        cluster_(cluster),
+        plan_(planWindow(*cluster.window, cluster.operands[0].dtype)),
+        memory_(b, cluster, arguments[0], arguments[1]),
+        formulas_(b, cluster, plan_, tiles_) {
+    allocateTiles();
+  }
+
+  // Units are ordered so that consecutive ones share memory: the filters of a block of channels, or an image whose
+  // pixels hold all blocks.
+  void emit(Val begin, Val end) {
+    const bool isChannelsLast = cluster_.operands[0].columns == ClusterOperand::Columns::kContiguous;
+    Val numBlocks = divide(memory_.numChannels() + at(memory_.lanes() - 1), at(memory_.lanes()));
+    emitFor(begin, end, [&](Val unit) {
+      Val inner = isChannelsLast ? numBlocks : memory_.numImages();
+      Val quotient = divide(unit, inner);
+      Val rest = unit - quotient * inner;
+      memory_.enter(isChannelsLast ? quotient : rest, (isChannelsLast ? rest : quotient) * at(memory_.lanes()));
+      if (hasFilter() && isChannelsLast) {
+        packFilters();
+      } else if (hasFilter()) {
+        emitIf(eq(rest, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
+      }
+      emitBands();
+    });
+  }
+
+ private:
+  Val at(int64_t value) { return b_.integer(b_.ops().getI64Type(), value); }
+
+  Val divide(Val a, Val b) { return b_.wrap(arith::DivUIOp::create(b_.ops(), b_.loc(), a.value, b.value).getResult()); }
+
+  // --- tiles ---
+
+  WindowSide sideOf(size_t operand) const { return operandInfo(cluster_, operand).side; }
+  bool isFilter(size_t operand) const {
+    return sideOf(operand) == WindowSide::kFilter || sideOf(operand) == WindowSide::kChannel;
+  }
+  bool hasFilter() const { return isFilter(1); }
+
+  void allocateTiles() {
+    for (size_t i = 0; i < cluster_.operands.size(); ++i) {
+      const auto operand = static_cast<int>(i);
+      if (cluster_.operands[i].isOutput) {
+        tiles_.push_back(allocateTile(b_, 1, plan_.columns.results, memory_.vectorOf(operand)));
+      } else if (isFilter(i)) {
+        tiles_.push_back(allocateTile(b_, filterRows(i), filterColumns(i), memory_.vectorOf(operand)));
+      } else {
+        sources_.emplace_back(b_, memory_, operand, plan_, formulas_.border(operand));
+        tiles_.push_back(sources_.back().tile());
+      }
+    }
+  }
+
+  int64_t filterRows(size_t i) const { return sideOf(i) == WindowSide::kFilter ? cluster_.window->rows.kernel : 1; }
+  int64_t filterColumns(size_t i) const {
+    return sideOf(i) == WindowSide::kFilter ? cluster_.window->columns.kernel : 1;
+  }
+
+  void packFilters() {
+    for (size_t i = 0; i < cluster_.operands.size(); ++i) {
+      if (cluster_.operands[i].isOutput || !isFilter(i)) continue;
+      emitFor(at(0), at(filterRows(i)),
+              [&](Val row) { memory_.pack(static_cast<int>(i), row, tiles_[i], row, {.count = filterColumns(i)}); });
+    }
+  }
+
+  // --- results ---
+
+  void emitBands() {
+    const int64_t numGroups = plan_.rows.groups();
+    const int64_t numBands = (numGroups + plan_.bandGroups - 1) / plan_.bandGroups;
+    emitFor(at(0), at(numBands), [&](Val band) {
+      Val first = band * at(plan_.bandGroups);
+      Val left = at(numGroups) - first;
+      Val count = select(lt(left, at(plan_.bandGroups)), left, at(plan_.bandGroups));
+      const auto prepare = [&](Val loaded, Val row, Val column) { return formulas_.prepare(loaded, row, column); };
+      for (SourceRows& source : sources_) {
+        if (formulas_.prepares()) {
+          source.pack(first, count, prepare);
+        } else {
+          source.pack(first, count, nullptr);
+        }
+      }
+      emitFor(at(0), count, [&](Val group) {
+        for (int64_t phase = 0; phase < plan_.rows.phases(); ++phase) emitGroupRow(first, group, phase);
+      });
+    });
+  }
+
+  // The last group may have fewer rows than there are phases.
+  void emitGroupRow(Val firstGroup, Val group, int64_t phase) {
+    Val row = (firstGroup + group) * at(plan_.rows.phases()) + at(phase);
+    if (phase < plan_.rows.results % plan_.rows.phases() || plan_.rows.results % plan_.rows.phases() == 0) {
+      emitRow(row, group, phase);
+    } else {
+      emitIf(lt(row, at(plan_.rows.results)), [&] { emitRow(row, group, phase); }, [] {});
+    }
+  }
+
+  void emitRow(Val row, Val group, int64_t rowPhase) {
+    Val position = group * at(plan_.rows.step * plan_.tileColumns());
+    const int64_t perBlock = formulas_.pixelsPerBlock();
+    for (int64_t phase = 0; phase < plan_.columns.phases(); ++phase) {
+      const int64_t numPixels = (plan_.columns.results - phase + plan_.columns.phases() - 1) / plan_.columns.phases();
+      const auto emitPixels = [&](Val firstPixel, int64_t count) {
+        Val column = firstPixel * at(plan_.columns.phases()) + at(phase);
+        store({row, column, count, rowPhase, phase, position + firstPixel * at(plan_.columns.step)});
+      };
+      if (numPixels >= perBlock) {
+        emitFor(at(0), at(numPixels / perBlock), [&](Val block) { emitPixels(block * at(perBlock), perBlock); });
+      }
+      if (numPixels % perBlock > 0) emitPixels(at(numPixels - numPixels % perBlock), numPixels % perBlock);
+    }
+    for (size_t i = 0; i < cluster_.operands.size(); ++i) {
+      if (cluster_.operands[i].isOutput) {
+        memory_.unpack(static_cast<int>(i), row, tiles_[i], at(0), plan_.columns.results);
+      }
+    }
+  }
+
+  void store(const PixelBlock& block) {
+    const PixelValues values = formulas_.compute(block);
+    size_t output = 0;
+    for (size_t i = 0; i < cluster_.operands.size(); ++i) {
+      if (!cluster_.operands[i].isOutput) continue;
+      for (int64_t pixel = 0; pixel < block.count; ++pixel) {
+        storeVector(tiles_[i], block.column, pixel * plan_.columns.phases(),
+                    values[output][static_cast<size_t>(pixel)]);
+      }
+      ++output;
+    }
+  }
+
+  ValueBuilder& b_;
+  const Cluster& cluster_;
+  WindowPlan plan_;
+  WindowMemory memory_;
+  std::vector<LaneTile> tiles_;  ///< per operand; of outputs: one row
+  std::vector<SourceRows> sources_;
+  WindowFormulas formulas_;
+};
+
+}  // namespace
+
+void emitWindow(ValueBuilder& b, const Cluster& cluster, ValueRange arguments) {
+  WindowEmitter(b, cluster, arguments).emit(b.wrap(arguments[2]), b.wrap(arguments[3]));
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compiler/kernel/emit/window/window_memory.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "compiler/kernel/emit/emit_types.h"
+#include "compiler/kernel/emit/window/control_flow.h"
+#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+
+namespace agspeed::compiler {
+
+using namespace mlir;
+using namespace passes;
+
+namespace {
+
+constexpr int kNumSizes = 4;
+constexpr int64_t kNarrowestBlock = 4;
+
+// The widest block of columns that is transposed in registers; 0: the row is too short.
+int64_t blockWidth(int64_t numColumns, int64_t lanes) {
+  const auto width = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::min(numColumns, lanes))));
+  return width < kNarrowestBlock ? 0 : width;
+}
+
+}  // namespace
+
+WindowMemory::WindowMemory(ValueBuilder& b, const Cluster& cluster, Value pointers, Value integers)
+    : b_(b), cluster_(cluster), lanes_(windowLanes(cluster.operands[0].dtype)) {
+  OpBuilder& ops = b_.ops();
+  Type pointer = LLVM::LLVMPointerType::get(ops.getContext());
+  Type i64 = ops.getI64Type();
+  const auto integerAt = [&](int32_t index) {
+    Value slot = LLVM::GEPOp::create(ops, b_.loc(), pointer, i64, integers, ArrayRef<LLVM::GEPArg>{index});
+    return b_.wrap(LLVM::LoadOp::create(ops, b_.loc(), i64, slot));
+  };
+  numImages_ = integerAt(0);
+  numChannels_ = integerAt(kNumSizes - 1);
+  int32_t next = kNumSizes;
+  for (size_t operand = 0; operand < cluster.operands.size(); ++operand) {
+    Value slot = LLVM::GEPOp::create(ops, b_.loc(), pointer, pointer, pointers,
+                                     ArrayRef<LLVM::GEPArg>{static_cast<int32_t>(operand)});
+    pointers_.push_back(LLVM::LoadOp::create(ops, b_.loc(), pointer, slot));
+    std::vector<Val>& strides = strides_.emplace_back();
+    for (int dimension = 0; dimension < kNumSizes; ++dimension) strides.push_back(integerAt(next++));
+  }
+  bases_ = pointers_;
+}
+
+Val WindowMemory::at(int64_t value) const { return b_.integer(b_.ops().getI64Type(), value); }
+
+Type WindowMemory::memoryTypeOf(int operand) const {
+  return memoryType(b_.ops().getContext(), cluster_.operands[operand].dtype);
+}
+
+unsigned WindowMemory::alignmentOf(int operand) const {
+  return static_cast<unsigned>(sizeInBytes(cluster_.operands[operand].dtype));
+}
+
+VectorType WindowMemory::vectorOf(int operand) const {
+  const DType dtype = cluster_.operands[operand].dtype;
+  Type element = dtype == DType::kI64 ? b_.ops().getI32Type() : registerType(b_.ops().getContext(), dtype);
+  return VectorType::get({lanes_}, element);
+}
+
+Val WindowMemory::toTile(int operand, Value loaded) const {
+  const DType dtype = cluster_.operands[operand].dtype;
+  Val value = fromMemory(b_.wrap(loaded), dtype);
+  return dtype == DType::kI64 ? convertInt(value, b_.ops().getI32Type(), Signedness::kSigned) : value;
+}
+
+Value WindowMemory::fromTile(int operand, Val value) const {
+  const DType dtype = cluster_.operands[operand].dtype;
+  if (dtype == DType::kI64) value = convertInt(value, b_.ops().getI64Type(), Signedness::kSigned);
+  return toMemory(value, dtype).value;
+}
+
+void WindowMemory::enter(Val image, Val channel) {
+  OpBuilder& ops = b_.ops();
+  Val left = numChannels_ - channel;
+  Val lanes = at(lanes_);
+  isFull_ = ge(left, lanes);
+  numLanes_ = select(isFull_, lanes, left);
+  auto indexType = VectorType::get({lanes_}, ops.getI32Type());
+  SmallVector<int32_t> iota;
+  for (int64_t lane = 0; lane < lanes_; ++lane) iota.push_back(static_cast<int32_t>(lane));
+  Val indices = b_.wrap(arith::ConstantOp::create(ops, b_.loc(), DenseElementsAttr::get(indexType, ArrayRef(iota))));
+  mask_ = lt(indices, b_.splat(convertInt(numLanes_, ops.getI32Type(), Signedness::kSigned), indexType));
+  for (size_t operand = 0; operand < pointers_.size(); ++operand) {
+    Val offset = image * strides_[operand][0] + channel * strides_[operand][3];
+    bases_[operand] =
+        LLVM::GEPOp::create(ops, b_.loc(), pointers_[operand].getType(), memoryTypeOf(static_cast<int>(operand)),
+                            pointers_[operand], ValueRange{offset.value});
+  }
+}
+
+WindowMemory::Row WindowMemory::rowOf(int operand, Val row, const LaneTile& tile, Val tileRow,
+                                      const TileColumns& columns) {
+  Val offset = row * strides_[operand][1] + at(columns.begin) * strides_[operand][2];
+  Value memory = LLVM::GEPOp::create(b_.ops(), b_.loc(), bases_[operand].getType(), memoryTypeOf(operand),
+                                     bases_[operand], ValueRange{offset.value});
+  return {operand, memory, tile, tileRow * at(tile.columns) + at(columns.tileBegin), columns.count};
+}
+
+Value WindowMemory::element(const Row& row, Val offset) const {
+  return LLVM::GEPOp::create(b_.ops(), b_.loc(), row.memory.getType(), memoryTypeOf(row.operand), row.memory,
+                             ValueRange{offset.value});
+}
+
+void WindowMemory::forEachVector(const Row& row, llvm::function_ref<void(Val, Value)> body) {
+  Val stride = strides_[row.operand][2];
+  emitFor(at(0), at(row.numColumns), [&](Val column) { body(row.position + column, element(row, column * stride)); });
+}
+
+void WindowMemory::forEachElement(const Row& row, llvm::function_ref<void(Val, Val, Value)> body) {
+  const std::vector<Val>& strides = strides_[row.operand];
+  emitFor(at(0), numLanes_, [&](Val lane) {
+    Val first = lane * strides[3];
+    emitFor(at(0), at(row.numColumns),
+            [&](Val column) { body(row.position + column, lane, element(row, first + column * strides[2])); });
+  });
+}
+
+// The last block overlaps the one before it if the width does not divide the row.
+void WindowMemory::forEachBlock(const Row& row, int64_t width, llvm::function_ref<void(Val)> body) {
+  const int64_t last = row.numColumns - width;
+  emitFor(at(0), at((row.numColumns + width - 1) / width), [&](Val block) {
+    Val column = block * at(width);
+    body(select(lt(column, at(last)), column, at(last)));
+  });
+}
+
+void WindowMemory::packBlock(const Row& row, int64_t width, Val column) {
+  auto type = VectorType::get({width}, memoryTypeOf(row.operand));
+  std::vector<Val> rows;
+  for (int64_t lane = 0; lane < lanes_; ++lane) {
+    Value address = element(row, column + at(lane) * strides_[row.operand][3]);
+    Value loaded = LLVM::LoadOp::create(b_.ops(), b_.loc(), type, address, alignmentOf(row.operand));
+    rows.push_back(toTile(row.operand, loaded));
+  }
+  std::vector<Val> vectors = rowsToLanes(std::move(rows));
+  for (int64_t i = 0; i < width; ++i) {
+    storeVector(row.tile, row.position + column, i, vectors[static_cast<size_t>(i)]);
+  }
+}
+
+void WindowMemory::unpackBlock(const Row& row, int64_t width, Val column) {
+  std::vector<Val> vectors;
+  for (int64_t i = 0; i < width; ++i) vectors.push_back(loadVector(row.tile, row.position + column, i));
+  std::vector<Val> rows = lanesToRows(std::move(vectors));
+  for (int64_t lane = 0; lane < lanes_; ++lane) {
+    Value address = element(row, column + at(lane) * strides_[row.operand][3]);
+    LLVM::StoreOp::create(b_.ops(), b_.loc(), fromTile(row.operand, rows[static_cast<size_t>(lane)]), address,
+                          alignmentOf(row.operand));
+  }
+}
+
+void WindowMemory::pack(int operand, Val row, const LaneTile& tile, Val tileRow, const TileColumns& columns) {
+  OpBuilder& ops = b_.ops();
+  const Row source = rowOf(operand, row, tile, tileRow, columns);
+  auto type = VectorType::get({lanes_}, memoryTypeOf(operand));
+  const auto elements = [&] {
+    forEachElement(source, [&](Val position, Val lane, Value memory) {
+      Value loaded = LLVM::LoadOp::create(ops, b_.loc(), memoryTypeOf(operand), memory, alignmentOf(operand));
+      storeLane(tile, position, lane, toTile(operand, loaded));
+    });
+  };
+  if (cluster_.operands[operand].columns == ClusterOperand::Columns::kContiguous) {
+    const auto full = [&](Val position, Value memory) {
+      Value loaded = LLVM::LoadOp::create(ops, b_.loc(), type, memory, alignmentOf(operand));
+      storeVector(tile, position, 0, toTile(operand, loaded));
+    };
+    const auto masked = [&](Val position, Value memory) {
+      Value loaded = LLVM::MaskedLoadOp::create(ops, b_.loc(), type, memory, mask_.value, b_.constant(type, 0).value,
+                                                ops.getI32IntegerAttr(static_cast<int32_t>(alignmentOf(operand))));
+      storeVector(tile, position, 0, toTile(operand, loaded));
+    };
+    emitIf(isFull_, [&] { forEachVector(source, full); }, [&] { forEachVector(source, masked); });
+  } else if (const int64_t width = blockWidth(columns.count, lanes_); width > 0) {
+    emitIf(
+        isFull_ & eq(strides_[operand][2], at(1)),
+        [&] { forEachBlock(source, width, [&](Val column) { packBlock(source, width, column); }); }, elements);
+  } else {
+    elements();
+  }
+}
+
+void WindowMemory::unpack(int operand, Val row, const LaneTile& tile, Val tileRow, int64_t numColumns) {
+  OpBuilder& ops = b_.ops();
+  const Row target = rowOf(operand, row, tile, tileRow, {.count = numColumns});
+  const auto elements = [&] {
+    forEachElement(target, [&](Val position, Val lane, Value memory) {
+      Value stored = fromTile(operand, loadLane(tile, position, lane));
+      LLVM::StoreOp::create(ops, b_.loc(), stored, memory, alignmentOf(operand));
+    });
+  };
+  if (cluster_.operands[operand].columns == ClusterOperand::Columns::kContiguous) {
+    const auto full = [&](Val position, Value memory) {
+      LLVM::StoreOp::create(ops, b_.loc(), fromTile(operand, loadVector(tile, position)), memory, alignmentOf(operand));
+    };
+    const auto masked = [&](Val position, Value memory) {
+      LLVM::MaskedStoreOp::create(ops, b_.loc(), fromTile(operand, loadVector(tile, position)), memory, mask_.value,
+                                  ops.getI32IntegerAttr(static_cast<int32_t>(alignmentOf(operand))));
+    };
+    emitIf(isFull_, [&] { forEachVector(target, full); }, [&] { forEachVector(target, masked); });
+  } else if (const int64_t width = blockWidth(numColumns, lanes_); width > 0) {
+    emitIf(
+        isFull_ & eq(strides_[operand][2], at(1)),
+        [&] { forEachBlock(target, width, [&](Val column) { unpackBlock(target, width, column); }); }, elements);
+  } else {
+    elements();
+  }
+}
+
+}  // namespace agspeed::compiler

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// WindowMemory: copies rows of a window kernel's operands to tiles and back. It hides layouts and dtypes: tiles hold
+// vectors of neighbouring channels in f32, or f64 for f64, or i32 for positions.
+//
+// Rows whose channels are contiguous are copied vector by vector. Of other rows with contiguous columns (NCHW), a block
+// of columns of all lanes is transposed in registers. All others, and blocks with fewer channels than lanes, are copied
+// element by element.
+#pragma once
+
+#include <vector>
+
+#include "compiler/graph/cluster.h"
+#include "compiler/kernel/emit/window/lane_tile.h"
+
+namespace agspeed::compiler {
+
+/// Consecutive columns of an operand, and where the first one is in a tile.
+struct TileColumns {
+  int64_t begin = 0;
+  int64_t count = 0;
+  int64_t tileBegin = 0;
+};
+
+class WindowMemory {
+ public:
+  /// Emits the loads of the pointers and of the integer table (see window.h) at the insertion point.
+  WindowMemory(passes::ValueBuilder& b, const Cluster& cluster, mlir::Value pointers, mlir::Value integers);
+
+  passes::Val numImages() const { return numImages_; }
+  passes::Val numChannels() const { return numChannels_; }
+  int64_t lanes() const { return lanes_; }
+  /// The vectors of tiles of this operand.
+  mlir::VectorType vectorOf(int operand) const;
+
+  /// Later copies are of this image and of the block of channels that begins at `channel`.
+  void enter(passes::Val image, passes::Val channel);
+  /// Copies a row of the operand to a row of the tile.
+  void pack(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
+  /// Copies the first columns of a tile's row to a row of the operand.
+  void unpack(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, int64_t numColumns);
+
+ private:
+  // A row of an operand and the part of a tile that belongs to it.
+  struct Row {
+    int operand;
+    mlir::Value memory;  // of its first column and lane
+    const LaneTile& tile;
+    passes::Val position;  // of this column in the tile
+    int64_t numColumns;
+  };
+
+  passes::Val at(int64_t value) const;
+  mlir::Value element(const Row& row, passes::Val offset) const;
+  passes::Val toTile(int operand, mlir::Value loaded) const;
+  mlir::Value fromTile(int operand, passes::Val value) const;
+  mlir::Type memoryTypeOf(int operand) const;
+  unsigned alignmentOf(int operand) const;
+  Row rowOf(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
+
+  void forEachVector(const Row& row, llvm::function_ref<void(passes::Val position, mlir::Value memory)> body);
+  void forEachElement(const Row& row,
+                      llvm::function_ref<void(passes::Val position, passes::Val lane, mlir::Value)> body);
+  void forEachBlock(const Row& row, int64_t width, llvm::function_ref<void(passes::Val column)> body);
+  void packBlock(const Row& row, int64_t width, passes::Val column);
+  void unpackBlock(const Row& row, int64_t width, passes::Val column);
+
+  passes::ValueBuilder& b_;
+  const Cluster& cluster_;
+  int64_t lanes_;
+  passes::Val numImages_;
+  passes::Val numChannels_;
+  std::vector<mlir::Value> pointers_;              ///< per operand
+  std::vector<std::vector<passes::Val>> strides_;  ///< per operand: image, row, column, channel
+  std::vector<mlir::Value> bases_;                 ///< per operand: of the current image and block
+  passes::Val isFull_;                             ///< whether the block has a channel for each lane
+  passes::Val numLanes_;
+  passes::Val mask_;
+};
+
+}  // namespace agspeed::compiler
