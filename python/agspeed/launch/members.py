@@ -379,6 +379,7 @@ class Members:
     def _expel(self, number: int, reason: str) -> None:
         member = self._members[number]
         member.is_expelled = True
+        member.host.pause(time.monotonic())
         self._output.write_note(f"member {number} on {member.host.name} is ended: {reason}; the others go on")
         member.host.expel(number)
 
