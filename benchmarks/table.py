@@ -329,6 +329,21 @@ def _elastic(cells: list[Cell]) -> str:
     return "\n\n".join([markdown.table(columns, rows), legend])
 
 
+def _elastic_cost(cells: list[Cell]) -> str:
+    rows = [
+        [
+            cell["case"],
+            str(cell["ranks"]),
+            f"{cell['elastic']['reference_ms']:.2f}",
+            *(markdown.interval(cell[side]["slowdown"], "{:.3f}".format) for side in ("elastic", "control")),
+            f"{cell['elastic']['extra_us']['value']:+.1f}",
+        ]
+        for cell in cells
+    ]
+    columns = ["case", "ranks", "plain loop ms", "elastic.run / plain (95 %)", "plain / plain (95 %)"]
+    return markdown.table([*columns, "elastic.run adds µs per step"], rows)
+
+
 def _nccl_net(cells: list[Cell]) -> str:
     rows = [
         [
@@ -390,6 +405,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "losses": _losses,
     "start": _start,
     "elastic": _elastic,
+    "elastic_cost": _elastic_cost,
     "nccl_net": _nccl_net,
     "comm": comm_tables.render,
     "horovod": horovod_tables.render,

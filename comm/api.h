@@ -30,6 +30,7 @@
 #include "comm/world/flight_record.h"      // IWYU pragma: export
 #include "comm/world/inspection.h"         // IWYU pragma: export
 #include "comm/world/named_groups.h"       // IWYU pragma: export
+#include "comm/world/new_members.h"        // IWYU pragma: export
 #include "comm/world/rendezvous_store.h"   // IWYU pragma: export
 #include "comm/world/world.h"              // IWYU pragma: export
 
@@ -84,10 +85,14 @@ using topology::interfaceSelection;
 using topology::InterfaceSelector;
 using topology::listInterfaces;
 using topology::toString;
+using world::claimRank;
 using world::createNamedGroup;
 using world::FlightFacts;
 using world::FlightRecorder;
 using world::FlightRing;
+using world::groupPrefix;
+using world::makeHandle;
+using world::NewMembers;
 using world::openRendezvousStore;
 using world::setStackReader;
 using world::World;

@@ -15,6 +15,7 @@ NAMES = (
     "codes",
     "comm",
     "elastic",
+    "elastic_cost",
     "horovod",
     "losses",
     "native_compile",

@@ -63,6 +63,15 @@ class Comparison:
         """The same, relative to another contender of the same rotation."""
         return median_estimate([b / c for b, c in zip(other.contender, self.contender, strict=True)])
 
+    def reason_to_stop(self, limits: Limits, elapsed: float) -> str:
+        """Returns why the comparison may stop after these seconds; empty if it goes on."""
+        pairs = len(self.reference)
+        if pairs >= limits.min_pairs and self.speedup.half_width <= limits.half_width:
+            return "narrow"
+        if pairs >= limits.max_pairs:
+            return "max-pairs"
+        return "time-limit" if elapsed > limits.seconds else ""
+
     def to_dict(self) -> dict[str, object]:
         return {
             "speedup": self.speedup.to_dict(),
@@ -104,7 +113,7 @@ def compare_all(
         while not all(result.stopped for result in results.values()):
             _unit(sides, list(results.values()), clock)
             for result in results.values():
-                result.stopped = _reason_to_stop(result, limits, clock() - started)
+                result.stopped = result.reason_to_stop(limits, clock() - started)
     finally:
         gc.unfreeze()
         _pause_retained_memory(False)
@@ -158,12 +167,3 @@ def _steps_per_block(sides: list[Training], limits: Limits, clock: Callable[[], 
     fastest = min(_block(side, 0, 3 * period, clock) for side in sides)
     periods = math.ceil(limits.block_seconds / max(fastest * period, 1e-7))
     return period * max(1, periods)
-
-
-def _reason_to_stop(result: Comparison, limits: Limits, elapsed: float) -> str:
-    pairs = len(result.reference)
-    if pairs >= limits.min_pairs and result.speedup.half_width <= limits.half_width:
-        return "narrow"
-    if pairs >= limits.max_pairs:
-        return "max-pairs"
-    return "time-limit" if elapsed > limits.seconds else ""

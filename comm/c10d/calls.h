@@ -49,8 +49,8 @@ class Calls {
   /// Checks that there is one tensor per rank. `what` names the tensors in the error.
   void checkOnePerRank(const Tensors& tensors, const char* operation, const char* what) const;
 
-  const int rank_;
-  const int size_;
+  int rank_;
+  int size_;
 };
 
 }  // namespace agspeed::comm::c10d

@@ -5,7 +5,6 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "comm/c10d/arguments.h"
@@ -43,50 +42,22 @@ c10::intrusive_ptr<ProcessGroup> ProcessGroup::create(const ::c10d::DistributedB
   own->group_name = options.group_id;
   std::vector<int> members(options.global_ranks_in_group.begin(), options.global_ranks_in_group.end());
   const bool isDefault = members.empty();
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  if (options.enable_reconfigure) return withoutMembers(options, isDefault, std::move(own));
+#endif
   std::shared_ptr<World> world = isDefault ? nullptr : World::ofDefaultGroup();
   if (world != nullptr) checkNotForked(*world);
   if (world == nullptr) {
     world = valueOrThrow(World::create(TorchStore::onOwnConnection(options.store), options.group_rank,
                                        options.group_size, own->timeout));
     if (isDefault) World::setOfDefaultGroup(world);
-    return join(std::move(world), 0, {}, options.group_id, std::move(own));
+    return join(std::move(world), 0, {}, std::move(own));
   }
   const uint32_t id = agreedIdOf(*world, options);
-  return join(std::move(world), id, std::move(members), options.group_id, std::move(own));
+  return join(std::move(world), id, std::move(members), std::move(own));
 }
-
-c10::intrusive_ptr<ProcessGroup> ProcessGroup::join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
-                                                    const std::string& name, c10::intrusive_ptr<Options> options) {
-  if (members.empty()) {
-    members.resize(static_cast<size_t>(world->size()));
-    std::iota(members.begin(), members.end(), 0);
-  }
-  GroupOptions group;
-  group.id = id;
-  group.members = members;
-  group.timeout = options->timeout;
-  if (!name.empty()) group.name = name;
-  auto communicator = valueOrThrow(Communicator::create(world->engine(), std::move(group)));
-  return c10::intrusive_ptr<ProcessGroup>::unsafe_steal_from_new(
-      new ProcessGroup(std::move(world), id, std::move(communicator), std::move(members), std::move(options)));
-}
-
-ProcessGroup::ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
-                           std::vector<int> members, c10::intrusive_ptr<Options> options)
-    : Backend(communicator->rank(), communicator->size()),
-      recorder_(world->recorder()),
-      ring_(recorder_->addGroup(communicator->name(), members)),
-      id_(id),
-      members_(std::move(members)),
-      options_(std::move(options)),
-      calls_(getRank(), getSize()),
-      membership_(std::make_shared<Membership>(std::move(world), std::move(communicator))) {}
 
 ProcessGroup::~ProcessGroup() = default;
-
-ProcessGroup::Membership::~Membership() {
-  if (world->isForked()) (void)communicator.release();
-}
 
 // --- collectives
 
@@ -314,7 +285,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroup::split(const c10::intrusive_ptr
   const std::string key = formatText("split/{}/{}/{}", id_, numSplits_, members.front());
   const uint32_t id = valueOrThrow(
       world->agreeOnId(world->store(), key, {.name = own->group_name, .rank = rank, .timeout = own->timeout}));
-  return join(world, id, std::move(members), own->group_name, own);
+  return join(world, id, std::move(members), own);
 }
 
 ::c10d::ErrorType ProcessGroup::getError() {
@@ -328,29 +299,11 @@ void ProcessGroup::abort() {
   if (member != nullptr) member->communicator->abort(formatText("abort() was called on rank {}", getRank()));
 }
 
-void ProcessGroup::shutdown() {
-  std::shared_ptr<Membership> ended;  // destroyed after the lock is released, because it waits for threads
-  const std::lock_guard lock(mutex_);
-  ended.swap(membership_);
-}
-
 std::string ProcessGroup::countersJson() { return membership()->world->countersJson(); }
 
 void ProcessGroup::setAlgorithm(const std::string& collective, const std::string& algorithm) {
   chooseAlgorithm(plan_, collective, algorithm);
   membership()->communicator->setPlan(plan_);
-}
-
-std::shared_ptr<ProcessGroup::Membership> ProcessGroup::membershipIfAny() const {
-  const std::lock_guard lock(mutex_);
-  return membership_ != nullptr && !membership_->world->isForked() ? membership_ : nullptr;
-}
-
-std::shared_ptr<ProcessGroup::Membership> ProcessGroup::membership() const {
-  const std::lock_guard lock(mutex_);
-  TORCH_CHECK_WITH(DistBackendError, membership_ != nullptr, "agspeed: the process group was shut down");
-  checkNotForked(*membership_->world);
-  return membership_;
 }
 
 OperationOptions ProcessGroup::optionsOf(const Buffers& buffers, std::chrono::milliseconds timeout) const {

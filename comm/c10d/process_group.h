@@ -6,8 +6,11 @@
 // and returns a Work. Argument errors use the texts of torch's Gloo backend, so code that searches for these texts
 // keeps working.
 //
-// Threading: see Communicator; all ranks start operations in the same order. No function takes Python's lock; callers
-// from Python release it before a call. Ownership: a group keeps its world; works outlive their group.
+// From torch 2.14 on, a group may get other members (membership.cpp). It is made without members then.
+//
+// Threading: see Communicator; all ranks start operations in the same order. Only counters and flight records may be
+// read while a group is reconfigured. No function takes Python's lock; callers from Python release it before a call.
+// Ownership: a group keeps its world; works outlive their group.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -95,25 +98,55 @@ class ProcessGroup final : public ::c10d::Backend {
   void abort() override;
   void shutdown() override;
 
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  /// Whether the group was made with `enable_reconfigure`.
+  bool supportsReconfigure() const override { return reconfigurable_ != nullptr; }
+  /// Returns the text that names this group in this process. It stays the same. Throws DistBackendError if the group
+  /// cannot be reconfigured.
+  ::c10d::ReconfigureHandle get_reconfigure_handle() const override;
+  /// Gives the group other members, and returns a work that is done. An ordered list of handles numbers the ranks; a
+  /// set is sorted. Unfinished operations fail. Waits for the other members, for the group's timeout by default. Throws
+  /// ValueError for wrong handles and for hints, and DistBackendError for a uuid that was used before; the group is as
+  /// it was then. Throws DistBackendError if a member does not come; the group has no members then.
+  TorchWork reconfigure(const ::c10d::ReconfigureOptions& options) override;
+#endif
+
   // --- beyond torch's interface ---
 
   /// Both return JSON: the counters of the group's world (counters.h), and the last operations of all groups of this
   /// world (flight_record.h).
   std::string countersJson();
-  std::string flightRecordJson() { return recorder_->toJson("requested by the caller"); }
+  std::string flightRecordJson();
   /// Runs a collective by the algorithm of this name from now on; empty: by the default algorithm. The algorithm may
   /// add in another order than the default, so rounding may differ. All ranks call this function between the same two
   /// operations.
   void setAlgorithm(const std::string& collective, const std::string& algorithm);
 
  private:
-  ProcessGroup(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
-               std::vector<int> members, c10::intrusive_ptr<Options> options);
-  static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
-                                               const std::string& name, c10::intrusive_ptr<Options> options);
+  /// What a group needs to get other members.
+  struct Reconfigurable {
+    std::shared_ptr<Store> store;
+    std::string handle;
+    bool isDefault = false;  ///< whether it is torch's default group
+  };
 
-  /// The state of a group until shutdown(). A function that uses the state holds a reference to it, because another
-  /// thread may shut the group down meanwhile.
+  ProcessGroup(int rank, int size, c10::intrusive_ptr<Options> options);
+  static c10::intrusive_ptr<ProcessGroup> join(std::shared_ptr<World> world, uint32_t id, std::vector<int> members,
+                                               c10::intrusive_ptr<Options> options);
+#ifdef C10D_BACKEND_HAS_RECONFIGURE
+  static c10::intrusive_ptr<ProcessGroup> withoutMembers(const ::c10d::DistributedBackendOptions& options,
+                                                         bool isDefault, c10::intrusive_ptr<Options> own);
+  /// Throws DistBackendError if the group cannot be reconfigured.
+  const Reconfigurable& reconfigurable() const;
+#endif
+  static std::unique_ptr<Communicator> makeCommunicator(World& world, uint32_t id, const std::vector<int>& members,
+                                                        const Options& options);
+  /// Takes the rank of this process in `communicator`, and begins to count operations.
+  void enter(std::shared_ptr<World> world, uint32_t id, std::unique_ptr<Communicator> communicator,
+             std::vector<int> members);
+
+  /// The state of a group until shutdown() or until it gets other members. A function that uses the state holds a
+  /// reference to it, because another thread may shut the group down meanwhile.
   struct Membership {
     ~Membership();
     std::shared_ptr<World> world;
@@ -140,12 +173,14 @@ class ProcessGroup final : public ::c10d::Backend {
   /// Skips empty tensors.
   TorchWork exchange(const Tensors& own, const std::vector<Tensors>& others, uint32_t tag);
 
-  const std::shared_ptr<FlightRecorder> recorder_;
-  const std::shared_ptr<FlightRing> ring_;
-  const uint32_t id_;               ///< this group's id in its world
-  const std::vector<int> members_;  ///< the members' ranks in the world
-  c10::intrusive_ptr<Options> options_;
-  const Calls calls_;
+  const c10::intrusive_ptr<Options> options_;
+  std::unique_ptr<const Reconfigurable> reconfigurable_;  ///< null if the members stay
+  // enter() sets the following members.
+  std::shared_ptr<FlightRecorder> recorder_;  ///< guarded by mutex_
+  std::shared_ptr<FlightRing> ring_;
+  uint32_t id_ = 0;           ///< this group's id in its world
+  std::vector<int> members_;  ///< the members' ranks in the world
+  Calls calls_;
   Coalescing coalescing_;
   Plan plan_;
   std::atomic<uint64_t> sequence_ = 0;

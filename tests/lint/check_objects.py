@@ -13,9 +13,11 @@ from pathlib import PurePosixPath
 
 from tests.lint import sources
 
-# Classes that may have several source files: large state machines, split by topic. Tuner: events, the next action (max
-# mode apart), reports.
+# Classes that may have several source files, split by topic. Tuner: events, the next action (max mode apart), reports.
+# ProcessGroup: torch's functions, the group's members.
 CHAPTERS = {
+    "Membership": {"comm/c10d/membership", "comm/c10d/process_group"},
+    "ProcessGroup": {"comm/c10d/membership", "comm/c10d/process_group"},
     "Tuner": {
         "runtime/tune/snapshot",
         "runtime/tune/tuner",

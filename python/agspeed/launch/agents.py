@@ -23,13 +23,11 @@ from agspeed.launch.description import Description, address_of_first
 from agspeed.launch.exchange import Call
 from agspeed.launch.output import Output
 from agspeed.launch.placement import Share, variables
+from agspeed.launch.reach.choice import choice
 from agspeed.launch.reach.survey import Survey
 from agspeed.launch.starters import Starter
 
-__all__ = ["INTERFACE_VARIABLES", "Agents", "Plan"]
-
-INTERFACE_VARIABLES = ("AGSPEED_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-"""The variables that choose the interfaces of a rank."""
+__all__ = ["Agents", "Plan"]
 
 
 @dataclass(frozen=True)
@@ -188,8 +186,7 @@ class Agents:
         decision = self._survey.decision()
         for sentence in decision.sentences:
             self._output.write_note(sentence)
-        chosen = {host: f"={','.join(names)}" for host, names in decision.kept.items()}
-        return {host: dict.fromkeys(INTERFACE_VARIABLES, text) for host, text in chosen.items()}
+        return {host: choice(names) for host, names in decision.kept.items()}
 
 
 class _Agent(Connection):

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from agspeed.errors import UserError
 from agspeed.launch import hosts
-from agspeed.launch.agents import INTERFACE_VARIABLES
 from agspeed.launch.attach import identity
 from agspeed.launch.check.look import CheckRequest
 from agspeed.launch.config_file import ConfigFile
 from agspeed.launch.job import Request
+from agspeed.launch.reach.choice import INTERFACE_VARIABLES
 from agspeed.launch.starters import PodExec, Ssh
 from agspeed.membership.coordinator import Limits
 

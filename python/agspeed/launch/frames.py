@@ -22,6 +22,8 @@ In an elastic job, and between a launcher that attaches and the agent of an earl
     {"expel": 4}          end it             {"report": {...}}   members and what the agent has kept
     {"control": 4} bytes  a message to it    {"control": 4} bytes   a message of it
     {"progress": [...]}   to be kept         {"absent": 0}       there is no earlier agent
+    {"probe": {...}}      listen (`reach/`)
+    {"interfaces": [..]}  end of the probe, and what members use; none for no change
                                              {"refused": "sentence"}   another launcher owns the agent
 
 In an installation (`install/installer.py`):

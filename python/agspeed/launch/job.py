@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from agspeed.errors import AgspeedError
 from agspeed.launch import hosts, job_key
-from agspeed.launch.agents import INTERFACE_VARIABLES, Agents, Plan
+from agspeed.launch.agents import Agents, Plan
 from agspeed.launch.attach.identity import Identity
 from agspeed.launch.discovery import Discovery
 from agspeed.launch.exchange import Call
@@ -32,6 +32,7 @@ from agspeed.launch.members import ElasticPlan, Members
 from agspeed.launch.output import Output
 from agspeed.launch.placement import place
 from agspeed.launch.ranks import ending
+from agspeed.launch.reach.choice import INTERFACE_VARIABLES
 from agspeed.launch.roster import HostPlan
 from agspeed.launch.starters import Local, PodExec, Ssh
 from agspeed.membership.coordinator import Limits
@@ -150,7 +151,7 @@ def _ranks(request: Request, output: Output) -> Agents:
         master_address=request.master_address,
         start_timeout_s=request.start_timeout_s,
         call=request.call,
-        probes=not any(name in request.variables or name in os.environ for name in INTERFACE_VARIABLES),
+        probes=_probes(request),
     )
     return Agents(plan, output)
 
@@ -168,9 +169,15 @@ def _members(request: Request, limits: Limits, identity: Identity, output: Outpu
         pause_s=request.pause_s,
         is_attaching=identity.is_attaching,
         call=request.call,
+        probes=_probes(request),
     )
     variables = {_PEER_TIMEOUT: os.environ.get(_PEER_TIMEOUT, _ELASTIC_PEER_TIMEOUT_MS), **request.variables}
     return Members(ElasticPlan(identity, plan, variables, limits, request.most_resets), output)
+
+
+def _probes(request: Request) -> bool:
+    """Returns whether the interfaces of hosts are probed: a choice of the user's stays."""
+    return not any(name in request.variables or name in os.environ for name in INTERFACE_VARIABLES)
 
 
 def _starter(request: Request, host: hosts.Host) -> Local | PodExec | Ssh:

@@ -20,7 +20,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agspeed.errors import AgspeedError, UserError
 from agspeed.launch import frames
@@ -29,8 +29,12 @@ from agspeed.launch.exchange import Memory
 from agspeed.launch.launcher_link import LauncherLink
 from agspeed.launch.pipes import STREAMS, Backlog, Piece, Pipes
 from agspeed.launch.ranks import Ranks
+from agspeed.launch.reach.choice import choice
 from agspeed.membership.messages import CONTROL_VARIABLE, MOST_BYTES, line_of
 from agspeed.parent_death import outlive_parent
+
+if TYPE_CHECKING:
+    from agspeed.launch.reach.answer import Answers
 
 __all__ = ["run"]
 
@@ -110,6 +114,8 @@ class _Host:
         self._until = math.inf  # when the members end unless a launcher comes
         self._backlog, self._gone = Backlog(), list[tuple[int, int]]()  # for a launcher that comes
         self._progress: Any = None
+        self._answers: Answers | None = None  # of the probe that is under way
+        self._interfaces: Sequence[str] = ()  # that members use; none for all
 
     @property
     def is_over(self) -> bool:
@@ -145,6 +151,7 @@ class _Host:
 
     def close(self) -> None:
         """Ends the members that have not ended, and waits for their end."""
+        self._end_probe()
         for each in self._members.values():
             each.tell(line_of("over", "the job's launcher is lost; start the job again."))
             each.ranks.end()
@@ -175,7 +182,8 @@ class _Host:
         for kind, value, data in received:
             match kind, value:
                 case "add", [number, own] if not self._is_ending:
-                    self._members[number] = _Member(number, own, self._way, self._pipes)
+                    chosen = {**own, **choice(self._interfaces)}
+                    self._members[number] = _Member(number, chosen, self._way, self._pipes)
                 case "taken", taken:
                     self._pipes.open_windows(taken)
                 case "end", _:
@@ -188,10 +196,29 @@ class _Host:
                     self._members[number].tell(data)
                 case "progress", progress:
                     self._progress = progress
+                case "probe", probe:
+                    self._begin_probe(probe)
+                case "others", others if self._answers is not None:
+                    self._answers.look(others)
+                case "interfaces", names:
+                    self._end_probe()
+                    self._interfaces = names or self._interfaces
+
+    def _begin_probe(self, probe: Mapping[str, Any]) -> None:
+        from agspeed.launch.reach.answer import Answers  # not above: its imports would make each start slower
+
+        self._end_probe()
+        self._answers = Answers(self._link, probe, self._interfaces)
+
+    def _end_probe(self) -> None:
+        if self._answers is not None:
+            self._answers.close()
+        self._answers = None
 
     # --- without a launcher ---
 
     def _detach(self, callers: Callers) -> None:
+        self._end_probe()
         self._link.detach()
         self._pipes.reset_windows([0 for _ in STREAMS])
         callers.has_launcher = False

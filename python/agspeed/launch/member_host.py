@@ -7,7 +7,7 @@ Threading: one thread owns a `MemberHost`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from agspeed.launch.connection import Connection
 from agspeed.launch.exchange import Call
 from agspeed.launch.hosts import Host
 from agspeed.launch.output import Output
+from agspeed.launch.reach.survey import Survey
 from agspeed.launch.starters import Starter
 from agspeed.membership.coordinator import Progress
 
@@ -76,6 +77,7 @@ class MemberHost:
         is_wanted: whether the job still uses it. If not, it is over once its members have ended.
         is_lost: whether its connection was lost while the job ended, before it confirmed its members' end.
         is_asking: whether it may have members of a launcher that was lost, and has not reported.
+        is_admitted: whether members may start here, because its interfaces were probed (`reach/admission.py`).
         num_finished: how many members have ended with status 0.
     """
 
@@ -95,7 +97,7 @@ class MemberHost:
         """
         self.host = host
         self.is_asking, self._mode = mode == "attach", mode
-        self.is_wanted, self.is_lost = True, False
+        self.is_wanted, self.is_lost, self.is_admitted = True, False, False
         self.num_finished = 0
         self._connect, self._pause, self._start_s = connect, pause, start_s
         self._connection: MemberConnection | None = None
@@ -109,8 +111,18 @@ class MemberHost:
         return f"host {self.host.name}"
 
     @property
-    def is_connecting(self) -> bool:
+    def is_being_connected(self) -> bool:
         return self._connection is not None and self._connection.description is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its agent can start members."""
+        return self._connection is not None and self._connection.description is not None and not self.is_asking
+
+    @property
+    def is_coming(self) -> bool:
+        """Whether it is connected, or is to be probed."""
+        return self._connection is not None and not self.is_admitted
 
     @property
     def is_over(self) -> bool:
@@ -136,8 +148,7 @@ class MemberHost:
 
     def has_room(self, num_members: int, now: float) -> bool:
         """Whether a member may start here at once. num_members: how many run here."""
-        is_ready = self._connection is not None and self._connection.description is not None
-        return is_ready and now >= self._pause.until and self.can_run_more(num_members)
+        return self.is_ready and self.is_admitted and now >= self._pause.until and self.can_run_more(num_members)
 
     def connect(self, now: float) -> None:
         """Connects the host, if it has neither a connection nor a pause."""
@@ -169,7 +180,28 @@ class MemberHost:
         """Returns: what the agent of a lost launcher has said, once."""
         report = None if self._connection is None else self._connection.take_report()
         self.is_asking &= report is None
+        self.is_admitted |= report is not None
         return report
+
+    def probe(self, survey: Survey) -> None:
+        """Begins a probe of its interfaces. The answers go to `survey`."""
+        self._link().probe(survey)
+
+    def is_probed_by(self, survey: Survey) -> bool:
+        """Whether its answers go to `survey`. They do not if the connection was lost."""
+        return self._connection is not None and self._connection.survey is survey
+
+    def ask(self, others: Sequence[Mapping[str, Any]]) -> None:
+        """Lets it reach the other hosts of its probe. Repeated calls do nothing."""
+        self._link().ask(others)
+
+    def admit(self, interfaces: Sequence[str]) -> None:
+        """Ends its probe, and lets members start there.
+
+        interfaces: the names of the interfaces that they use; none for all, or for the ones that were chosen before.
+        """
+        self.is_admitted = True
+        self._link().admit(interfaces)
 
     def keep(self, progress: Progress) -> None:
         """Lets the agent keep what another launcher has to know."""
@@ -221,7 +253,8 @@ class MemberHost:
         self.is_lost |= self._link().is_lost
         self._news += self._link().take_news()
         self._link().close()
-        self._connection, self._ready_by, self.is_asking = None, math.inf, False
+        self._connection, self._ready_by = None, math.inf
+        self.is_asking = self.is_admitted = False
 
 
 class MemberConnection(Connection):
@@ -229,6 +262,7 @@ class MemberConnection(Connection):
 
     Attributes:
         refusal: why the agent there does not take this launcher; empty if it does.
+        survey: gets the answers of the probe that is under way, or of the last one.
     """
 
     loss = "was lost"
@@ -236,6 +270,8 @@ class MemberConnection(Connection):
     def __init__(self, host: Host, starter: Starter, output: Output, job: Mapping[str, Any], call: Call | None) -> None:
         super().__init__(host, f"host {host.name}", starter, output, job, call=call)
         self.refusal = ""
+        self.survey: Survey | None = None
+        self._has_asked = False
         self._news: list[Said | Ended] = []
         self._known: set[int] = set()
         self._may_report = job["mode"] == "attach"
@@ -250,6 +286,19 @@ class MemberConnection(Connection):
         if progress != self._kept and self.description is not None:
             self._kept = progress
             self._link.send("progress", list(astuple(progress)))
+
+    def probe(self, survey: Survey) -> None:
+        self.survey, self._has_asked = survey, False
+        self._link.send("probe", survey.probe(self.host.name))
+
+    def ask(self, others: Sequence[Mapping[str, Any]]) -> None:
+        if not self._has_asked:
+            self._has_asked = True
+            self._link.send("others", list(others))
+
+    def admit(self, interfaces: Sequence[str]) -> None:
+        if self.survey is not None:
+            self._link.send("interfaces", list(interfaces))
 
     def add(self, member: int, variables: Mapping[str, str]) -> None:
         self._has_started = True
@@ -276,6 +325,10 @@ class MemberConnection(Connection):
                 self._news.append(Ended(member, status))
             case "result", [int(member), bool(is_last)] if self._call is not None and member in self._known:
                 self._call.add(member, is_last, frame.data)
+            case "rails", value if self.survey is not None:
+                self.survey.note_rails(self.host.name, value)
+            case "failures", value if self.survey is not None:
+                self.survey.note_failures(self.host.name, value)
             case "report", value if self._may_report:
                 self._may_report, self._has_started = False, True
                 self._report = HostReport.of(value)

@@ -227,7 +227,7 @@ class Members:
     def _start_members(self, now: float) -> None:
         hosts = self._roster.hosts
         is_first = not self._members and not self._coordinator.epoch
-        if self._coordinator.is_over or (is_first and any(each.is_connecting for each in hosts)):
+        if self._coordinator.is_over or (is_first and any(each.is_coming for each in hosts)):
             return  # the first members fill the hosts in their order
         num_here = Counter(id(each.host) for each in self._members.values())
         num_left = self._plan.limits.most - sum(not each.is_retired for each in self._members.values())
@@ -379,6 +379,7 @@ class Members:
     def _expel(self, number: int, reason: str) -> None:
         member = self._members[number]
         member.is_expelled = True
+        member.host.pause(time.monotonic())
         self._output.write_note(f"member {number} on {member.host.name} is ended: {reason}; the others go on")
         member.host.expel(number)
 

@@ -6,7 +6,6 @@ Threading: one thread owns a `Roster`.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from agspeed.launch.exchange import Call
 from agspeed.launch.hosts import Host
 from agspeed.launch.member_host import MemberConnection, MemberHost, Pause
 from agspeed.launch.output import Output
+from agspeed.launch.reach.admission import Admission
 from agspeed.launch.starters import Starter
 
 __all__ = ["HostPlan", "Roster"]
@@ -34,6 +34,7 @@ class HostPlan:
         pause_s: the shortest and the longest time for which a host stays unused after a failure.
         is_attaching: whether the hosts may have members of a launcher that was lost.
         call: the call that the members make; None if they run a command only.
+        probes: whether the interfaces of hosts are probed before members start there.
     """
 
     hosts: Sequence[Host]
@@ -44,6 +45,7 @@ class HostPlan:
     pause_s: tuple[float, float]
     is_attaching: bool = False
     call: Call | None = None
+    probes: bool = False
 
 
 class Roster:
@@ -61,6 +63,7 @@ class Roster:
         self._said = ""
         self._mode = "attach" if plan.is_attaching else "new"  # `attach/callers.py`
         self._changes: dict[str, Any] = {}  # of the agents' "job"
+        self._admission = Admission(output, probes=plan.probes)
 
     @property
     def may_grow(self) -> bool:
@@ -81,7 +84,7 @@ class Roster:
     def deadline(self) -> float:
         """When `note` or a host has something to do at the latest (time.monotonic())."""
         of_script = [] if self._plan.discovery is None else [self._plan.discovery.deadline]
-        return min([*of_script, *(each.deadline for each in self.hosts)], default=math.inf)
+        return min([self._admission.deadline, *of_script, *(each.deadline for each in self.hosts)])
 
     def events(self) -> dict[int, int]:
         """The descriptors to wait for before `note`, with their events for select.poll()."""
@@ -89,7 +92,7 @@ class Roster:
         return found | {descriptor: event for each in self.hosts for descriptor, event in each.events().items()}
 
     def note(self, ready: Collection[int], now: float, *, may_pause: bool = False) -> None:
-        """Takes what the script has found, and connects hosts.
+        """Takes what the script has found, connects hosts, and probes their interfaces.
 
         Hosts that the job is to leave lose `is_wanted`; the caller lets their members leave. A host that comes back
         meanwhile is used beside them.
@@ -113,9 +116,11 @@ class Roster:
                 if not may_pause:
                     raise
                 self._output.write_note(f"{each.name}: {error} It is tried again in {each.pause(now):g} s.")
+        self._admission.note(self.hosts, now)
 
     def close(self) -> None:
-        """Ends the script that finds hosts."""
+        """Ends the script that finds hosts, and the probe that is under way."""
+        self._admission.close()
         if self._plan.discovery is not None:
             self._plan.discovery.close()
 

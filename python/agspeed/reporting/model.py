@@ -180,6 +180,7 @@ _DEFAULTS = (
     ({"failovers", "stalls"}, {"bytes_per_second": 0.0}),
     ({"worst", "eager_rms"}, {"allowed_max": None, "allowed_rms": None}),
     ({"native_operators", "shapes"}, {"source": None, "graph": None, "generated": None}),
+    ({"since_step", "until_step"}, {"num_ranks": 1, "is_starved": False}),
 )
 """(Keys that identify an object of version 1, keys that it may lack with their defaults)."""
 

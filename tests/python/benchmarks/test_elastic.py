@@ -7,7 +7,7 @@ import pytest
 
 from agspeed import native
 from benchmarks import table
-from benchmarks.kinds import elastic
+from benchmarks.kinds import elastic, elastic_cost
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,3 +31,18 @@ def test_a_fault_is_timed_and_weights_are_equal(way: str) -> None:
     machine = dict.fromkeys(("cpu", "cores", "memory_gb", "isa", "kernel", "python", "torch", "allocator"), "-")
     shown = table.render(head | {"machine": machine, "cells": [{"kind": "elastic", "case": "a", "threads": 1, **cell}]})
     assert f"| a | {'agspeed.elastic' if way == 'elastic' else 'torchrun, restarted'} | 1 |" in shown, shown
+
+
+def test_an_elastic_job_is_timed_beside_plain_loops() -> None:
+    case = {"name": "elastic/test", "ranks": 2}
+    limits = {"min_pairs": 2, "max_pairs": 2, "half_width": 0.007, "seconds": 60.0}
+    spec = {"case": case, "cores": [0], "settings": {"limits": limits}}
+    cell = elastic_cost.summarize(case, [elastic_cost.measure(spec)])
+    assert cell["status"] in ("ok", "void"), cell
+    for side in ("control", "elastic"):
+        assert cell[side]["slowdown"]["count"] == 2 and cell[side]["stopped"] == "max-pairs", cell
+        assert cell[side]["ms"] > 0 and cell[side]["reference_ms"] > 0, cell
+    head = {"version": 1, "command": "-", "date": "-", "settings": {}}
+    machine = dict.fromkeys(("cpu", "cores", "memory_gb", "isa", "kernel", "python", "torch", "allocator"), "-")
+    row = {"kind": "elastic_cost", "case": "a", "threads": 2, **cell, "status": "ok"}  # the machine may be busy
+    assert "| a | 2 |" in table.render(head | {"machine": machine, "cells": [row]})

@@ -29,7 +29,7 @@ def test_every_workload_has_its_case_and_every_case_its_workload() -> None:
     ("arguments", "message"),
     [
         (["run", "--case", "alexnet"], "unknown case alexnet"),
-        (["run", "--kind", "speedy"], "no case of kind 'speedy'; kinds: codes, comm, elastic, horovod"),
+        (["run", "--kind", "speedy"], "no case of kind 'speedy'; kinds: codes, comm, elastic, elastic_cost, horovod"),
         (["run", "--candidates", "eager,xla"], "unknown candidate 'xla'; known: eager, eager-retained, aot_eager"),
         (["table", "nowhere.json"], "nowhere.json is not a readable result file"),
     ],

@@ -20,6 +20,7 @@ from agspeed.launch.roster import HostPlan, Roster
 from agspeed.launch.starters import Local
 from tests.python.launch.jobs import TIMEOUT_S, wait_until
 from tests.python.launch.trainings import SLOW_S, Training, script
+from tests.python.support.processes import is_alive
 
 
 @pytest.fixture
@@ -136,6 +137,22 @@ def test_a_host_that_was_lost_gets_members_again(training: Training) -> None:
     training.wait_for_line("host relay-0 was lost")
     wait_until(lambda: len(training.pids("relay-0")) == 4, "other members there", SLOW_S)
     training.wait_for("localhost", "relay-0", "relay-0")
+    assert training.stop() == 0, training.job.errors()
+
+
+def test_a_host_whose_member_does_not_answer_stays_unused_for_the_pause(training: Training) -> None:
+    training.print_hosts("localhost:1", "node0:2")
+    training.start_found(3, "--min-np", "1", "--max-np", "5", "--blacklist-cooldown-range", "600", "600")
+    training.wait_for("localhost", "node0", "node0")
+    stopped = training.pids("node0")[0]
+    os.kill(stopped, signal.SIGSTOP)
+    training.print_hosts("localhost:1", "node0:2", "node1:1")
+    training.wait_for_line("is ended: it has not answered for 2 s; the others go on")
+    wait_until(lambda: not is_alive(stopped), "it has ended", SLOW_S)
+    training.wait_for("localhost", "node0", "node1")
+    training.print_hosts("localhost:1", "node0:2", "node1:2")
+    training.wait_for("localhost", "node0", "node1", "node1")
+    assert len(training.pids("node0")) == 2, "no other member has come"
     assert training.stop() == 0, training.job.errors()
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,8 +16,8 @@ from agspeed.launch.reach.decision import Failure, decide
 from agspeed.launch.reach.interfaces import rails
 from agspeed.launch.reach.survey import Survey
 from agspeed.netprobe import HostRecord, Rail
-from tests.python.launch.jobs import TIMEOUT_S, Job
-from tests.python.launch.trainings import SLOW_S
+from tests.python.launch.jobs import TIMEOUT_S, Job, wait_until
+from tests.python.launch.trainings import MEMBER, SLOW_S, Training, script
 from tests.python.support.ssh_hosts import SshHosts, ssh_hosts, unavailable
 
 _SILENT = "is silent: packets are dropped"
@@ -74,6 +75,51 @@ def test_a_host_keeps_its_interfaces_if_none_reaches_the_others() -> None:
     assert decision.sentences[0].startswith("no interface of host h2 reaches the other hosts, so its ranks try all")
 
 
+def test_hosts_with_running_ranks_keep_their_interfaces() -> None:
+    hosts = [host(number, "eth0", "eth1") for number in range(3)]
+    failed = [Failure("h2", "eth1", "h0", "eth1", _SILENT)]
+    assert decide(hosts, failed, fixed=["h0", "h1"]).kept == {"h2": ["eth0"]}
+    decision = decide(hosts[:2], [Failure("h1", "eth1", "h0", "eth1", _SILENT)], fixed=["h0"])
+    assert decision.kept == {"h1": ["eth0"]}
+    assert decision.sentences == [
+        "interface eth1 of host h1 is left out: over it, host h0 is silent: packets are dropped"
+    ]
+
+
+def record(number: int) -> dict[str, object]:
+    """What the agent of a host on a machine of its own says."""
+    return {"identity": f"machine{number}", "record": host(number, "eth0", "eth1").to_json()}
+
+
+def test_a_survey_ends_with_the_answers_of_the_hosts_that_join() -> None:
+    survey = Survey(["h0", "h1", "h2"], joining=["h2"])
+    for number in range(3):
+        assert not survey.has_rails and not survey.is_complete
+        survey.note_rails(f"h{number}", record(number))
+    assert [each["name"] for each in survey.others("h2")] == ["h0", "h1"] and not survey.is_complete
+    survey.note_failures("h2", [["eth1", name, "eth1", _SILENT] for name in ("h0", "h1")])
+    assert survey.is_complete
+    assert survey.decision().kept == {"h2": ["eth0"]}
+
+
+def test_a_survey_goes_on_without_a_host_that_was_lost() -> None:
+    survey = Survey(["h0", "h1", "h2"], joining=["h1", "h2"])
+    for number in (0, 2):
+        survey.note_rails(f"h{number}", record(number))
+    survey.drop("h1")
+    assert survey.has_rails and [each["name"] for each in survey.others("h2")] == ["h0"]
+    survey.note_failures("h2", [["eth0", "h1", "eth0", _SILENT]])
+    assert survey.is_complete and survey.decision().sentences == []
+
+
+def test_a_survey_names_a_host_that_does_not_answer() -> None:
+    survey = Survey(["h0", "h1"], joining=["h1"])
+    assert survey.decision().sentences == ["interfaces were not probed: host h0 has not answered in 30 s"]
+    for number in range(2):
+        survey.note_rails(f"h{number}", record(number))
+    assert survey.decision().sentences == ["interfaces were not probed: host h1 has not answered in 30 s"]
+
+
 @pytest.mark.parametrize("rails_value", [None, 3, {}, {"identity": 1, "record": {}}, {"identity": "a", "record": []}])
 @pytest.mark.parametrize("failed_value", [None, 3, [3], [["a"]], [[1, "b", "c", "d"]]])
 def test_other_answers_than_an_agents_are_refused(rails_value: object, failed_value: object) -> None:
@@ -95,6 +141,18 @@ def test_hosts_that_share_a_machine_are_not_probed(tmp_path: Path) -> None:
         job.waits_for_nothing_left()
         assert job.errors() == ""
         assert (tmp_path / "out").read_text().count("None") == 2
+
+
+def test_hosts_of_an_elastic_job_that_share_a_machine_are_not_probed(tmp_path: Path) -> None:
+    training = Training(tmp_path)
+    with training.job:
+        training.print_hosts("localhost:1", "node0:1")
+        training.start_found(2, "--max-np", "3")
+        training.wait_for("localhost", "node0")
+        training.print_hosts("localhost:1", "node0:1", "node1:1")
+        training.wait_for("localhost", "node0", "node1")
+        assert training.stop() == 0, training.job.errors()
+        assert "interface" not in training.job.errors()
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +196,44 @@ def test_a_job_leaves_out_an_interface_that_is_cut_off(hosts: SshHosts, tmp_path
     (line,) = lines
     assert line.startswith(f"agspeed: interface {second.name} of host host2 is left out: "), line
     assert named == [second.name] * 3, "a choice of the user's stays"
+
+
+def choices(notes: Path) -> dict[str, str]:
+    """The interfaces that are named to members of an elastic job, by host."""
+    found = {}
+    for path in notes.glob("host*.*"):
+        with contextlib.suppress(OSError):  # it has ended
+            variables = Path(f"/proc/{path.suffix[1:]}/environ").read_bytes().split(b"\0")
+            named = dict(each.partition(b"=")[::2] for each in variables)
+            found[path.stem] = named.get(b"AGSPEED_SOCKET_IFNAME", b"").decode()
+    return found
+
+
+@pytest.mark.slow
+def test_a_host_that_joins_an_elastic_job_leaves_out_an_interface_that_is_cut_off(
+    hosts: SshHosts, tmp_path: Path
+) -> None:
+    first, second = hosts.bed.hosts[2].rails
+    notes, listed = tmp_path / "members", tmp_path / "hosts"
+    notes.mkdir()
+    listed.write_text("root@host0:1\nroot@host1:1\n")
+    found = ["--host-discovery-script", str(script(tmp_path, f"cat {listed}"))]
+    command = [sys.executable, "-m", "agspeed", "run", "-np", "2", "--max-np", "3", *found]
+    second.drop("in")
+    try:
+        with (tmp_path / "err").open("wb") as err:
+            launcher = hosts.start([*command, sys.executable, str(MEMBER), str(notes)], err, err)
+        wait_until(lambda: choices(notes) == {"host0": "", "host1": ""}, "two hosts train", SLOW_S)
+        listed.write_text("root@host0:1\nroot@host1:1\nroot@host2:1\n")
+        all_choices = {"host0": "", "host1": "", "host2": f"={first.name}"}
+        wait_until(lambda: choices(notes) == all_choices, f"host2 trains: {(tmp_path / 'err').read_text()}", SLOW_S)
+    finally:
+        second.heal()
+        (notes / "stop").touch()
+    assert launcher.wait(SLOW_S) == 0, (tmp_path / "err").read_text()
+    hosts.nothing_is_left()
+    lines = [line for line in (tmp_path / "err").read_text().splitlines() if "interface" in line]
+    assert len(lines) == 1, lines
+    assert lines[0].startswith(f"agspeed: interface {second.name} of host root@host2 is left out: over it, host "), (
+        lines
+    )

@@ -26,10 +26,12 @@ def stragglers() -> dict[str, Any]:
     """Returns a straggler that lasts, and one that has ended."""
     lasting = {"kind": "compute", "rank": 5, "host": "node2", "share": 0.14, "since_step": 3100, "rail": ""}
     ended = {"kind": "rail", "rank": 6, "host": "node3", "share": 0.61, "since_step": 40, "rail": "eth2"}
+    lasting |= {"until_step": None, "num_ranks": 1, "is_starved": False}
+    ended |= {"until_step": 900, "num_ranks": 1, "is_starved": False}
     return {
         "rounds": 90,
-        "lasting": [{**lasting, "until_step": None, "text": "rank 5 (node2) computes 14 % longer since step 3,100"}],
-        "ended": [{**ended, "until_step": 900, "text": "rail eth2 of rank 6 (node3) no longer holds the others up"}],
+        "lasting": [{**lasting, "text": "rank 5 (node2) computes 14 % longer since step 3,100"}],
+        "ended": [{**ended, "text": "rail eth2 of rank 6 (node3) no longer holds the others up"}],
     }
 
 

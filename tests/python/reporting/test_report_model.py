@@ -154,6 +154,17 @@ def test_a_file_of_this_version_without_sections_for_several_ranks_is_read(tmp_p
     assert read["communication"] is read["stragglers"] is None
 
 
+def test_a_file_of_this_version_whose_stragglers_are_single_ranks_is_read(tmp_path):
+    data = model.empty_report("mlp")
+    expected = data["stragglers"] = report_sample.stragglers()
+    written = json.loads(json.dumps(data))
+    for finding in [*written["stragglers"]["lasting"], *written["stragglers"]["ended"]]:
+        del finding["num_ranks"], finding["is_starved"]
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(written), encoding="utf-8")
+    assert model.load(path).to_dict()["stragglers"] == expected
+
+
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot be read: No such file"):
         model.load(tmp_path / "none.json")

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judge: finds from the windows of all ranks which rank holds the others up, and why.
 
-Each round, the judge gets one window of every rank. For each rank and kind it computes an *excess*, a share:
+Each round, the judge gets one window of every rank. For each kind it computes an *excess*, a share:
 
-    compute   how much longer the rank computes than the usual rank
-    input     the part of a step that the rank waits for its input, beyond the usual rank's
+    compute   how much longer a rank computes than the usual rank, beyond the part that is its host's
+    host      how much longer the quickest of a host's ranks computes than the usual rank
+    input     the part of a step that a rank waits for its input, beyond the usual rank's
     rail      the part of its own best rate that a rail has lost, beyond the usual rail's loss
 
-The usual rank is the lower median, so the quicker one of two ranks is the usual one. A finding begins once the excess
-was high in several rounds in a row, and clearly above the noise, which the judge measures from the changes between
-rounds. It ends once the excess was low in several rounds in a row. A rank that computes longer while its host withholds
-processor time is a finding of the kind "host".
+The usual rank is the lower median, so the quicker one of two ranks is the usual one. A host with one rank has no excess
+of its own, and neither has a job on one host. If a host is slow, its ranks may wait longer for input by the same share.
+
+A finding begins once the excess was high in several rounds in a row, and clearly above the noise, which the judge
+measures from the changes between rounds. It ends once the excess was low in several rounds in a row. A single rank that
+computes longer while its host withholds processor time is a finding of the kind "host", too.
 
 A rank that holds the others up makes them wait. So an excess of time counts only if another rank waits longer, by at
 least half of it.
@@ -23,18 +26,18 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from agspeed.distributed.stragglers.windows import Window
 
 Kind = Literal["compute", "host", "input", "rail"]
 KINDS: tuple[str, ...] = get_args(Kind)
 
-_BEGINS = {"compute": 0.10, "input": 0.10, "rail": 0.25}
+_BEGINS = {"compute": 0.10, "host": 0.10, "input": 0.10, "rail": 0.25}
 """The least excess of a finding. It ends below half of that."""
 _ROUNDS = 6
 """Rounds in a row before a finding begins or ends."""
@@ -60,7 +63,7 @@ _MOST_ENDED = 32
 
 @dataclass(frozen=True)
 class Finding:
-    """A rank that holds the others up.
+    """A rank that holds the others up, or all ranks of a host.
 
     `share` is, by kind: how much longer the rank computes (compute, host); the part of a step in which it waits for its
     input (input); the part of its own rate that the rail still carries (rail).
@@ -74,6 +77,10 @@ class Finding:
     rail: str = ""
     until_step: int | None = None
     """None while it lasts."""
+    num_ranks: int = 1
+    """More than one if all ranks of the host compute longer; `rank` is the first of them."""
+    is_starved: bool = False
+    """Whether the rank computes longer because its host withholds processor time."""
 
 
 @dataclass
@@ -144,35 +151,58 @@ class Judge:
         if len(windows) < 2 or any(window.is_tuning for window in windows):
             return []
         self.num_rounds += 1
-        self._add_compute(windows)
-        self._add_input(windows)
+        of_hosts = self._add_hosts(windows)
+        self._add_compute(windows, of_hosts)
+        self._add_input(windows, of_hosts)
         self._add_rails(windows)
         changes = []
         for key, track in sorted(self._tracks.items()):
             if track.finding is None:
-                changes.append(self._begun(key, track, windows[key[1]].host))
+                changes.append(self._begun(key, track, windows))
             else:
                 changes.append(self._renewed(key, track, windows[0].step))
         return [change for change in changes if change is not None]
 
     # --- excesses -----------------------------------------------------------------------------------------------------
 
-    def _add_compute(self, windows: Sequence[Window]) -> None:
-        times, waits = [window.compute_s for window in windows], [window.wait_s for window in windows]
-        usual, others = statistics.median_low(times), _medians_of_others(times)
-        usual_starved = statistics.median_low(window.starved for window in windows)
+    def _add_hosts(self, windows: Sequence[Window]) -> dict[str, float]:
+        """Returns the excess of the hosts that have one."""
+        ranks_of: dict[str, list[int]] = {}
         for rank, window in enumerate(windows):
-            longer, of_others = times[rank] - usual, others[rank]
-            excess = longer / usual if usual > 0 and _holds_up(longer, window, max(waits)) else 0.0
-            raw = times[rank] / of_others - 1 if of_others > 0 else 0.0
+            ranks_of.setdefault(window.host, []).append(rank)
+        if len(ranks_of) < 2:
+            return {}
+        quickest = [min(ranks, key=lambda rank: windows[rank].compute_s) for ranks in ranks_of.values()]
+        others = _medians_of_others([windows[rank].compute_s for rank in quickest])
+        usual, starved = _usual_compute(windows)
+        found = {}
+        for (host, ranks), rank, of_others in zip(ranks_of.items(), quickest, others, strict=True):
+            if len(ranks) < 2:
+                continue
+            window = windows[rank]
+            excess = _compute_excess(window.compute_s - usual, usual, window, windows)
+            raw = window.compute_s / of_others - 1 if of_others > 0 else 0.0
+            own = max(min(windows[each].starved for each in ranks) - starved, 0.0)
+            self._track("host", ranks[0]).add(raw, excess, excess, windows[0].step, own)
+            found[host] = excess
+        return found
+
+    def _add_compute(self, windows: Sequence[Window], of_hosts: Mapping[str, float]) -> None:
+        others = _medians_of_others([window.compute_s for window in windows])
+        usual, usual_starved = _usual_compute(windows)
+        for rank, (window, of_others) in enumerate(zip(windows, others, strict=True)):
+            longer = window.compute_s - usual * (1 + of_hosts.get(window.host, 0.0))
+            excess = _compute_excess(longer, usual, window, windows)
+            raw = window.compute_s / of_others - 1 if of_others > 0 else 0.0
             starved = max(window.starved - usual_starved, 0.0)
             self._track("compute", rank).add(raw, excess, excess, windows[0].step, starved)
 
-    def _add_input(self, windows: Sequence[Window]) -> None:
+    def _add_input(self, windows: Sequence[Window], of_hosts: Mapping[str, float]) -> None:
         times, waits = [window.input_s for window in windows], [window.wait_s for window in windows]
         usual, others = statistics.median_low(times), _medians_of_others(times)
         for rank, window in enumerate(windows):
-            longer, step_s = times[rank] - usual, window.step_s or math.inf
+            longer = times[rank] - usual * (1 + of_hosts.get(window.host, 0.0))
+            step_s = window.step_s or math.inf
             excess = longer / step_s if _holds_up(longer, window, max(waits)) else 0.0
             raw, share = (times[rank] - others[rank]) / step_s, times[rank] / step_s
             self._track("input", rank).add(raw, excess, share, windows[0].step)
@@ -195,7 +225,7 @@ class Judge:
 
     # --- findings -----------------------------------------------------------------------------------------------------
 
-    def _begun(self, key: tuple[str, int, str], track: _Track, host: str) -> Finding | None:
+    def _begun(self, key: tuple[str, int, str], track: _Track, windows: Sequence[Window]) -> Finding | None:
         """Begins the track's finding if there is reason to. Returns it, or None."""
         kind, rank, rail = key
         num = track.num_latest_above(_BEGINS[kind] / 2)
@@ -204,8 +234,19 @@ class Judge:
         noise = max(self._noise(kind), _spread(track.changes()))
         if excess <= _SIGMAS * _OF_MEDIAN * noise / math.sqrt(num):
             return None
-        share, since = track.latest(track.shares, num), track.steps[-num]
-        track.finding = Finding(self._kind(kind, track, num), rank, host, share, since, rail)
+        is_starved = kind in ("compute", "host") and _explains(track.latest(track.starved, num), excess)
+        found: Any = "host" if is_starved else kind
+        host = windows[rank].host
+        track.finding = Finding(
+            found,
+            rank,
+            host,
+            track.latest(track.shares, num),
+            track.steps[-num],
+            rail,
+            num_ranks=Counter(window.host for window in windows)[host] if kind == "host" else 1,
+            is_starved=is_starved,
+        )
         return track.finding
 
     def _renewed(self, key: tuple[str, int, str], track: _Track, step: int) -> Finding | None:
@@ -220,14 +261,22 @@ class Judge:
             track.finding = dataclasses.replace(track.finding, share=track.latest(track.shares, num))
         return None
 
-    def _kind(self, kind: str, track: _Track, num: int) -> Kind:
-        if kind == "input":
-            return "input"
-        if kind == "rail":
-            return "rail"
-        excess = track.latest(track.excesses, num)
-        is_starved = track.latest(track.starved, num) >= _FROM_HOST * excess / (1 + excess)
-        return "host" if is_starved else "compute"
+
+def _usual_compute(windows: Sequence[Window]) -> tuple[float, float]:
+    """Returns the usual rank's time of compute, and the usual missing share of processor time."""
+    times, starved = [window.compute_s for window in windows], [window.starved for window in windows]
+    return statistics.median_low(times), statistics.median_low(starved)
+
+
+def _compute_excess(longer: float, usual: float, window: Window, windows: Sequence[Window]) -> float:
+    """Returns `longer` seconds of compute as a share of the usual rank's; 0 if no other rank waits for that."""
+    longest_wait = max(each.wait_s for each in windows)
+    return longer / usual if usual > 0 and _holds_up(longer, window, longest_wait) else 0.0
+
+
+def _explains(starved: float, excess: float) -> bool:
+    """Returns whether the missing share of processor time is the reason for an excess."""
+    return starved >= _FROM_HOST * excess / (1 + excess)
 
 
 def _holds_up(longer: float, window: Window, longest_wait: float) -> bool:

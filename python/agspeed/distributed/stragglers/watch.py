@@ -32,7 +32,7 @@ from agspeed.distributed.stragglers.judge import KINDS, Finding, Judge
 from agspeed.distributed.stragglers.processor_time import ProcessorTime
 from agspeed.distributed.stragglers.sentences import sentence
 from agspeed.distributed.stragglers.step_meter import StepMeter
-from agspeed.distributed.stragglers.windows import MOST_LETTERS, RailRate, Window, number
+from agspeed.distributed.stragglers.windows import MOST_LETTERS, RailRate, Window, flag, number
 from agspeed.log import logger, warn_once
 from agspeed.torch_compat import modules
 
@@ -196,4 +196,6 @@ def _finding(found: Any) -> Finding:
         count(found["since_step"], _MOST_NUMBER),
         text(found["rail"], MOST_LETTERS),
         None if until is None else count(until, _MOST_NUMBER),
+        max(1, count(found["num_ranks"], _MOST_NUMBER)),
+        flag(found["is_starved"]),
     )

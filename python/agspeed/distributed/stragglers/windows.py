@@ -72,7 +72,7 @@ class Window:
             wait_s=number(found["wait_s"], _MOST_SECONDS),
             compute_s=number(found["compute_s"], _MOST_SECONDS),
             starved=number(found["starved"], 1.0),
-            is_tuning=_flag(found["is_tuning"]),
+            is_tuning=flag(found["is_tuning"]),
             rails=tuple(RailRate(text(name, MOST_LETTERS), number(rate, _MOST_RATE)) for name, rate in rails),
         )
 
@@ -84,7 +84,8 @@ def number(found: Any, most: float) -> float:
     return float(found)
 
 
-def _flag(found: Any) -> bool:
+def flag(found: Any) -> bool:
+    """Accepts true and false."""
     if type(found) is not bool:
         raise ValueError("neither true nor false")
     return found

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import importlib.metadata
 import os
 import platform
 import resource
 import site
 import socket
-import struct
 import sys
 import sysconfig
 import time
@@ -21,13 +19,12 @@ from typing import Any, NoReturn, Self
 
 from agspeed.launch.frames import FrameError
 from agspeed.launch.launcher_link import LauncherLink
+from agspeed.launch.reach import kernel
 
 __all__ = ["Facts", "Interface", "answer"]
 
 _SHARED_MEMORY = "/dev/shm"
 _LONGEST_TEXT, _MOST_INTERFACES = 256, 1024
-_SIOCGIFADDR = 0x8915
-_REQUEST = struct.Struct("16s24x")
 
 
 @dataclass(frozen=True)
@@ -119,16 +116,11 @@ def _free_bytes(folder: str) -> int:
 
 def _look_at(name: str) -> Interface:
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            found = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, _REQUEST.pack(name.encode()))
-        address = socket.inet_ntoa(found[20:24])
-    except OSError:
-        address = ""
-    try:
         is_up = Path("/sys/class/net", name, "carrier").read_text().strip() == "1"
     except OSError:  # it is switched off
         is_up = False
-    return Interface(name, address, is_up)
+    of_ipv4 = kernel.ipv4(name)
+    return Interface(name, of_ipv4[0] if of_ipv4 else "", is_up)
 
 
 def _interface(value: Any) -> Interface:

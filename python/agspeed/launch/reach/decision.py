@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agspeed.netprobe import HostRecord
@@ -42,12 +42,15 @@ class Decision:
     sentences: Sequence[str]
 
 
-def decide(hosts: Sequence[HostRecord], failures: Sequence[Failure]) -> Decision:
+def decide(hosts: Sequence[HostRecord], failures: Sequence[Failure], fixed: Collection[str] = ()) -> Decision:
     """Leaves out interfaces that fail with more than half of the hosts that they should reach. If single pairs still
-    fail, it leaves out one interface of each. A host keeps all interfaces if none would be left: then its ranks try."""
-    out = _broken(_partners(hosts), failures)
+    fail, it leaves out one interface of each. A host keeps all interfaces if none would be left: then its ranks try.
+
+    fixed: the hosts that keep their interfaces, because ranks run there. No failure is between two of them.
+    """
+    out = {end for end in _broken(_partners(hosts), failures) if end[0] not in fixed}
     while left := [each for each in failures if not out.intersection(each.ends)]:
-        counts = _hosts_by_end(left)
+        counts = {end: found for end, found in _hosts_by_end(left).items() if end[0] not in fixed}
         out.add(max(counts, key=lambda end: (len(counts[end]), end)))
     kept, sentences = {}, []
     for host in hosts:

@@ -8,24 +8,20 @@ or else an IPv6 address. Loopback, link-local addresses and bridges of container
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import ipaddress
 import os
 import socket
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 
 from agspeed import config
 from agspeed.errors import UserError
+from agspeed.launch.reach import kernel
 from agspeed.netprobe import Rail
 
 __all__ = ["identity", "rails"]
 
 _CONTAINER_BRIDGES = ("docker", "virbr")
-_SIOCGIFFLAGS, _SIOCGIFADDR, _SIOCGIFNETMASK = 0x8913, 0x8915, 0x891B
-_IFF_UP, _IFF_RUNNING = 0x1, 0x40
-_REQUEST = struct.Struct("16s24s")
 _IPV6 = Path("/proc/net/if_inet6")
 
 
@@ -53,26 +49,14 @@ def identity() -> str:
 
 
 def _rail(name: str) -> Rail | None:
-    if not _is_running(name):
+    if not kernel.is_running(name):
         return None
-    for address, prefix_bits in (*_ipv4(name), *_ipv6(name)):
+    of_ipv4 = kernel.ipv4(name)
+    for address, prefix_bits in (*([of_ipv4] if of_ipv4 else ()), *_ipv6(name)):
         found = ipaddress.ip_address(address)
         if not (found.is_loopback or found.is_link_local):
             return Rail(name, address, prefix_bits, _mtu(name))
     return None
-
-
-def _is_running(name: str) -> bool:
-    flags: int = struct.unpack_from("H", _ask(name, _SIOCGIFFLAGS))[0]
-    return flags & _IFF_UP != 0 and flags & _IFF_RUNNING != 0
-
-
-def _ipv4(name: str) -> Iterator[tuple[str, int]]:
-    try:
-        address, mask = (_ask(name, question)[4:8] for question in (_SIOCGIFADDR, _SIOCGIFNETMASK))
-    except OSError:  # it has no IPv4 address
-        return
-    yield socket.inet_ntoa(address), int.from_bytes(mask, "big").bit_count()
 
 
 def _ipv6(name: str) -> Iterator[tuple[str, int]]:
@@ -81,13 +65,6 @@ def _ipv6(name: str) -> Iterator[tuple[str, int]]:
         words = line.split()
         if words[5] == name:
             yield str(ipaddress.IPv6Address(int(words[0], 16))), int(words[2], 16)
-
-
-def _ask(name: str, question: int) -> bytes:
-    """Returns the kernel's answer about an interface. Raises: OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        answer: bytes = fcntl.ioctl(probe.fileno(), question, _REQUEST.pack(name.encode(), b""))
-    return answer[16:]
 
 
 def _mtu(name: str) -> int:

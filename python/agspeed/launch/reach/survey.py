@@ -26,12 +26,18 @@ class Survey:
     """The answers of the agents, by the names of their hosts.
 
     Attributes:
-        deadline: after it, the job begins without an answer (time.monotonic()); infinite before `begin`.
+        deadline: after it, the job goes on without an answer (time.monotonic()); infinite before `begin`.
     """
 
-    def __init__(self, names: Sequence[str]) -> None:
+    def __init__(self, names: Sequence[str], joining: Sequence[str] | None = None) -> None:
+        """
+        Args:
+            names: all hosts.
+            joining: the hosts that look at the others, and may leave interfaces out; None for all.
+        """
         self.deadline = math.inf
-        self._names, self._key = names, os.urandom(32).hex()
+        self._names, self._joining = list(names), list(names if joining is None else joining)
+        self._key = os.urandom(32).hex()
         self._hosts: dict[str, tuple[str, HostRecord]] = {}
         self._failures: dict[str, list[Failure]] = {}
 
@@ -59,24 +65,33 @@ class Survey:
         except (IndexError, TypeError):
             raise FrameError("failures that are none") from None
 
+    def drop(self, name: str) -> None:
+        """Goes on without a host that was lost."""
+        self._names = [each for each in self._names if each != name]
+        self._joining = [each for each in self._joining if each != name]
+
     @property
     def has_rails(self) -> bool:
         """Whether all hosts have named their interfaces."""
-        return self._hosts.keys() == set(self._names)
+        return self._hosts.keys() >= set(self._names)
 
     @property
     def is_complete(self) -> bool:
-        return self._failures.keys() == set(self._names)
+        return self.has_rails and self._failures.keys() >= set(self._joining)
 
     def others(self, name: str) -> list[dict[str, Any]]:
         """Returns the hosts that a host is to reach: all that do not share its machine and network."""
         own, _ = self._hosts[name]
-        return [record.to_json() for identity, record in self._hosts.values() if identity != own]
+        known = [self._hosts[each] for each in self._names]
+        return [record.to_json() for identity, record in known if identity != own]
 
     def decision(self) -> Decision:
         """Returns what follows. Agents that have not answered in time leave everything as it is."""
         if not self.is_complete:
-            silent = next(each for each in self._names if each not in self._failures)
+            answers = self._failures if self.has_rails else self._hosts
+            silent = next(each for each in (self._joining if self.has_rails else self._names) if each not in answers)
             return Decision({}, [f"interfaces were not probed: host {silent} has not answered in {_LONGEST_S:g} s"])
         hosts = [self._hosts[name][1] for name in self._names]
-        return decide(hosts, [failure for each in self._failures.values() for failure in each])
+        failures = [failure for each in self._joining for failure in self._failures[each]]
+        known = [each for each in failures if each.destination in self._names]
+        return decide(hosts, known, [each for each in self._names if each not in self._joining])

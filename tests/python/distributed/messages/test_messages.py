@@ -270,7 +270,7 @@ ANSWER |= {
     "vector_isa": {"12": True},
 }
 WINDOW = Window(3, "node0", 700, 0.2, 0.01, 0.03, 0.16, 0.05, rails=(RailRate("eth0", 1e8), RailRate("eth1", 0.0)))
-FINDING = Finding("rail", 1, "node0", 0.6, 700, "eth1", until_step=900)
+FINDING = Finding("rail", 1, "node0", 0.6, 700, "eth1", until_step=900, num_ranks=2, is_starved=True)
 PARSERS: dict[str, tuple[Callable[[bytes], Any], Any]] = {
     "announcement": (_json(Announcement.parse), ANNOUNCEMENT.to_json()),
     "reply": (_json(lambda found: Reply.parse(found, 2)), REPLY),

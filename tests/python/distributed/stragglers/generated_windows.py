@@ -14,7 +14,10 @@ _STEPS_PER_ROUND = 100
 
 @dataclass(frozen=True)
 class Straggling:
-    """A rank that becomes slow. amount: by which part it computes longer, waits for input, or loses its second rail."""
+    """A rank that becomes slow, or all work of its host does ("slow host").
+
+    amount: by which part it computes longer, waits for input, or loses its second rail.
+    """
 
     kind: str
     rank: int
@@ -74,6 +77,10 @@ class Job:
                 compute[rank] *= 1 + amount * (straggling.kind in ("compute", "host"))
                 starved[rank] = min(starved[rank] + amount / (1 + amount) * (straggling.kind == "host"), 1.0)
                 carried[rank][1] *= 1 - amount * (straggling.kind == "rail")
+                if straggling.kind == "slow host":
+                    for each in range(self.num_ranks):
+                        slower = 1 + amount * (each // 2 == rank // 2)
+                        compute[each], inputs[each] = slower * compute[each], slower * inputs[each]
             yield self._windows(index, compute, inputs, starved, carried)
             index += 1
 

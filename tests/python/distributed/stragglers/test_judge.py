@@ -40,13 +40,16 @@ def test_quiet_jobs_with_noise_give_no_line() -> None:
 def test_nineteen_of_twenty_injected_stragglers_are_named() -> None:
     chance, missed = random.Random(_SEED), []
     for number in range(20):
-        kind = ("compute", "host", "input", "rail")[number % 4]
+        kind = ("compute", "host", "input", "rail", "slow host")[number % 5]
         job = Job.drawn(chance, most_noise=0.03)
+        if kind == "slow host":
+            job = dataclasses.replace(job, num_ranks=chance.choice([4, 8]))
         least = {"input": 0.25, "rail": 0.35}.get(kind, 0.14)
         straggling = Straggling(kind, chance.randrange(job.num_ranks), _FIRST, chance.uniform(least, 0.6))
         seed = chance.randrange(1 << 30)
         found = judged(job, seed, 2 * _FIRST, straggling)
-        if [(each.kind, each.rank) for each in found] != [(kind, straggling.rank)]:
+        expected = ("host", straggling.rank // 2 * 2) if kind == "slow host" else (kind, straggling.rank)
+        if [(each.kind, each.rank) for each in found] != [expected]:
             missed.append((straggling, job, seed, found))
     assert len(missed) <= 1, f"seed {_SEED}: {missed}"
 
@@ -96,6 +99,36 @@ def test_a_finding_gives_one_line_when_it_begins_and_one_when_it_ends(
     assert [change.share for change in found] == pytest.approx([share, share], abs=0.04), f"seed {_SEED}"
     lines = [sentence(dataclasses.replace(change, share=share)) for change in found]
     assert lines == [begins, ends], f"seed {_SEED}"
+
+
+@pytest.mark.parametrize("input_s", [0.0, 0.1])
+def test_a_slow_host_gives_one_line_although_all_its_work_is_slower(input_s: float) -> None:
+    job = dataclasses.replace(QUIET, num_ranks=8, input_s=input_s)
+    found = judged(job, _SEED, 3 * _FIRST, Straggling("slow host", 5, _FIRST, 0.4, end_round=_FIRST + 20))
+    assert [change.share for change in found] == pytest.approx([0.4, 0.4], abs=0.04), f"seed {_SEED}"
+    assert [sentence(dataclasses.replace(change, share=0.4)) for change in found] == [
+        "all 2 ranks of node2 compute 40 % longer since step 2,100",
+        "all 2 ranks of node2 no longer hold the others up: 40 % longer from step 2,100 to step 4,600",
+    ], f"seed {_SEED}"
+
+
+def test_a_host_whose_processors_others_use_is_named_with_the_reason() -> None:
+    judge, found = Judge(), []
+    for windows in itertools.islice(QUIET.rounds(random.Random(_SEED), Straggling("slow host", 1, 0, 0.5)), 20):
+        starved = [dataclasses.replace(each, starved=0.35 if each.host == "node0" else 0.01) for each in windows]
+        found += [sentence(dataclasses.replace(change, share=0.5)) for change in judge.add(starved)]
+    assert found == [
+        "all 2 ranks of node0 compute 50 % longer since step 100, because other processes use their host's processors"
+    ], f"seed {_SEED}"
+
+
+def test_a_rank_that_is_slower_than_its_slow_host_is_named_beside_it() -> None:
+    judge, found = Judge(), []
+    job = dataclasses.replace(QUIET, num_ranks=6)
+    for windows in itertools.islice(job.rounds(random.Random(_SEED), Straggling("slow host", 3, 0, 0.5)), 20):
+        longer = windows[3].compute_s + 0.05
+        found += judge.add([*windows[:3], dataclasses.replace(windows[3], compute_s=longer, wait_s=0), *windows[4:]])
+    assert [(each.kind, each.rank, each.num_ranks) for each in found] == [("compute", 3, 1), ("host", 2, 2)]
 
 
 def test_nothing_is_judged_while_a_rank_tries_candidates() -> None:
