@@ -8,11 +8,11 @@ namespace agspeed::runtime {
 
 /// An Instruction, flattened. Ranges are indices into the Executor's operands_ and fresh_.
 struct Executor::Step {
-  enum class Kind : uint8_t { kKernel, kExternal, kRelease, kReady };
+  enum class Kind : uint8_t { kKernel, kExternal, kView, kRelease, kReady };
   Kind kind = Kind::kKernel;
   KernelLaunch kernel;  ///< kKernel; pointers and integers are filled per call
   size_t index = 0;     ///< kKernel: which launch; kExternal: which external call
-  ValueId value = 0;    ///< kRelease
+  ValueId value = 0;    ///< kView, kRelease
   size_t firstOperand = 0, endOperand = 0;
   size_t firstFresh = 0, endFresh = 0;
   const Instruction* instruction = nullptr;
@@ -94,6 +94,9 @@ void Executor::flatten() {
       const auto index = static_cast<size_t>(kernel->kernel);
       step.kernel = {executable_->kernels->kernel(index), executable_->kernels.get(), index, nullptr, nullptr};
       step.index = launches++;
+    } else if (const auto* view = std::get_if<View>(&instruction.op)) {
+      step.kind = Step::Kind::kView;
+      step.value = view->value;
     } else if (const auto* release = std::get_if<Release>(&instruction.op)) {
       step.kind = Step::Kind::kRelease;
       step.value = release->value;
@@ -176,6 +179,10 @@ Status Executor::launch(const Step& step, Call& call) const {
     const int64_t offset = call.resolved->arenaOffsets[id];
     call.pointers.push_back(offset >= 0 ? call.arena + offset : call.frame->data(id));
   }
+  if (sizes.hasOffsets) {
+    const int64_t* offsets = call.resolved->operandOffsets.data() + sizes.firstOffset;
+    for (void*& pointer : call.pointers) pointer = static_cast<std::byte*>(pointer) + *offsets++;
+  }
   KernelLaunch kernel = step.kernel;
   kernel.pointers = call.pointers.data();
   kernel.integers = call.resolved->integers.data() + sizes.firstInteger;
@@ -207,6 +214,7 @@ Status Executor::runSteps(Call& call) const {
       case Step::Kind::kKernel:
         AG_RETURN_IF_ERROR(isProfiling ? launchProfiled(step, call) : launch(step, call));
         break;
+      case Step::Kind::kView: call.frame->view(step.value); break;
       case Step::Kind::kRelease: call.frame->release(step.value); break;
       case Step::Kind::kReady: return {};
       case Step::Kind::kExternal:

@@ -60,10 +60,17 @@ class Verifier {
       if (decl.storage == Storage::kConstant && (decl.index < 0 || static_cast<size_t>(decl.index) >= numConstants_)) {
         return broken(formatText("{} names constant {} of {}", name(id), decl.index, numConstants_));
       }
-      // An external value exists once its call has run; all other values exist from the start.
-      alive_[id] = decl.storage != Storage::kExternal || decl.isScalar;
+      if (decl.storage == Storage::kView) AG_RETURN_IF_ERROR(checkSource(static_cast<ValueId>(id)));
+      // External values and views exist once their instruction has run; all other values exist from the start.
+      alive_[id] = (decl.storage != Storage::kExternal && decl.storage != Storage::kView) || decl.isScalar;
     }
     return {};
+  }
+
+  Status checkSource(ValueId id) const {
+    const ValueId source = program_.values[id].source;
+    if (exists(source) && program_.values[source].storage != Storage::kView) return {};
+    return broken(name(id) + " is in the memory of no value that owns memory");
   }
 
   Status checkSymbols() const {
@@ -95,6 +102,9 @@ class Verifier {
     if (call.kernel < 0 || static_cast<size_t>(call.kernel) >= numKernels_) {
       return broken(formatText("kernel {} of {}", call.kernel, numKernels_));
     }
+    if (!call.offsets.empty() && call.offsets.size() != call.operands.size()) {
+      return broken(formatText("{} offsets for {} operands", call.offsets.size(), call.operands.size()));
+    }
     for (ValueId id : call.operands) {
       AG_RETURN_IF_ERROR(checkRead(id));
       if (program_.values[id].isScalar) return broken(name(id) + " is a number, kernels take tensors");
@@ -119,10 +129,19 @@ class Verifier {
     return {};
   }
 
+  Status check(const View& view) {
+    if (!exists(view.value) || program_.values[view.value].storage != Storage::kView) {
+      return broken("makes a view of a value that is not of storage kView");
+    }
+    AG_RETURN_IF_ERROR(checkRead(program_.values[view.value].source));
+    alive_[view.value] = true;
+    return {};
+  }
+
   Status check(const Release& release) {
     AG_RETURN_IF_ERROR(checkRead(release.value));
     const Storage storage = program_.values[release.value].storage;
-    if (storage != Storage::kExternal && storage != Storage::kFresh) {
+    if (storage != Storage::kExternal && storage != Storage::kFresh && storage != Storage::kView) {
       return broken(name(release.value) + " is released but owns no memory");
     }
     alive_[release.value] = false;

@@ -8,6 +8,7 @@
 //   values:  v0 input f32[s0,64]   v1 input f32[64]   v2 arena f32[s0,64]   v3 external f32[s0,64]
 //   kernel  k0(v0, v1 -> v2)                    one launch of generated code
 //   call    aten.mm(v2, v1t -> v3)              an operator that is not compiled
+//   view    v4                                  a tensor that shares the memory of another one
 //   release v2
 //   ready v3                                    the caller takes v3 before anything else runs
 //
@@ -37,6 +38,7 @@ enum class Storage : uint8_t {
   kArena,     ///< planned: arenaOffset bytes into the call's arena; lost when the call ends
   kFresh,     ///< allocated for this call and handed out: an output or a saved tensor
   kExternal,  ///< produced (and allocated) by an ExternalCall
+  kView,      ///< in the memory of ValueDecl::source; a tensor from its View on
 };
 
 struct TensorType {
@@ -48,9 +50,11 @@ struct TensorType {
 struct ValueDecl {
   TensorType type;
   Storage storage = Storage::kInput;
-  int32_t index = 0;      ///< input position, or index into Executable::constants
-  SymExpr arenaOffset;    ///< bytes, kArena only
-  bool isScalar = false;  ///< a SymInt/int input or output, not a tensor; its value is symbolValue
+  int32_t index = 0;          ///< input position, or index into Executable::constants
+  SymExpr arenaOffset;        ///< bytes, kArena only
+  ValueId source = kNoValue;  ///< kView only: the value that owns the memory, never a kView itself
+  SymExpr viewOffset;         ///< kView only: elements between the first ones of the source and of this value
+  bool isScalar = false;      ///< a SymInt/int input or output, not a tensor; its value is symbolValue
   SymExpr symbolValue;
   bool isOnHost = false;  ///< a tensor on the CPU in a Program for another device; only operators use it
 };
@@ -73,6 +77,21 @@ struct KernelCall {
   SymExpr extent;
   SymExpr grain;          ///< smallest slice that is worth a thread, derived from shapes alone
   std::string name = {};  ///< the kernel's name in profiles and reports
+  /// Per operand: elements between the first one of its value and the one at which the kernel begins. Empty: all are 0.
+  std::vector<SymExpr> offsets = {};
+};
+
+/// Makes the tensor of a value of storage kView, without a call of the tensor library.
+struct View {
+  ValueId value = kNoValue;
+};
+
+/// A condition on sizes that holds for all sizes that a graph was captured for: `begin` is not negative, and at most
+/// `end` elements span the value.
+struct Bound {
+  ValueId value = kNoValue;
+  SymExpr begin;
+  SymExpr end;
 };
 
 /// An argument of an ExternalCall: positional ones first, then keywords. The executor matches them to the operator's
@@ -99,7 +118,7 @@ struct ExternalCall {
   std::string reason = {};  ///< why it is not part of a kernel, for reports
 };
 
-/// Drops the executor's reference to a value of storage kExternal or kFresh.
+/// Drops the executor's reference to a value of storage kExternal, kFresh or kView.
 struct Release {
   ValueId value = kNoValue;
 };
@@ -110,7 +129,7 @@ struct GradientsReady {
 };
 
 struct Instruction {
-  std::variant<KernelCall, ExternalCall, Release, GradientsReady> op;
+  std::variant<KernelCall, ExternalCall, View, Release, GradientsReady> op;
   std::string origin;  ///< FX node names this came from, for errors and reports
 };
 
@@ -122,6 +141,7 @@ struct Program {
   std::vector<SymbolBinding> symbols;
   std::vector<Instruction> instructions;
   SymExpr arenaBytes;
+  std::vector<Bound> bounds;  ///< of kernels and views that begin inside a value
 };
 
 /// By output: the stage after which it is handed over; 0 for None. Outputs that no `ready` names belong to the last

@@ -37,6 +37,10 @@ StatusOr<TensorLayout> resolveLayout(const TensorType& type, const std::vector<i
 }
 
 Status resolveValue(const ValueDecl& decl, ResolvedProgram& out) {
+  out.viewOffsets.push_back(0);
+  if (decl.storage == Storage::kView) {
+    AG_ASSIGN_OR_RETURN(out.viewOffsets.back(), decl.viewOffset.evaluate(out.symbols));
+  }
   if (decl.isScalar) {
     out.layouts.emplace_back();
     out.arenaOffsets.push_back(-1);
@@ -59,7 +63,7 @@ Status resolveValue(const ValueDecl& decl, ResolvedProgram& out) {
   return {};
 }
 
-Status resolveLaunch(const KernelCall& call, ResolvedProgram& out) {
+Status resolveLaunch(const Program& program, const KernelCall& call, ResolvedProgram& out) {
   ResolvedLaunch launch;
   launch.firstInteger = out.integers.size();
   AG_ASSIGN_OR_RETURN(std::vector<int64_t> integers, evaluateAll(call.integers, out.symbols));
@@ -67,8 +71,25 @@ Status resolveLaunch(const KernelCall& call, ResolvedProgram& out) {
   AG_ASSIGN_OR_RETURN(launch.extent, call.extent.evaluate(out.symbols));
   AG_ASSIGN_OR_RETURN(launch.grain, call.grain.evaluate(out.symbols));
   launch.grain = std::max<int64_t>(launch.grain, 1);
+  launch.firstOffset = out.operandOffsets.size();
+  launch.hasOffsets = !call.offsets.empty();
+  for (size_t i = 0; i < call.offsets.size(); ++i) {
+    AG_ASSIGN_OR_RETURN(int64_t elements, call.offsets[i].evaluate(out.symbols));
+    const DType dtype = program.values[call.operands[i]].type.dtype;
+    out.operandOffsets.push_back(elements * static_cast<int64_t>(sizeInBytes(dtype)));
+  }
   out.launches.push_back(launch);
   return {};
+}
+
+Status checkBound(const Bound& bound, const ResolvedProgram& resolved) {
+  AG_ASSIGN_OR_RETURN(const int64_t begin, bound.begin.evaluate(resolved.symbols));
+  AG_ASSIGN_OR_RETURN(const int64_t end, bound.end.evaluate(resolved.symbols));
+  const TensorLayout& layout = resolved.layouts[bound.value];
+  const int64_t elements = layout.bytes / static_cast<int64_t>(sizeInBytes(layout.dtype));
+  if (begin >= 0 && end <= elements) return {};
+  return invalidArgument("a part from element {} to {} leaves the {} elements of value v{}", begin, end, elements,
+                         bound.value);
 }
 
 }  // namespace
@@ -82,9 +103,10 @@ StatusOr<std::unique_ptr<ResolvedProgram>> resolve(const Program& program, std::
   }
   for (const Instruction& instruction : program.instructions) {
     if (const auto* call = std::get_if<KernelCall>(&instruction.op)) {
-      AG_RETURN_IF_ERROR(resolveLaunch(*call, *out).withContext(instruction.origin));
+      AG_RETURN_IF_ERROR(resolveLaunch(program, *call, *out).withContext(instruction.origin));
     }
   }
+  for (const Bound& bound : program.bounds) AG_RETURN_IF_ERROR(checkBound(bound, *out));
   return out;
 }
 

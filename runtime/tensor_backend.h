@@ -55,6 +55,8 @@ class TensorFrame {
   virtual Status allocate(ValueId value) = 0;
   /// Runs the index-th ExternalCall of the Program and stores its results.
   virtual Status call(size_t index) = 0;
+  /// Makes the tensor of a kView value. Requires: its source is produced.
+  virtual void view(ValueId value) = 0;
   virtual void release(ValueId value) = 0;
   /// Ends a call: drops every tensor that the caller has not taken.
   virtual void end() = 0;

@@ -81,6 +81,15 @@ std::vector<std::vector<int32_t>> usersOf(const Graph& graph) {
   return users;
 }
 
+std::vector<int32_t> joinsOf(const Graph& graph) {
+  std::vector<int32_t> joins(graph.values.size(), -1);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (graph.nodes[i].kind != NodeKind::kJoin) continue;
+    for (ValueId part : graph.nodes[i].inputs) joins[part] = static_cast<int32_t>(i);
+  }
+  return joins;
+}
+
 std::vector<bool> outputMask(const Graph& graph) {
   std::vector<bool> mask(graph.values.size(), false);
   for (ValueId output : graph.outputs) {

@@ -10,9 +10,21 @@
 //   return %w
 //
 // Nodes are in execution order. A node is one PointwiseOp over broadcast inputs, a reduction of trailing dimensions, a
-// sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, or the launch of a kernel, whose
-// Cluster the graph owns. Fusion makes launches, and the importer makes launches of window operators (window.h).
-// `origin` keeps the names of the FX nodes that a node came from, so that plans and reports can refer to FX.
+// sum of leading ones (sum_rows, see Node::blockRows), a call of an ATen operator, a join of parts, or the launch of a
+// kernel, whose Cluster the graph owns. Fusion makes launches, and the importer makes launches of window operators
+// (window.h). `origin` keeps the names of the FX nodes that a node came from, so that plans and reports can refer to
+// FX.
+//
+// Views: a call with a viewOffset returns a view of its input. The view's own strides step through the input's memory.
+// Kernels read through such views, and no operator is called for them.
+//
+// Parts: a join names values that together cover its result. They lie in the result's memory from the start, so a join
+// does nothing at run time. A part is the result of one native node, its strides are those of the joined tensor, and
+// only its join reads it:
+//
+//   %l = cast %x : f32[4,3]{5,1}
+//   %r = exp %y : f32[4,2]{5,1}
+//   %d = join %l at [0], %r at [3] : f32[4,5]       # the tensor of torch.cat([x, y.exp()], 1)
 //
 // Effects: a node that mutates, draws random numbers or is opaque is never dropped or duplicated. It is never moved
 // across another such node or across a node that touches the same memory (see passes/graph/dependencies.h).
@@ -33,7 +45,7 @@ namespace agspeed::compiler {
 using ValueId = int32_t;
 constexpr ValueId kNoValue = -1;
 
-enum class NodeKind : uint8_t { kPointwise, kReduce, kCall, kKernel };
+enum class NodeKind : uint8_t { kPointwise, kReduce, kCall, kJoin, kKernel };
 
 /// Argument of a call, as in the operator's schema.
 struct Argument {
@@ -83,12 +95,19 @@ struct Node {
   std::string target;  ///< kCall: "aten.mm.default"
   std::vector<Argument> arguments;
   std::string reason;  ///< kCall: why it is not part of a kernel, as the end of a sentence; empty if not known
-  /// For a kCall of a view without offset: for each result dimension the input dimension that it runs along, or -1 for
-  /// a new one (size 1 or broadcast).
+  /// For a kCall of a view: the elements in memory between the first ones of the input and of the result. nullopt: the
+  /// call is not a view, or kernels cannot read through it.
+  std::optional<SymExpr> viewOffset;
+  /// For a kCall with a viewOffset: for each result dimension the input dimension that it runs along, or -1 for a new
+  /// one (size 1 or broadcast). nullopt: the dimensions are regrouped.
   std::optional<std::vector<int32_t>> viewDims;
 
   int32_t cluster = -1;  ///< kKernel: index into Graph::clusters; inputs and results are its operands in order
   Dims integers;         ///< kKernel: the launch's integer table, see cluster.h
+  /// kJoin: per part, the elements between the first ones of the result and of the part. kKernel: per operand, the
+  /// elements between the first one of its value (for a part: of the joined tensor) and the one at which the kernel
+  /// begins; empty if all are 0.
+  Dims offsets;
   SymExpr extent;
   SymExpr grain;
 };
@@ -130,6 +149,8 @@ StatusOr<Graph> parseGraph(std::string_view text);
 std::vector<int32_t> producersOf(const Graph& graph);
 /// Sorted indices of the nodes that read each value.
 std::vector<std::vector<int32_t>> usersOf(const Graph& graph);
+/// By value: the join that it is a part of, -1 for values that are no parts.
+std::vector<int32_t> joinsOf(const Graph& graph);
 /// Marks the values that the graph returns.
 std::vector<bool> outputMask(const Graph& graph);
 /// The class of each value. Values of one class may share memory (through views and opaque calls).

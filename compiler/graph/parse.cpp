@@ -85,6 +85,7 @@ class GraphReader {
   Status readOperation(Node& node) {
     if (in_.accept("call")) return readCall(node);
     if (in_.accept("kernel")) return readKernel(node);
+    if (in_.accept("join")) return readJoin(node);
     AG_ASSIGN_OR_RETURN(std::string name, in_.readWord());
     AG_ASSIGN_OR_RETURN(node.op, pointwiseOpFromString(name));
     if (node.op == PointwiseOp::kConstant) {
@@ -110,15 +111,39 @@ class GraphReader {
     AG_ASSIGN_OR_RETURN(node.target, in_.readString());
     AG_RETURN_IF_ERROR(in_.expect("("));
     AG_RETURN_IF_ERROR(readArguments(node, node.arguments, ")"));
-    if (in_.accept("view")) {
-      AG_ASSIGN_OR_RETURN(node.viewDims, readIntegers());
-    }
+    if (in_.accept("view")) AG_RETURN_IF_ERROR(readView(node));
     node.effects.isRandom = in_.accept("random");
     node.effects.isOpaque = in_.accept("opaque");
     node.effects.mayAlias = in_.accept("alias");
     if (in_.accept("mutates")) {
       AG_ASSIGN_OR_RETURN(node.effects.mutates, readIntegers());
     }
+    return {};
+  }
+
+  // Reads "[1, 0]", "[0, 1] at [s0 * 8]" or "at [4]" after "view".
+  Status readView(Node& node) {
+    node.viewOffset = 0;
+    bool hasOffset = in_.accept("at");
+    if (!hasOffset) {
+      AG_ASSIGN_OR_RETURN(node.viewDims, readIntegers());
+      hasOffset = in_.accept("at");
+    }
+    if (hasOffset) {
+      AG_ASSIGN_OR_RETURN(node.viewOffset, readBracketed());
+    }
+    return {};
+  }
+
+  Status readJoin(Node& node) {
+    node.kind = NodeKind::kJoin;
+    node.effects.mayAlias = true;
+    do {
+      AG_RETURN_IF_ERROR(readUse(node));
+      AG_RETURN_IF_ERROR(in_.expect("at"));
+      AG_ASSIGN_OR_RETURN(SymExpr offset, readBracketed());
+      node.offsets.push_back(std::move(offset));
+    } while (in_.accept(","));
     return {};
   }
 
@@ -133,6 +158,9 @@ class GraphReader {
     }
     AG_RETURN_IF_ERROR(in_.expect("integers"));
     AG_ASSIGN_OR_RETURN(node.integers, in_.readSymExprs("[", "]"));
+    if (in_.accept("offsets")) {
+      AG_ASSIGN_OR_RETURN(node.offsets, in_.readSymExprs("[", "]"));
+    }
     AG_RETURN_IF_ERROR(in_.expect("extent"));
     AG_ASSIGN_OR_RETURN(node.extent, readBracketed());
     AG_RETURN_IF_ERROR(in_.expect("grain"));

@@ -38,7 +38,11 @@ std::string printArgument(const Graph& graph, const Node& node, const Argument& 
 
 std::string printEffects(const Node& node) {
   std::string text;
-  if (node.viewDims) text += " view [" + join(*node.viewDims, [](int32_t d) { return std::to_string(d); }) + "]";
+  if (node.viewOffset) text += " view";
+  if (node.viewDims) text += " [" + join(*node.viewDims, [](int32_t d) { return std::to_string(d); }) + "]";
+  if (node.viewOffset && (!node.viewDims || !isZero(*node.viewOffset))) {
+    text += " at [" + node.viewOffset->toString() + "]";
+  }
   if (node.effects.isRandom) text += " random";
   if (node.effects.isOpaque) text += " opaque";
   if (node.effects.mayAlias) text += " alias";
@@ -50,6 +54,14 @@ std::string printEffects(const Node& node) {
 
 std::string printDims(const Dims& dims) {
   return "[" + join(dims, [](const SymExpr& dim) { return dim.toString(); }) + "]";
+}
+
+std::string printParts(const Graph& graph, const Node& node) {
+  std::string text;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    text += formatText("{}{} at [{}]", i > 0 ? ", " : "", nameOf(graph, node.inputs[i]), node.offsets[i].toString());
+  }
+  return text;
 }
 
 std::string printOperation(const Graph& graph, const Node& node) {
@@ -67,10 +79,12 @@ std::string printOperation(const Graph& graph, const Node& node) {
       return "call " + formatString(node.target) + "(" +
              join(node.arguments, [&](const Argument& a) { return printArgument(graph, node, a); }) + ")" +
              printEffects(node);
+    case NodeKind::kJoin: return "join " + printParts(graph, node);
     case NodeKind::kKernel: break;
   }
-  return formatText("kernel {}({}) integers {} extent [{}] grain [{}]", node.cluster, inputs(),
-                    printDims(node.integers), node.extent.toString(), node.grain.toString());
+  return formatText("kernel {}({}) integers {}{} extent [{}] grain [{}]", node.cluster, inputs(),
+                    printDims(node.integers), node.offsets.empty() ? "" : " offsets " + printDims(node.offsets),
+                    node.extent.toString(), node.grain.toString());
 }
 
 std::string printNode(const Graph& graph, const Node& node) {

@@ -47,6 +47,15 @@ bool sameType(const TensorType& a, const TensorType& b) {
 bool isOne(const SymExpr& size) { return size.isConstant() && size.constant() == 1; }
 bool isZero(const SymExpr& size) { return size.isConstant() && size.constant() == 0; }
 
+bool isNotNegative(const SymExpr& value) { return sameValue(max(value, 0), value); }
+
+std::optional<SymExpr> sliceBegin(const SymExpr& index, const SymExpr& size) {
+  if (isZero(index)) return index;
+  if (index.isConstant() && index.constant() < 0) return max(size + index, 0);
+  if (!isNotNegative(index)) return std::nullopt;
+  return isNotNegative(size - index) ? index : min(index, size);
+}
+
 SymExpr numElements(const Dims& sizes) {
   SymExpr count = 1;
   for (const SymExpr& size : sizes) count = count * size;

@@ -2,6 +2,7 @@
 // TensorType: dtype, sizes and strides of a graph value, and tests that passes make on symbolic sizes.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +32,13 @@ bool sameDims(const Dims& a, const Dims& b);
 bool sameType(const TensorType& a, const TensorType& b);
 bool isOne(const SymExpr& size);
 bool isZero(const SymExpr& size);
+
+/// Whether the value is not negative for any symbol values that a graph was captured for. A value with symbols is only
+/// sampled.
+bool isNotNegative(const SymExpr& value);
+/// Where a slice that is given this index begins in a dimension of this size. A negative index counts from the end.
+/// nullopt: the sign of the index is not known.
+std::optional<SymExpr> sliceBegin(const SymExpr& index, const SymExpr& size);
 
 SymExpr numElements(const Dims& sizes);
 /// Row-major strides. The stride of a dimension counts at least one element of every inner dimension, as in ATen.

@@ -15,6 +15,7 @@ class Verifier {
 
   Status verify() {
     AG_RETURN_IF_ERROR(verifyValues());
+    countUses();
     for (ValueId input : graph_.inputs) isDefined_[input] = true;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       if (Status status = verifyNode(graph_.nodes[i]); !status.isOk()) {
@@ -34,6 +35,16 @@ class Verifier {
                        : node.kind == NodeKind::kKernel ? formatText("kernel {}", node.cluster)
                                                         : std::string(infoOf(node.op).name);
     return node.origin.empty() ? name : name + " from " + node.origin;
+  }
+
+  void countUses() {
+    numUses_.assign(graph_.values.size(), 0);
+    const auto use = [this](ValueId value) {
+      if (value >= 0 && static_cast<size_t>(value) < numUses_.size()) ++numUses_[value];
+    };
+    for (const Node& node : graph_.nodes) std::ranges::for_each(node.inputs, use);
+    std::ranges::for_each(graph_.outputs, use);
+    isNative_.assign(graph_.values.size(), false);
   }
 
   Status verifyValues() {
@@ -58,6 +69,7 @@ class Verifier {
       if (result == kNoValue) continue;
       if (isDefined_.at(result)) return internalError("defines %" + graph_.values[result].name + " a second time");
       isDefined_[result] = true;
+      isNative_[result] = node.kind != NodeKind::kCall && node.kind != NodeKind::kJoin;
     }
     if (node.kind != NodeKind::kCall &&
         std::ranges::any_of(node.inputs, [&](ValueId input) { return graph_.values[input].isOnHost; })) {
@@ -67,6 +79,7 @@ class Verifier {
       case NodeKind::kPointwise: return verifyPointwise(node);
       case NodeKind::kReduce: return verifyReduce(node);
       case NodeKind::kCall: return verifyCall(node);
+      case NodeKind::kJoin: return verifyJoin(node);
       case NodeKind::kKernel: return verifyKernel(node);
     }
     return {};
@@ -136,12 +149,29 @@ class Verifier {
         return internalError("mutates an input that does not exist");
       }
     }
-    if (!node.viewDims) return {};
+    if (!node.viewOffset) return node.viewDims ? internalError("has a view map without an offset") : Status();
     if (node.inputs.size() != 1 || node.results.size() != 1 || !node.effects.mayAlias) {
       return internalError("a view has one input, one result and aliases it");
     }
+    if (!node.viewDims) return {};
     return node.viewDims->size() == graph_.typeOf(node.results[0]).rank() ? Status()
                                                                           : internalError("has a wrong view map");
+  }
+
+  Status verifyJoin(const Node& node) {
+    if (node.results.size() != 1 || node.results[0] == kNoValue) return internalError("must have one result");
+    if (node.inputs.empty() || node.offsets.size() != node.inputs.size() || !node.effects.mayAlias) {
+      return internalError("needs parts with an offset each, and shares their memory");
+    }
+    for (ValueId part : node.inputs) {
+      const std::string& name = graph_.values[part].name;
+      if (!isNative_[part]) return internalError("%" + name + " is a part, but no native node makes it");
+      if (numUses_[part] != 1) return internalError("%" + name + " is a part, and its join is not its only use");
+      if (graph_.typeOf(part).dtype != graph_.typeOf(node.results[0]).dtype) {
+        return internalError("%" + name + " is a part of another dtype");
+      }
+    }
+    return {};
   }
 
   Status verifyKernel(const Node& node) {
@@ -156,6 +186,9 @@ class Verifier {
     if (node.integers.size() != numStrides * (1 + cluster.operands.size()) + (cluster.sumsRows() ? 1 : 0)) {
       return internalError("has an integer table of the wrong length");
     }
+    if (!node.offsets.empty() && node.offsets.size() != cluster.operands.size()) {
+      return internalError("has another number of offsets than of operands");
+    }
     for (size_t i = 0; i < cluster.operands.size(); ++i) {
       bool isOutput = i >= node.inputs.size();
       ValueId value = isOutput ? node.results[i - node.inputs.size()] : node.inputs[i];
@@ -168,6 +201,8 @@ class Verifier {
 
   const Graph& graph_;
   std::vector<bool> isDefined_;
+  std::vector<bool> isNative_;  // by value: whether a node that becomes part of a kernel, or a kernel, makes it
+  std::vector<int> numUses_;
 };
 
 }  // namespace

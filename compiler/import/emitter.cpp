@@ -206,10 +206,38 @@ Operand Emitter::unsqueezeLast(const Operand& a, size_t numDims) {
   type.strides.resize(viewDims.size(), 1);
   std::vector<Argument> sizes;
   for (const SymExpr& size : type.sizes) sizes.push_back(Argument::ofInteger(size));
-  ValueId view = call("aten.view.default", {a.value}, {Argument::ofInput(0), Argument::ofList(sizes)}, {type})[0];
-  graph_.nodes.back().effects.mayAlias = true;
-  graph_.nodes.back().viewDims = std::move(viewDims);
-  return use(view);
+  std::vector<Argument> arguments = {Argument::ofInput(0), Argument::ofList(sizes)};
+  return use(view("aten.view.default", a.value, std::move(arguments), {0, std::move(viewDims)}, type));
+}
+
+ValueId Emitter::view(std::string target, ValueId source, std::vector<Argument> arguments, const ViewGeometry& geometry,
+                      const TensorType& type) {
+  ValueId value = call(std::move(target), {source}, std::move(arguments), {type})[0];
+  Node& node = graph_.nodes.back();
+  node.effects.mayAlias = true;
+  node.viewOffset = geometry.offset;
+  node.viewDims = geometry.dims;
+  node.reason = "a call or an output needs the view";
+  return value;
+}
+
+ValueId Emitter::join(const std::vector<Part>& parts, const TensorType& type, const std::string& name) {
+  Node node;
+  node.kind = NodeKind::kJoin;
+  node.origin = origin_;
+  node.effects.mayAlias = true;
+  for (const Part& part : parts) {
+    if (part.value.isNumber) {
+      node.inputs.push_back(addNode(PointwiseOp::kConstant, {}, part.type));
+      graph_.nodes.back().constant = number(part.value.number, type.dtype).number;
+    } else {
+      node.inputs.push_back(addNode(PointwiseOp::kCast, {part.value.value}, part.type));
+    }
+    node.offsets.push_back(part.offset);
+  }
+  node.results = {graph_.addValue(name, type)};
+  graph_.nodes.push_back(std::move(node));
+  return graph_.nodes.back().results[0];
 }
 
 ValueId Emitter::materialize(const Operand& a, const TensorType& type, const std::string& name) {

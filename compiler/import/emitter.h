@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compiler/graph/graph.h"
+#include "compiler/import/view_geometry.h"
 #include "runtime/base/status.h"
 
 namespace agspeed::compiler {
@@ -53,6 +54,16 @@ class Emitter {
   /// Sums the first dimensions, in blocks of rows whose sums are summed again. The result has numOnes dimensions of
   /// size 1, then the remaining dimensions.
   Operand sumRows(const Operand& a, size_t numDims, size_t numOnes);
+  /// A view of `source` by a call of the given view operator; `geometry` is the operator's.
+  ValueId view(std::string target, ValueId source, std::vector<Argument> arguments, const ViewGeometry& geometry,
+               const TensorType& type);
+  struct Part {
+    Operand value;
+    TensorType type;  ///< sizes of the part, with the strides of the joined tensor
+    SymExpr offset;   ///< of its first element in the joined tensor
+  };
+  /// A value of exactly `type` that consists of the parts, converted to its dtype. Requires: they cover it once.
+  ValueId join(const std::vector<Part>& parts, const TensorType& type, const std::string& name);
   /// A view with numDims more dimensions of size 1 at the end.
   Operand unsqueezeLast(const Operand& a, size_t numDims);
   /// The operand as a value of exactly `type`, produced by this operator (never one of its inputs).

@@ -9,6 +9,7 @@
 #include "compiler/import/op_import.h"
 #include "compiler/import/op_table.h"
 #include "compiler/import/spec_reader.h"
+#include "compiler/import/view_geometry.h"
 #include "runtime/base/format.h"
 
 namespace agspeed::compiler {
@@ -165,17 +166,24 @@ class Importer {
     call.effects = effectsOf(node.target, call.inputs.size());
     AG_RETURN_IF_ERROR(addResults(node, call));
     if (isViewOp(node.target) && call.inputs.size() == 1 && call.results.size() == 1 && call.effects.isPure()) {
-      call.viewDims =
-          viewDimsOf(node.target, call.arguments, graph_.typeOf(call.inputs[0]), graph_.typeOf(call.results[0]));
+      setGeometry(call);
     }
     call.reason = reasonOf(call, refusal);
     graph_.nodes.push_back(std::move(call));
     return {};
   }
 
+  void setGeometry(Node& call) const {
+    const TensorType& source = graph_.typeOf(call.inputs[0]);
+    const auto geometry = viewGeometryOf(call.target, call.arguments, source, graph_.typeOf(call.results[0]));
+    if (!geometry) return;
+    call.viewOffset = geometry->offset;
+    call.viewDims = geometry->dims;
+  }
+
   static std::string reasonOf(const Node& call, const std::string& refusal) {
     if (!refusal.empty()) return "its native form does not fit: " + refusal;
-    if (call.viewDims) return "a call or an output needs the view";
+    if (call.viewOffset) return "a call or an output needs the view";
     if (call.effects.isOpaque) return "its effects are unknown to the compiler";
     if (call.effects.isRandom) return "it draws random numbers in eager's order";
     if (!call.effects.mutates.empty()) return "it writes to an input";

@@ -73,65 +73,6 @@ constexpr std::string_view kRandom[] = {"_fused_dropout",
 
 bool isInPlace(std::string_view name) { return name.size() > 1 && name.back() == '_' && !name.ends_with("__"); }
 
-std::vector<int32_t> identityDims(size_t rank) {
-  std::vector<int32_t> dims(rank);
-  for (size_t i = 0; i < rank; ++i) dims[i] = static_cast<int32_t>(i);
-  return dims;
-}
-
-std::optional<int32_t> dimArgument(const std::vector<Argument>& arguments, size_t index, size_t rank) {
-  if (index >= arguments.size() || arguments[index].kind != Argument::Kind::kInteger) return std::nullopt;
-  const SymExpr& value = arguments[index].integer;
-  if (!value.isConstant()) return std::nullopt;
-  int64_t dim = value.constant() < 0 ? value.constant() + static_cast<int64_t>(rank) : value.constant();
-  return dim >= 0 && dim < static_cast<int64_t>(rank) ? std::optional(static_cast<int32_t>(dim)) : std::nullopt;
-}
-
-std::optional<std::vector<int32_t>> transposeDims(const std::vector<Argument>& arguments, size_t rank) {
-  std::optional<int32_t> a = dimArgument(arguments, 1, rank);
-  std::optional<int32_t> b = dimArgument(arguments, 2, rank);
-  if (!a || !b) return std::nullopt;
-  std::vector<int32_t> dims = identityDims(rank);
-  std::swap(dims[*a], dims[*b]);
-  return dims;
-}
-
-std::optional<std::vector<int32_t>> permuteDims(const std::vector<Argument>& arguments, size_t rank) {
-  if (arguments.size() < 2 || arguments[1].kind != Argument::Kind::kList) return std::nullopt;
-  std::vector<int32_t> dims;
-  for (size_t i = 0; i < arguments[1].items.size(); ++i) {
-    std::optional<int32_t> dim = dimArgument(arguments[1].items, i, rank);
-    if (!dim) return std::nullopt;
-    dims.push_back(*dim);
-  }
-  return dims;
-}
-
-// Result dimensions match source dimensions from the right; new and broadcast ones map to none.
-std::optional<std::vector<int32_t>> expandDims(const TensorType& source, const TensorType& result) {
-  if (source.rank() > result.rank()) return std::nullopt;
-  size_t numNew = result.rank() - source.rank();
-  std::vector<int32_t> dims(result.rank(), -1);
-  for (size_t i = 0; i < source.rank(); ++i) {
-    if (!isOne(source.sizes[i])) dims[numNew + i] = static_cast<int32_t>(i);
-  }
-  return dims;
-}
-
-// Pairs the dimensions that are not 1, in order. Fails unless paired sizes are equal.
-std::optional<std::vector<int32_t>> insertOnes(const TensorType& source, const TensorType& result) {
-  std::vector<int32_t> dims(result.rank(), -1);
-  size_t next = 0;
-  for (size_t i = 0; i < result.rank(); ++i) {
-    if (isOne(result.sizes[i])) continue;
-    while (next < source.rank() && isOne(source.sizes[next])) ++next;
-    if (next == source.rank() || !sameValue(source.sizes[next], result.sizes[i])) return std::nullopt;
-    dims[i] = static_cast<int32_t>(next++);
-  }
-  bool usesAll = std::all_of(source.sizes.begin() + static_cast<std::ptrdiff_t>(next), source.sizes.end(), isOne);
-  return usesAll ? std::optional(dims) : std::nullopt;
-}
-
 }  // namespace
 
 Effects effectsOf(std::string_view target, size_t numInputs) {
@@ -152,19 +93,6 @@ Effects effectsOf(std::string_view target, size_t numInputs) {
 
 bool isViewOp(std::string_view target) {
   return (target.starts_with("aten.") || target.starts_with("prims.")) && contains(kViews, baseName(target));
-}
-
-std::optional<std::vector<int32_t>> viewDimsOf(std::string_view target, const std::vector<Argument>& arguments,
-                                               const TensorType& source, const TensorType& result) {
-  std::string_view name = baseName(target);
-  if (!target.starts_with("aten.") || source.dtype != result.dtype) return std::nullopt;
-  if (name == "alias" || name == "detach") return identityDims(source.rank());
-  if (name == "t") return source.rank() == 2 ? std::vector<int32_t>{1, 0} : identityDims(source.rank());
-  if (name == "transpose" || name == "swapaxes") return transposeDims(arguments, source.rank());
-  if (name == "permute") return permuteDims(arguments, source.rank());
-  if (name == "expand") return expandDims(source, result);
-  bool reshapes = name == "view" || name == "_unsafe_view" || name == "squeeze" || name == "unsqueeze";
-  return reshapes ? insertOnes(source, result) : std::nullopt;
 }
 
 }  // namespace agspeed::compiler

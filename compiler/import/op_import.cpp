@@ -113,6 +113,22 @@ ValueId OpImport::tensor(const std::string& parameter) const {
   return bindings_.find(find(parameter)->text)->second.values[0];
 }
 
+StatusOr<std::vector<ValueId>> OpImport::tensors(const std::string& parameter) const {
+  const SpecArg* arg = find(parameter);
+  if (!arg || arg->kind != SpecArg::Kind::kList) return unsupported("argument \"" + parameter + "\" is not a list");
+  std::vector<ValueId> values;
+  for (const SpecArg& item : arg->items) {
+    auto binding = item.kind == SpecArg::Kind::kRef ? bindings_.find(item.text) : bindings_.end();
+    bool isTensor = binding != bindings_.end() && !binding->second.scalar && binding->second.values.size() == 1 &&
+                    binding->second.values[0] != kNoValue;
+    if (!isTensor || emitter_.graph().values[binding->second.values[0]].isOnHost) {
+      return unsupported("argument \"" + parameter + "\" is not a list of tensors on the device");
+    }
+    values.push_back(binding->second.values[0]);
+  }
+  return values;
+}
+
 std::optional<SymExpr> OpImport::scalarOf(const SpecArg& arg) const {
   if (arg.kind == SpecArg::Kind::kInteger) return arg.integer;
   if (arg.kind != SpecArg::Kind::kRef) return std::nullopt;
@@ -211,10 +227,12 @@ Status OpImport::setResult(const Operand& operand, size_t index) {
   if (!operand.isNumber && !broadcastsTo(emitter_.typeOf(operand.value).sizes, type.sizes)) {
     return unsupported("only a guard makes the result's size equal");
   }
-  std::string name = node_.name;
-  if (node_.type.kind == SpecType::Kind::kTuple) name += formatText(".r{}", index);
-  results_.at(index) = emitter_.materialize(operand, type, name);
+  results_.at(index) = emitter_.materialize(operand, type, resultName(index));
   return {};
+}
+
+std::string OpImport::resultName(size_t index) const {
+  return node_.type.kind == SpecType::Kind::kTuple ? formatText("{}.r{}", node_.name, index) : node_.name;
 }
 
 void OpImport::setResultValue(ValueId value, size_t index) { results_.at(index) = value; }

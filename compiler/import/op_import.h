@@ -41,6 +41,8 @@ class OpImport {
   /// Requires: isTensor(parameter).
   ValueId tensor(const std::string& parameter) const;
   const TensorType& typeOf(const std::string& parameter) { return emitter_.graph().typeOf(tensor(parameter)); }
+  /// The tensors of a list. Errors: kUnsupported if it holds something else, or a tensor on another device.
+  StatusOr<std::vector<ValueId>> tensors(const std::string& parameter) const;
   /// Errors (of this and the readers below): kUnsupported if the argument is not of that kind.
   StatusOr<double> number(const std::string& parameter) const;
   StatusOr<int64_t> integer(const std::string& parameter) const;
@@ -55,6 +57,9 @@ class OpImport {
 
   /// Type of the index-th result. Errors: kUnsupported if it is not a dense tensor on the graph's device.
   StatusOr<TensorType> resultType(size_t index = 0) const;
+  size_t numResults() const { return results_.size(); }
+  /// The name of the index-th result's value.
+  std::string resultName(size_t index = 0) const;
   /// False for a result of a tuple that the caller has masked out.
   bool isResultWanted(size_t index) const;
   /// Declares the index-th result. Results not set are None.

@@ -15,7 +15,7 @@ runtime::TensorType toRuntime(const TensorType& type) { return {type.dtype, type
 class Assembler {
  public:
   Assembler(const passes::PlannedGraph& planned, ClusterTable& clusters)
-      : planned_(planned), graph_(planned.graph), clusters_(clusters) {}
+      : planned_(planned), graph_(planned.graph), clusters_(clusters), joins_(joinsOf(planned.graph)) {}
 
   StatusOr<runtime::Program> assemble() {
     declareValues();
@@ -58,7 +58,17 @@ class Assembler {
   }
 
   void setStorage(runtime::ValueDecl& decl, size_t value, const Node& producer) {
-    if (producer.kind == NodeKind::kCall) {
+    if (joins_[value] >= 0) {
+      const Node& join = graph_.nodes[joins_[value]];
+      decl.storage = Storage::kView;
+      decl.source = join.results[0];
+      decl.viewOffset = join.offsets[static_cast<size_t>(std::ranges::find(join.inputs, static_cast<ValueId>(value)) -
+                                                         join.inputs.begin())];
+    } else if (producer.viewOffset) {
+      decl.storage = Storage::kView;
+      decl.source = producer.inputs[0];
+      decl.viewOffset = *producer.viewOffset;
+    } else if (producer.kind == NodeKind::kCall) {
       decl.storage = Storage::kExternal;
     } else if (planned_.memory.offsets[value]) {
       decl.storage = Storage::kArena;
@@ -71,10 +81,14 @@ class Assembler {
   // --- instructions ---
 
   void addInstruction(const Node& node) {
+    if (node.kind == NodeKind::kJoin) return;
     runtime::Instruction instruction;
     instruction.origin = node.origin;
     if (node.kind == NodeKind::kKernel) {
       instruction.op = kernelCall(node);
+    } else if (node.viewOffset) {
+      instruction.op = runtime::View{node.results[0]};
+      addBound(node.inputs[0], *node.viewOffset, spanOf(graph_.typeOf(node.results[0])));
     } else {
       AG_CHECK(node.kind == NodeKind::kCall, "node from " + node.origin + " is neither fused nor a call");
       instruction.op = externalCall(node);
@@ -87,11 +101,42 @@ class Assembler {
     call.kernel = clusters_.add(graph_.clusters[node.cluster]);
     call.operands = node.inputs;
     call.operands.insert(call.operands.end(), node.results.begin(), node.results.end());
+    for (runtime::ValueId& value : call.operands) {
+      if (joins_[value] >= 0) value = graph_.nodes[joins_[value]].results[0];
+    }
     call.integers = node.integers;
+    call.offsets = node.offsets;
+    addBounds(call, graph_.clusters[node.cluster]);
     call.extent = node.extent;
     call.grain = node.grain;
     call.name = graph_.clusters[node.cluster].name();
     return call;
+  }
+
+  // --- bounds ---
+
+  // The elements from the first to the last one of a tensor that is not empty.
+  static SymExpr spanOf(const TensorType& type) {
+    SymExpr span = 1;
+    for (size_t dim = 0; dim < type.rank(); ++dim) span = span + (type.sizes[dim] - 1) * type.strides[dim];
+    return span;
+  }
+
+  void addBound(ValueId value, const SymExpr& offset, const SymExpr& span) {
+    if (isZero(offset)) return;
+    program_.bounds.push_back({value, offset, offset + span});
+  }
+
+  // The integers of a launch are its sizes, then the strides of each operand.
+  void addBounds(const runtime::KernelCall& call, const Cluster& cluster) {
+    size_t numLoops = static_cast<size_t>(cluster.outerRank) + 1;
+    for (size_t i = 0; i < call.offsets.size(); ++i) {
+      SymExpr span = 1;
+      for (size_t loop = 0; loop < numLoops; ++loop) {
+        span = span + (call.integers[loop] - 1) * call.integers[numLoops * (i + 1) + loop];
+      }
+      addBound(call.operands[i], call.offsets[i], span);
+    }
   }
 
   runtime::ExternalCall externalCall(const Node& node) {
@@ -181,13 +226,18 @@ class Assembler {
       std::ranges::for_each(value.type.strides, use);
       use(value.scalar);
     }
-    for (const Node& node : graph_.nodes) std::ranges::for_each(node.integers, use);
+    for (const Node& node : graph_.nodes) {
+      std::ranges::for_each(node.integers, use);
+      std::ranges::for_each(node.offsets, use);
+      if (node.viewOffset) use(*node.viewOffset);
+    }
     return symbols;
   }
 
   const passes::PlannedGraph& planned_;
   const Graph& graph_;
   ClusterTable& clusters_;
+  const std::vector<int32_t> joins_;
   runtime::Program program_;
 };
 
@@ -215,7 +265,7 @@ OperatorCounts countOperators(const Graph& graph) {
   std::set<std::string> compiled;
   std::set<std::string> external;
   for (const Node& node : graph.nodes) {
-    bool isView = node.kind == NodeKind::kCall && node.effects.mayAlias && node.effects.isPure();
+    bool isView = node.effects.mayAlias && node.effects.isPure();  // or a join, whose parts count
     if (!isView) addOrigins(node.origin, node.kind == NodeKind::kKernel ? compiled : external);
   }
   for (const std::string& name : compiled) external.erase(name);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "passes/graph/access.h"
 
+#include <algorithm>
+
 namespace agspeed::passes {
 
 using compiler::Dims;
@@ -39,7 +41,7 @@ std::optional<size_t> columnDimsBetween(const Dims& sizes, const Dims& row) {
 
 const Node* AccessResolver::viewBehind(ValueId value) const {
   int32_t producer = producers_[value];
-  if (producer < 0 || !graph_.nodes[producer].viewDims) return nullptr;
+  if (producer < 0 || !graph_.nodes[producer].viewOffset) return nullptr;
   return &graph_.nodes[producer];
 }
 
@@ -48,24 +50,44 @@ ValueId AccessResolver::rootOf(ValueId value) const {
   return value;
 }
 
+SymExpr AccessResolver::offsetOf(ValueId value) const {
+  SymExpr offset = 0;
+  while (const Node* view = viewBehind(value)) {
+    offset = offset + *view->viewOffset;
+    value = view->inputs[0];
+  }
+  return offset;
+}
+
+SymExpr AccessResolver::partOffsetOf(ValueId value) const {
+  if (joins_[value] < 0) return 0;
+  const Node& join = graph_.nodes[joins_[value]];
+  return join.offsets[static_cast<size_t>(std::ranges::find(join.inputs, value) - join.inputs.begin())];
+}
+
 Access AccessResolver::resolve(ValueId value, const Dims& sizes, size_t spaceRank) const {
   // Broadcasting lines the dimensions of the value up with the dimensions of the node from the right.
-  size_t rank = graph_.typeOf(value).rank();
+  const compiler::TensorType& type = graph_.typeOf(value);
   Access access;
   access.rootDims.assign(spaceRank, -1);
-  for (size_t d = 0; d < rank; ++d) {
-    size_t nodeDim = sizes.size() - rank + d;
-    if (nodeDim < spaceRank) access.rootDims[nodeDim] = static_cast<int32_t>(d);
+  access.strides.assign(spaceRank, SymExpr(0));
+  access.offset = offsetOf(value);
+  for (size_t d = 0; d < type.rank(); ++d) {
+    size_t nodeDim = sizes.size() - type.rank() + d;
+    if (nodeDim >= spaceRank || isOne(type.sizes[d])) continue;
+    access.rootDims[nodeDim] = static_cast<int32_t>(d);
+    access.strides[nodeDim] = type.strides[d];
   }
   while (const Node* view = viewBehind(value)) {
-    for (int32_t& dim : access.rootDims) dim = dim < 0 ? -1 : (*view->viewDims)[dim];
+    for (int32_t& dim : access.rootDims) {
+      if (dim >= 0) dim = view->viewDims ? (*view->viewDims)[dim] : kRegrouped;
+    }
     value = view->inputs[0];
   }
   access.root = value;
-  const compiler::TensorType& type = graph_.typeOf(value);
+  const Dims& rootSizes = graph_.typeOf(value).sizes;
   for (int32_t& dim : access.rootDims) {
-    if (dim >= 0 && isOne(type.sizes[dim])) dim = -1;
-    access.strides.push_back(dim < 0 ? SymExpr(0) : type.strides[dim]);
+    if (dim >= 0 && isOne(rootSizes[dim])) dim = -1;
   }
   return access;
 }

@@ -31,19 +31,28 @@ std::optional<ShapeClass> classify(const compiler::Dims& sizes, const Space& spa
 /// does.
 std::optional<size_t> columnDimsBetween(const compiler::Dims& sizes, const compiler::Dims& row);
 
+/// The root's dimension that a dimension of the space runs along is not known, because a view regroups dimensions.
+constexpr int32_t kRegrouped = -2;
+
 struct Access {
   compiler::ValueId root = compiler::kNoValue;
-  std::vector<int32_t> rootDims;  ///< per space dimension: the root's dimension that it runs along, or -1
+  std::vector<int32_t> rootDims;  ///< per space dimension: the root's dimension that it runs along, -1 or kRegrouped
   compiler::Dims strides;         ///< per space dimension, in elements
+  SymExpr offset;                 ///< of the first element that is read, from the root's first one
 };
 
-/// Finds the values behind views. Borrows the graph.
+/// Finds the values behind views, and the places of parts. Borrows the graph.
 class AccessResolver {
  public:
-  explicit AccessResolver(const compiler::Graph& graph) : graph_(graph), producers_(compiler::producersOf(graph)) {}
+  explicit AccessResolver(const compiler::Graph& graph)
+      : graph_(graph), producers_(compiler::producersOf(graph)), joins_(compiler::joinsOf(graph)) {}
 
   /// The value behind the chain of views that ends in `value`; `value` itself if it is not a view.
   compiler::ValueId rootOf(compiler::ValueId value) const;
+  /// The elements between the first ones of rootOf(value) and of `value`.
+  SymExpr offsetOf(compiler::ValueId value) const;
+  /// Like offsetOf, for a value that a kernel writes: the elements before a part in the joined tensor, otherwise 0.
+  SymExpr partOffsetOf(compiler::ValueId value) const;
   /// How a node with result sizes `sizes`, placed in a space of the given rank, reads `value`.
   Access resolve(compiler::ValueId value, const compiler::Dims& sizes, size_t spaceRank) const;
   /// Index of the node that produces the value, or -1 if there is none.
@@ -55,6 +64,7 @@ class AccessResolver {
 
   const compiler::Graph& graph_;
   std::vector<int32_t> producers_;
+  std::vector<int32_t> joins_;
 };
 
 /// Whether `strides` step through the column dimensions of the space like one dimension, or are all 0 there.

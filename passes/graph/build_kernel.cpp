@@ -32,6 +32,7 @@ constexpr int64_t kMinGrainElements = 1024;
 struct Operand {
   ValueId value = compiler::kNoValue;
   Dims strides;
+  SymExpr offset = 0;
   bool isOutput = false;
   bool isRow = false;    // an output with one element per row
   bool isBlock = false;  // an output with one row per block
@@ -86,10 +87,11 @@ class KernelBuilder {
   size_t loadOperand(const Access& access) {
     for (size_t i = 0; i < operands_.size(); ++i) {
       bool isSame = !operands_[i].isOutput && operands_[i].value == access.root &&
-                    compiler::sameDims(spaceStrides_[i], access.strides);
+                    compiler::sameDims(spaceStrides_[i], access.strides) &&
+                    sameValue(operands_[i].offset, access.offset);
       if (isSame) return i;
     }
-    operands_.push_back({.value = access.root, .strides = access.strides});
+    operands_.push_back({.value = access.root, .strides = access.strides, .offset = access.offset});
     spaceStrides_.push_back(access.strides);
     return operands_.size() - 1;
   }
@@ -109,8 +111,10 @@ class KernelBuilder {
         addBlockOutput(value);
         continue;
       }
-      Operand output{
-          .value = value, .strides = stridesInSpace(graph_.typeOf(value), unit_.space.rank()), .isOutput = true};
+      Operand output{.value = value,
+                     .strides = stridesInSpace(graph_.typeOf(value), unit_.space.rank()),
+                     .offset = resolver_.partOffsetOf(value),
+                     .isOutput = true};
       output.isRow = graph_.nodes[index].kind == NodeKind::kReduce ||
                      classify(graph_.typeOf(value).sizes, unit_.space) == ShapeClass::kRow;
       spaceStrides_.push_back(output.strides);
@@ -288,7 +292,9 @@ class KernelBuilder {
     for (const Operand& operand : operands_) {
       (operand.isOutput ? launch.results : launch.inputs).push_back(operand.value);
       launch.integers.insert(launch.integers.end(), operand.strides.begin(), operand.strides.end());
+      launch.offsets.push_back(operand.offset);
     }
+    if (std::ranges::all_of(launch.offsets, isZero)) launch.offsets.clear();
     for (int32_t node : unit_.nodes) launch.origin = compiler::joinOrigins(launch.origin, graph_.nodes[node].origin);
     int64_t grain = std::max(kMinGrainElements, kGrainWork / static_cast<int64_t>(result_.cluster.nodes.size()));
     launch.extent = loops.outer.empty() ? loops.columns : compiler::numElements(loops.outer);

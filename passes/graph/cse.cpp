@@ -2,7 +2,7 @@
 // cse: replaces a pure node by an earlier one that computes the same from the same values.
 //   %a = exp %x;  %b = exp %x   ->   %a = exp %x, uses of %b read %a
 // It keeps a node if its result may share memory with an output, because eager returns separate tensors. It also keeps
-// a node if memory that the node reads or returns is mutated.
+// a node if memory that the node reads or returns is mutated, and the parts of joins, each of which has its own place.
 #include <map>
 
 #include "passes/graph/dependencies.h"
@@ -43,6 +43,7 @@ std::string keyOf(const Graph& graph, const Node& node) {
   if (node.kind != NodeKind::kCall) {
     key += formatText("{}|{}|", static_cast<int>(node.op), node.numReducedDims);
     key += node.blockRows.toString() + "|";
+    for (const SymExpr& offset : node.offsets) key += offset.toString() + ",";
     key.append(reinterpret_cast<const char*>(&node.constant), sizeof(double));
   }
   for (ValueId input : node.inputs) key += formatText("%{}", input);
@@ -54,7 +55,10 @@ std::string keyOf(const Graph& graph, const Node& node) {
 class CommonNodes {
  public:
   explicit CommonNodes(const Graph& graph)
-      : graph_(graph), replacement_(graph.values.size()), isMutated_(mutatedMask(graph)) {
+      : graph_(graph),
+        replacement_(graph.values.size()),
+        isMutated_(mutatedMask(graph)),
+        joins_(compiler::joinsOf(graph)) {
     for (size_t v = 0; v < replacement_.size(); ++v) replacement_[v] = static_cast<ValueId>(v);
     std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
     std::vector<bool> isEscapingClass(graph.values.size(), false);
@@ -84,7 +88,7 @@ class CommonNodes {
       if (isMutated_[value]) return false;
     }
     for (ValueId value : node.results) {
-      if (value != kNoValue && (isMutated_[value] || escapes_[value])) return false;
+      if (value != kNoValue && (isMutated_[value] || escapes_[value] || joins_[value] >= 0)) return false;
     }
     return true;
   }
@@ -103,6 +107,7 @@ class CommonNodes {
   std::vector<ValueId> replacement_;
   std::vector<bool> isMutated_;
   std::vector<bool> escapes_;
+  std::vector<int32_t> joins_;
   std::map<std::string, std::vector<ValueId>> seen_;
 };
 

@@ -9,12 +9,19 @@
 
 namespace agspeed::passes {
 
+using compiler::Argument;
 using compiler::Graph;
 using compiler::Node;
 using compiler::NodeKind;
 using compiler::ValueId;
 
 namespace {
+
+Argument listOf(const compiler::Dims& dims) {
+  Argument list = Argument::ofList({});
+  for (const SymExpr& dim : dims) list.items.push_back(Argument::ofInteger(dim));
+  return list;
+}
 
 // By value: whether a unit other than its producer reads it, or the graph returns it.
 std::vector<bool> crossingValues(const AccessResolver& resolver, const std::vector<FusionUnit>& units) {
@@ -27,13 +34,26 @@ std::vector<bool> crossingValues(const AccessResolver& resolver, const std::vect
   for (size_t u = 0; u < units.size(); ++u) {
     for (int32_t node : units[u].nodes) {
       for (ValueId input : graph.nodes[node].inputs) {
-        ValueId source = units[u].isKernel ? resolver.rootOf(input) : input;
+        bool readsThroughViews = units[u].isKernel || graph.nodes[node].viewOffset;
+        ValueId source = readsThroughViews ? resolver.rootOf(input) : input;
         int32_t producer = resolver.producerOf(source);
         if (producer >= 0 && unitOf[producer] != static_cast<int32_t>(u)) isNeeded[source] = true;
       }
     }
   }
   return isNeeded;
+}
+
+// The node; a view of a view becomes a view of the value behind both.
+Node withoutViewsBetween(const AccessResolver& resolver, Node node) {
+  if (!node.viewOffset || resolver.rootOf(node.inputs[0]) == node.inputs[0]) return node;
+  const compiler::TensorType& type = resolver.graph().typeOf(node.results[0]);
+  node.viewOffset = resolver.offsetOf(node.results[0]);
+  node.viewDims.reset();
+  node.inputs[0] = resolver.rootOf(node.inputs[0]);
+  node.target = "aten.as_strided.default";
+  node.arguments = {Argument::ofInput(0), listOf(type.sizes), listOf(type.strides)};
+  return node;
 }
 
 }  // namespace
@@ -47,7 +67,7 @@ StatusOr<Graph> fusePointwise(const Graph& graph) {
   std::map<std::string, int32_t> clusterOf;
   for (const FusionUnit& unit : units) {
     if (!unit.isKernel) {
-      result.nodes.push_back(graph.nodes[unit.nodes[0]]);
+      result.nodes.push_back(withoutViewsBetween(resolver, graph.nodes[unit.nodes[0]]));
       continue;
     }
     BuiltKernel kernel = buildKernel(resolver, unit, isNeeded);

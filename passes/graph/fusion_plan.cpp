@@ -28,6 +28,9 @@ constexpr int64_t kMinFixedRows = 16;
 
 bool isFusible(const Node& node) { return node.kind == NodeKind::kPointwise || node.kind == NodeKind::kReduce; }
 
+// Whether the node reads the memory behind views, so that the views need not exist.
+bool readsThroughViews(const Node& node) { return isFusible(node) || node.viewOffset; }
+
 bool isConstant(const Node& node) { return node.kind == NodeKind::kPointwise && node.op == PointwiseOp::kConstant; }
 
 bool sumsRows(const Node& node) { return node.kind == NodeKind::kReduce && node.op == PointwiseOp::kSumRows; }
@@ -78,7 +81,7 @@ class Planner {
       const Node& node = graph_.nodes[worklist_.back()];
       worklist_.pop_back();
       for (ValueId input : node.inputs) {
-        ValueId source = isFusible(node) ? resolver_.rootOf(input) : input;
+        ValueId source = readsThroughViews(node) ? resolver_.rootOf(input) : input;
         if (!isFusible(node) || !isInlined(source)) need(source);
       }
     }
@@ -122,7 +125,7 @@ class Planner {
       if (!isLive_[i]) continue;
       const Node& node = graph_.nodes[i];
       for (ValueId input : node.inputs) {
-        ValueId source = isFusible(node) ? resolver_.rootOf(input) : input;
+        ValueId source = readsThroughViews(node) ? resolver_.rootOf(input) : input;
         int32_t producer = resolver_.producerOf(source);
         bool isFree = isFusible(node) && isInlined(source);
         if (producer >= 0 && !isFree) connect(unitOf_[producer], unitOf_[i]);
@@ -186,6 +189,7 @@ class Planner {
   // Whether each point of the iteration reads the element that belongs to this point. A value that the kernel computes
   // itself can only be read this way.
   bool readsInPlace(const Access& access, const Space& space) const {
+    if (!compiler::isZero(access.offset)) return false;
     const Dims& sizes = graph_.typeOf(access.root).sizes;
     for (size_t d = 0; d < space.rank(); ++d) {
       bool isAbsent = d >= sizes.size() || isOne(sizes[d]);
@@ -219,7 +223,8 @@ class Planner {
     for (int32_t index : nodes) {
       for (ValueId input : graph_.nodes[index].inputs) {
         ValueId root = resolver_.rootOf(input);
-        if (!isInlined(root) && !members.contains(resolver_.producerOf(root))) roots.insert(root);
+        bool isLoaded = !isInlined(root) && !members.contains(resolver_.producerOf(root));
+        if (isLoaded) roots.insert(compiler::isZero(resolver_.offsetOf(input)) ? root : input);
       }
       if (isReadOutside(index, members)) roots.insert(graph_.nodes[index].results[0]);
     }

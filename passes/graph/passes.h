@@ -16,6 +16,12 @@ compiler::Graph dce(const compiler::Graph& graph);
 /// node that reads or returns memory that is mutated.
 compiler::Graph cse(const compiler::Graph& graph);
 
+/// Replaces the backwards of slices and selections, and sums of them, by joins.
+compiler::Graph joinSlices(const compiler::Graph& graph);
+
+/// Replaces a copy of a joined tensor by a join that has the copy's strides, if nothing else reads the joined tensor.
+compiler::Graph reorderJoins(const compiler::Graph& graph);
+
 /// Groups element-wise operations and reductions into kernels. After: no pointwise or reduce node is left. Kernels read
 /// through views by strides, so views that only kernels read are gone. A contradictory plan fails an AG_CHECK.
 StatusOr<compiler::Graph> fusePointwise(const compiler::Graph& graph);
@@ -23,7 +29,8 @@ StatusOr<compiler::Graph> fusePointwise(const compiler::Graph& graph);
 /// Decides which kernel results live in the arena of a call, and at which offset. Requires: fusePointwise() has run.
 MemoryPlan planMemory(const compiler::Graph& graph);
 
-/// Decides after which node each value is dropped. Inputs, outputs and values in the arena are never dropped.
+/// Decides after which node each value is dropped. Inputs, outputs, values in the arena and their views are never
+/// dropped.
 ReleasePlan planReleases(const compiler::Graph& graph, const MemoryPlan& memory);
 
 /// Decides after which nodes gradients are handed over, and which gradients. GradientStageOptions (compiler/options.h)

@@ -2,6 +2,8 @@
 // plan-memory: places kernel results that are needed only inside the call in one arena. A value that an output may
 // alias gets memory of its own.
 //
+// A joined tensor is placed as a whole. Its life begins with the first kernel that writes a part of it.
+//
 // The arena begins with the values of constant size, which are packed by first fit over their lifetimes. Values of
 // symbolic size follow in slots. A slot holds values of the same size expression whose lifetimes do not overlap.
 #include <algorithm>
@@ -58,12 +60,18 @@ std::vector<Lifetime> arenaLifetimes(const Graph& graph) {
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (ValueId input : graph.nodes[i].inputs) lastUse[classes[input]] = static_cast<int32_t>(i);
   }
+  const std::vector<int32_t> producers = compiler::producersOf(graph);
+  const std::vector<int32_t> joins = compiler::joinsOf(graph);
   std::vector<Lifetime> lifetimes;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
-    if (graph.nodes[i].kind != NodeKind::kKernel) continue;
-    for (ValueId result : graph.nodes[i].results) {
-      if (escapes[classes[result]]) continue;
+    const Node& node = graph.nodes[i];
+    if (node.kind != NodeKind::kKernel && node.kind != NodeKind::kJoin) continue;
+    for (ValueId result : node.results) {
+      if (escapes[classes[result]] || joins[result] >= 0) continue;
       auto begin = static_cast<int32_t>(i);
+      if (node.kind == NodeKind::kJoin) {
+        for (ValueId part : node.inputs) begin = std::min(begin, producers[part]);
+      }
       lifetimes.push_back(
           {result, begin, std::max(begin, lastUse[classes[result]]), alignedBytes(graph.typeOf(result))});
     }

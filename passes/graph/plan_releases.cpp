@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan-releases: drops a value after its last use. Inputs, outputs and values in the arena are never dropped.
+// plan-releases: drops a value after its last use. Inputs, outputs and values in the arena are never dropped, nor are
+// views of the arena, which serve the next call, too. Parts are no tensors of their own.
 //
 // Aliases keep the memory alive if one of them is dropped. So each value is dropped after its own last use, without
 // regard to its aliases.
@@ -15,6 +16,12 @@ using compiler::ValueId;
 ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
   std::vector<bool> isHeld = compiler::outputMask(graph);
   for (ValueId input : graph.inputs) isHeld[input] = true;
+  for (const compiler::Node& node : graph.nodes) {
+    if (node.kind == compiler::NodeKind::kJoin) {
+      for (ValueId part : node.inputs) isHeld[part] = true;
+    }
+    if (node.viewOffset && memory.offsets[node.inputs[0]]) isHeld[node.results[0]] = true;
+  }
   std::vector<int32_t> lastTouch(graph.values.size(), -1);
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     for (ValueId result : graph.nodes[i].results) {

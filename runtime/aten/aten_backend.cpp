@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -36,11 +37,17 @@ StatusOr<std::shared_ptr<AtenBackend>> AtenBackend::create(const Program& progra
 void AtenBackend::findRoots() {
   roots_.resize(program_.values.size());
   std::iota(roots_.begin(), roots_.end(), 0);
-  for (const OperatorCall& call : calls_) {
-    for (size_t i = 0; i < call.results().size(); ++i) {
-      const ValueId source = call.aliasOfResult(i);
-      if (call.results()[i] != kNoValue && source != kNoValue) roots_[call.results()[i]] = roots_[source];
+  auto call = calls_.begin();
+  for (const Instruction& instruction : program_.instructions) {
+    if (const auto* view = std::get_if<View>(&instruction.op)) {
+      roots_[view->value] = roots_[program_.values[view->value].source];
     }
+    if (!std::holds_alternative<ExternalCall>(instruction.op)) continue;
+    for (size_t i = 0; i < call->results().size(); ++i) {
+      const ValueId source = call->aliasOfResult(i);
+      if (call->results()[i] != kNoValue && source != kNoValue) roots_[call->results()[i]] = roots_[source];
+    }
+    ++call;
   }
 }
 
@@ -65,7 +72,8 @@ AtenFrame::AtenFrame(const AtenBackend& backend)
     const ValueDecl& decl = program.values[id];
     if (decl.storage == Storage::kConstant) {
       slots_[id] = backend.constants()[decl.index];
-    } else if (decl.storage == Storage::kArena) {
+    } else if (decl.storage == Storage::kArena ||
+               (decl.storage == Storage::kView && program.values[decl.source].storage == Storage::kArena)) {
       inArena_.push_back(static_cast<ValueId>(id));
     } else if (!decl.isScalar) {
       transient_.push_back(static_cast<ValueId>(id));
@@ -151,6 +159,16 @@ const at::Tensor& AtenFrame::tensor(ValueId value) {
     slot = wrapMemory(resolved_->layouts[value], arena_ + resolved_->arenaOffsets[value], backend_.device());
   }
   return slot;
+}
+
+// A view of the arena stays valid for later calls, like the tensor that it is a view of.
+void AtenFrame::view(ValueId value) {
+  const ValueId source = backend_.program().values[value].source;
+  const bool isLasting = resolved_->arenaOffsets[source] >= 0;
+  if (isLasting && slots_[value].defined()) return;
+  std::optional<c10::InferenceMode> normalTensor;
+  if (isLasting) normalTensor.emplace(false);
+  slots_[value] = viewOf(tensor(source), resolved_->layouts[value], resolved_->viewOffsets[value]);
 }
 
 void* AtenFrame::data(ValueId value) { return const_cast<void*>(tensor(value).const_data_ptr()); }

@@ -74,6 +74,7 @@ class AtenFrame final : public TensorFrame {
   void* data(ValueId value) override;
   Status allocate(ValueId value) override;
   Status call(size_t index) override;
+  void view(ValueId value) override;
   void release(ValueId value) override;
   void end() override;
 
@@ -95,7 +96,7 @@ class AtenFrame final : public TensorFrame {
   std::vector<at::Tensor> slots_;     ///< by ValueId
   std::vector<int64_t> integers_;     ///< integer inputs, by position
   std::vector<ValueId> transient_;    ///< slots that end() empties
-  std::vector<ValueId> inArena_;      ///< slots that stay valid until sizes or arena change
+  std::vector<ValueId> inArena_;      ///< slots that stay valid until sizes or arena change, with views of these
   std::vector<bool> constantOutput_;  ///< by output: whether it is a constant or a view of one
   std::vector<bool> lastOutput_;      ///< by output: whether no later output is the same value
   c10::Stack stack_;                  ///< of the operator being called

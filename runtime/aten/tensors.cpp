@@ -75,6 +75,15 @@ at::Tensor wrapMemory(const TensorLayout& layout, void* data, c10::Device device
   return tensor;
 }
 
+at::Tensor viewOf(const at::Tensor& source, const TensorLayout& layout, int64_t offset) {
+  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(source.storage()),
+                                                             source.key_set(), source.dtype());
+  c10::TensorImpl* impl = view.unsafeGetTensorImpl();
+  impl->set_storage_offset(source.storage_offset() + offset);
+  impl->set_sizes_and_strides(layout.sizes, layout.strides);
+  return view;
+}
+
 at::Tensor copyWithLayout(const at::Tensor& tensor, const TensorLayout& layout) {
   at::Tensor copy = emptyTensor(layout, tensor.device());
   copy.copy_(tensor);

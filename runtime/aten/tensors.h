@@ -24,6 +24,9 @@ c10::Device deviceOf(const Device& device);
 at::Tensor emptyTensor(const TensorLayout& layout, c10::Device device = c10::kCPU);
 /// A tensor over device memory that another object owns; the memory outlives the tensor.
 at::Tensor wrapMemory(const TensorLayout& layout, void* data, c10::Device device = c10::kCPU);
+/// A tensor of that layout in the memory of `source`, which begins `offset` elements behind the source's first one.
+/// Requires: the source's dtype is the layout's.
+at::Tensor viewOf(const at::Tensor& source, const TensorLayout& layout, int64_t offset);
 /// A new tensor of that layout, on the same device, with the same values. Requires: same sizes.
 at::Tensor copyWithLayout(const at::Tensor& tensor, const TensorLayout& layout);
 

@@ -37,6 +37,7 @@ class FakeFrame final : public TensorFrame {
     log.push_back("call " + std::to_string(index));
     return failCalls ? invalidArgument("shapes do not match") : Status();
   }
+  void view(ValueId value) override { log.push_back("view " + std::to_string(value)); }
   void release(ValueId value) override { log.push_back("release " + std::to_string(value)); }
   void end() override { log.clear(); }
   StatusOr<std::byte*> allocateArena(int64_t bytes) override {
@@ -124,6 +125,33 @@ TEST(Executor, RunsKernelsThroughTheArenaIntoFreshMemory) {
   ASSERT_TRUE(f.executor->run(lease).isOk());
   EXPECT_THAT(frameOf(lease).tensors[2], ElementsAre(8, 16, 24, 32));
   EXPECT_THAT(frameOf(lease).log, ElementsAre("begin", "allocate 2"));
+}
+
+TEST(Executor, AKernelBeginsAtTheOffsetsOfItsOperands) {
+  ProgramBuilder b;
+  const ValueId x = b.input(contiguous(DType::kF32, {SymExpr(4)}));
+  const ValueId y = b.fresh(contiguous(DType::kF32, {SymExpr(4)}));
+  b.kernel(0, {x, y}, {SymExpr(2)}, SymExpr(2));
+  b.kernel(0, {x, y}, {SymExpr(3)}, SymExpr(2));
+  std::get<KernelCall>(b.program.instructions[0].op).offsets = {SymExpr(1), SymExpr(2)};
+  b.program.outputs = {y};
+  Fixture f(b.program);
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0] = {1, 2, 3, 4};
+  ASSERT_TRUE(f.executor->run(lease).isOk());
+  EXPECT_THAT(frameOf(lease).tensors[1], ElementsAre(3, 6, 4, 6));
+}
+
+TEST(Executor, AViewIsMadeWithoutACall) {
+  ProgramBuilder b;
+  const ValueId x = b.input(contiguous(DType::kF32, {SymExpr(4)}));
+  const ValueId v = b.view(x, contiguous(DType::kF32, {SymExpr(2)}), SymExpr(1));
+  b.release(v);
+  Fixture f(b.program);
+  Executor::Lease lease = f.executor->lease();
+  frameOf(lease).tensors[0].resize(4);
+  ASSERT_TRUE(f.executor->run(lease).isOk());
+  EXPECT_THAT(frameOf(lease).log, ElementsAre("begin", "view 1", "release 1"));
 }
 
 TEST(Executor, StaticProgramsAreResolvedOnce) {

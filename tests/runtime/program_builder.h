@@ -51,6 +51,14 @@ class ProgramBuilder {
     program.values[id].arenaOffset = std::move(offset);
     return id;
   }
+  /// A value in the memory of another one, with a View that makes its tensor.
+  ValueId view(ValueId source, TensorType type, SymExpr offset) {
+    const ValueId id = value(std::move(type), Storage::kView, 0);
+    program.values[id].source = source;
+    program.values[id].viewOffset = std::move(offset);
+    program.instructions.emplace_back().op = View{id};
+    return id;
+  }
   void kernel(int32_t index, std::vector<ValueId> operands, std::vector<SymExpr> integers, SymExpr extent,
               SymExpr grain = SymExpr(int64_t{1} << 40)) {
     Instruction instruction;

@@ -46,6 +46,28 @@ TEST(ProgramVerify, RejectsAReadBeforeTheWrite) {
   EXPECT_THAT(problem(b.program), HasSubstr("read before it is written"));
 }
 
+TEST(ProgramVerify, AViewIsReadAfterItIsMadeAndReleased) {
+  ProgramBuilder b = valid();
+  const ValueId v = b.view(1, kVector, 0);
+  b.call("aten.neg.default", {tensorArg(v)}, {b.external(kVector)});
+  b.release(v);
+  EXPECT_EQ(problem(b.program), "");
+  std::swap(b.program.instructions[1], b.program.instructions[2]);
+  EXPECT_THAT(problem(b.program), HasSubstr("value v2 is read before it is written"));
+}
+
+TEST(ProgramVerify, RejectsAViewOfAView) {
+  ProgramBuilder b = valid();
+  b.view(b.view(1, kVector, 0), kVector, 0);
+  EXPECT_THAT(problem(b.program), HasSubstr("value v3 is in the memory of no value that owns memory"));
+}
+
+TEST(ProgramVerify, RejectsOffsetsOfOtherOperands) {
+  ProgramBuilder b = valid();
+  std::get<KernelCall>(b.program.instructions[0].op).offsets = {SymExpr(0)};
+  EXPECT_THAT(problem(b.program), HasSubstr("1 offsets for 2 operands"));
+}
+
 TEST(ProgramVerify, RejectsAReadAfterTheRelease) {
   ProgramBuilder b = valid();
   b.release(1);

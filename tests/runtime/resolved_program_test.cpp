@@ -42,6 +42,31 @@ TEST(Resolve, BytesFollowTheStridesNotTheElementCount) {
   EXPECT_EQ((*resolved)->layouts[1].bytes, 0);
 }
 
+TEST(Resolve, OffsetsAreBytesOfTheOperandsDtype) {
+  ProgramBuilder b;
+  const SymExpr n = SymExpr::symbol(0);
+  const ValueId x = b.input(contiguous(DType::kF64, {n}));
+  const ValueId y = b.fresh(contiguous(DType::kBF16, {n}));
+  const ValueId v = b.view(x, contiguous(DType::kF64, {n - 2}), n - 3);
+  b.kernel(0, {x, y}, {}, n);
+  std::get<KernelCall>(b.program.instructions[1].op).offsets = {n - 1, SymExpr(2)};
+  auto resolved = resolve(b.program, {5});
+  ASSERT_TRUE(resolved.hasValue()) << resolved.status().message();
+  EXPECT_EQ((*resolved)->viewOffsets[v], 2);
+  EXPECT_THAT((*resolved)->operandOffsets, ElementsAre(32, 4));
+}
+
+TEST(Resolve, RejectsAPartOutsideOfItsValue) {
+  ProgramBuilder b;
+  const SymExpr n = SymExpr::symbol(0);
+  const ValueId x = b.input(contiguous(DType::kF32, {SymExpr(8)}));
+  b.program.bounds = {{x, n - 4, n}};
+  EXPECT_TRUE(resolve(b.program, {4}).hasValue());
+  EXPECT_TRUE(resolve(b.program, {8}).hasValue());
+  EXPECT_THAT(resolve(b.program, {9}).status().message(), HasSubstr("from element 5 to 9 leaves the 8 elements"));
+  EXPECT_THAT(resolve(b.program, {3}).status().message(), HasSubstr("from element -1 to 3 leaves the 8 elements"));
+}
+
 TEST(Resolve, RejectsAnArenaValueThatDoesNotFit) {
   ProgramBuilder b;
   b.arena(contiguous(DType::kF32, {SymExpr(16)}), SymExpr(8));

@@ -52,6 +52,10 @@ class TypicalCall {
       args_.push_back(input(name, tensorType("i64", kWindows)));
     } else if (isMask) {
       args_.push_back(input(name, tensorType("bool", {4, 8})));
+    } else if (name == "tensors") {
+      args_.push_back(Json::array({input("a", tensorType(dtype_, {4, 8})), input("b", tensorType(dtype_, {4, 8}))}));
+    } else if (name == "dim" && movesElements()) {
+      args_.push_back(1);
     } else if (isTensor(name)) {
       args_.push_back(input(name, tensorType(dtype_, sizeOf(name))));
     } else {
@@ -72,6 +76,8 @@ class TypicalCall {
     if (name == "v") return target_.ends_with(".Tensor");
     return kAlways.contains(name);
   }
+
+  bool movesElements() const { return startsWithAny(target_, {"aten.cat", "aten.split", "aten.stack", "aten.unbind"}); }
 
   inline static const Json kImages = {2, 16, 4, 4};
   inline static const Json kWindows = {2, 16, 2, 2};
@@ -99,6 +105,7 @@ class TypicalCall {
     if (name == "dim") return Json::array({-1});
     if (name == "shape") return Json::array({8});
     if (name == "size") return Json::array({4, 8});
+    if (name == "split_sizes") return Json::array({2, 6});
     if (name == "output_mask") return Json::array({true, true, true});
     if (name == "approximate") return "none";
     if (name == "rounding_mode") return "floor";
@@ -158,6 +165,9 @@ class TypicalCall {
       while (types.size() < numResults) types.push_back(tensorType("f32", {8}));
       return {{"tuple", types}};
     }
+    if (target_ == "aten.cat.default") return tensorType(dtype, {4, 16});
+    if (target_ == "aten.stack.default") return tensorType(dtype, {4, 2, 8});
+    if (startsWithAny(target_, {"aten.split", "aten.unbind"})) return {{"tuple", viewTypes(dtype)}};
     if (target_ == "aten.native_dropout.default") return {{"tuple", {full, tensorType("bool", {4, 8})}}};
     if (startsWithAny(target_, {"aten.log_sigmoid_forward", "aten._prelu_kernel_backward"}))
       return {{"tuple", {full, full}}};
@@ -178,6 +188,21 @@ class TypicalCall {
     }
     if (target_ == "aten.max_pool2d_with_indices.default") return {{"tuple", {windows, tensorType("i64", kWindows)}}};
     return target_.find("backward") == std::string::npos ? windows : images;
+  }
+
+  // The results of a split or unbind of a tensor of shape [4, 8] along its last dimension.
+  Json viewTypes(const std::string& dtype) const {
+    bool isUnbind = target_.starts_with("aten.unbind");
+    std::vector<int> sizes = isUnbind                         ? std::vector<int>(8, 1)
+                             : target_ == "aten.split.Tensor" ? std::vector<int>(4, 2)
+                                                              : std::vector<int>{2, 6};
+    Json types = Json::array();
+    for (int size : sizes) {
+      Json type = tensorType(dtype, isUnbind ? Json::array({4}) : Json::array({4, size}));
+      type["stride"] = isUnbind ? Json::array({8}) : Json::array({8, 1});
+      types.push_back(type);
+    }
+    return types;
   }
 
   std::string target_;

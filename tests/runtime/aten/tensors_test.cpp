@@ -27,6 +27,15 @@ TEST(Tensors, WrappedMemoryIsReadInPlace) {
   EXPECT_TRUE(at::equal(tensor, at::arange(6, at::kFloat).view({2, 3}).t()));
 }
 
+TEST(Tensors, AViewSharesMemoryAtItsOffset) {
+  const at::Tensor source = at::arange(24, at::kFloat).view({4, 6}).slice(1, 1);
+  const at::Tensor view = viewOf(source, {DType::kF32, {2, 3}, {6, 2}, 0}, 6);
+  EXPECT_TRUE(at::equal(view, source.slice(0, 1, 3).slice(1, 0, 5, 2)));
+  EXPECT_EQ(view.storage_offset(), 7);
+  view.zero_();
+  EXPECT_EQ(source.sum().item<float>(), 276 - 36 - (7 + 9 + 11 + 13 + 15 + 17));
+}
+
 TEST(Tensors, MatchesIgnoresStridesThatAreNeverWalked) {
   const TensorLayout wanted = layout(DType::kF32, {4, 1}, {1, 1}, 16);
   EXPECT_TRUE(matches(at::empty_strided({4, 1}, {1, 77}), wanted));
