@@ -107,7 +107,10 @@ class Assembler {
     call.integers = node.integers;
     call.offsets = node.offsets;
     addBounds(call, graph_.clusters[node.cluster]);
-    call.extent = node.extent;
+    // If all results are empty, the kernel does not run: the memory of an empty operand may be null.
+    const bool isEmpty = std::ranges::all_of(
+        node.results, [&](ValueId value) { return isZero(numElements(graph_.typeOf(value).sizes)); });
+    call.extent = isEmpty ? SymExpr(0) : node.extent;
     call.grain = node.grain;
     call.name = graph_.clusters[node.cluster].name();
     return call;
