@@ -53,8 +53,9 @@ class ControlListener {
 
 class ControlMailbox final : private engine::Worker {
  public:
-  /// Makes the mailbox of one rank. `members`: the messenger's number of each rank of the group. `rank`: this rank's
-  /// index in `members`. `communicator`: the communicator of the messages.
+  /// Constructs the mailbox of one rank. `members[i]`: the number by which the messenger addresses rank i of the group.
+  /// `rank`: this rank's index in `members`. `communicator`: a number in every message, so that messages of different
+  /// groups do not match.
   ControlMailbox(engine::Engine& engine, ControlListener& listener, std::span<const int> members, int rank,
                  uint32_t communicator);
 

@@ -11,8 +11,9 @@ namespace agspeed::comm::collective {
 
 namespace {
 
-/// If an operation is not complete after this time, its rank sends its last calls to the ranks that the operation waits
-/// for.
+/// If an operation is not complete after this time, its rank sends a list of its most recent calls to the ranks that
+/// the operation waits for. These ranks compare the list with their own calls, so that calls that differ become an
+/// error.
 constexpr std::chrono::milliseconds kMismatchCheckAfter{250};
 constexpr int kSequenceBits = 48;
 

@@ -62,8 +62,9 @@ class Group final : private engine::EngineClient,
   /// Takes an operation that a caller has started, and starts it as soon as it may start.
   void submit(std::shared_ptr<CollectiveOperation> operation);
   void submit(std::shared_ptr<MessageOperation> operation);
-  /// Sets the plan of operations that are submitted from now on. Rules and shares that the plan states are kept. The
-  /// group fits everything else to the hosts of its ranks and to the network between them.
+  /// Sets the plan of operations that are submitted from now on. A plan may state which algorithm an operation uses,
+  /// and which part of a buffer each rank reduces. If a plan does not state them, the group chooses them from the hosts
+  /// of its ranks and the measured network.
   void setPlan(plan::Plan plan) { fitter_.setPlan(std::move(plan)); }
   /// Fails the group: fails all operations, and sends the reason to the other ranks.
   void fail(const Status& reason);

@@ -61,9 +61,9 @@ class PointToPoint final : private engine::Worker {
  public:
   using Handle = std::shared_ptr<MessageOperation>;
 
-  /// Makes the sends and receives of one rank. `members`: the messenger's number of each rank of the group. `rank`:
-  /// this rank's index in `members`. `communicator`: the communicator of the messages. `group`: the group's name, for
-  /// logs.
+  /// Constructs the object of one rank. `members[i]`: the number by which the messenger addresses rank i of the group.
+  /// `rank`: this rank's index in `members`. `communicator`: a number in every message, so that messages of different
+  /// groups do not match. `group`: the group's name, for logs.
   PointToPoint(engine::Engine& engine, TransferListener& listener, std::span<const int> members, int rank,
                uint32_t communicator, std::string group);
 

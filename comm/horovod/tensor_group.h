@@ -62,7 +62,7 @@ class TensorGroup {
   std::unique_ptr<PersistentReduction> prepare(Request request) {
     return std::make_unique<PersistentReduction>(world_, std::move(request));
   }
-  /// Calls the reduction's bind() for this group.
+  /// Sets the tensors that later starts of the reduction read (`inputs`) and write (`outputs`) in this group.
   void bind(PersistentReduction& reduction, Span inputs, Span outputs);
   /// See NamedGroup::startQuietly() and kick().
   StatusOr<bool> startQuietly(PersistentReduction& reduction) { return group_->startQuietly(reduction.operation()); }

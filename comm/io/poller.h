@@ -71,10 +71,11 @@ class Poller {
 
  private:
   bool waitForDescriptors(Clock::time_point until);
-  /// Yields this processor to processes that may be about to write the memory. Returns: whether the memory changed
-  /// before `until`.
+  /// Yields this processor, so that a process that waits for it can write the watched shared memory. Returns: whether
+  /// the memory changed before `until`.
   bool yieldToWriters(Clock::time_point until);
-  /// Waits until wake() is called or `until` has passed. Skips short waits. Returns: whether it waited.
+  /// Sleeps until wake() is called or `until` has passed, so that one wake-up handles several arrivals. Returns false
+  /// at once if the wait would be short.
   bool coalesce(Clock::time_point until) const;
 
   /// The handler with one id. `generation` counts removals, so that events of a removed handler do not reach the next

@@ -47,7 +47,7 @@ class MessageStream final : private engine::Worker {
   /// Makes the messenger check that `rank` is alive, until unwatchAll(). If the rank is lost, calls peerFailed() of the
   /// listener.
   void watch(int rank);
-  /// Ends all watches.
+  /// Undoes all calls of watch().
   void unwatchAll();
 
  private:

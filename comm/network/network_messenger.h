@@ -79,7 +79,7 @@ class NetworkMessenger final : public messaging::Messenger, private io::Poller::
   bool sharesMemoryWith(int peer) const;
   /// Returns for how long the peer has been silent while transfers waited for it.
   io::Clock::duration silence(int peer) const { return messenger_->silence(peer); }
-  /// Whether the interface of this rail has its link.
+  /// Whether the network interface of this rail has a link (a carrier).
   bool isLinkUp(int rail) const { return multirail_->isLinkUp(rail); }
   /// Returns the recent peak rate of a rail in bytes per second; 0: not known.
   double bytesPerSecondOf(int rail) const { return rails_[static_cast<size_t>(rail)]->info().bytesPerSecond; }

@@ -140,7 +140,8 @@ class Sender final : public io::Poller::Handler {
   /// Returns how many bytes may be queued here at the current rate.
   size_t maxQueuedBytes() const;
   void seal(const transport::OutgoingFrame& frame, Queued& queued);
-  /// Takes the buffer of a payload that was written. Keeps the largest buffer as spare_ and frees other large buffers.
+  /// Called with the buffer of a payload that was written. Keeps the larger one of this buffer and spare_ as spare_, so
+  /// that the next payload needs no allocation, and frees the other one if it is large.
   void keepSpare(std::vector<std::byte>& owned);
 
   std::array<Queued, kMaxQueued> queue_;
