@@ -111,5 +111,5 @@ def test_a_trace_that_cannot_be_written_says_so(ranks: Ranks, tmp_path: Path) ->
     path = str(tmp_path / "missing" / "trace.json")
     assert ranks.run(tuning_programs.trace_into_nowhere, tmp_path, path=path)[0] == (
         f"HorovodInternalError: the timeline '{path}' cannot be written: No such file or directory; "
-        "name a file that can"
+        "choose a file that this process can write"
     )
