@@ -24,10 +24,20 @@ def end_with(parent: int, number: int = signal.SIGKILL) -> None:
     direct parent, because a wrapper of the interpreter may stand between them.
     """
     _libc.prctl(_PR_SET_PDEATHSIG, number)
-    if os.getppid() != parent and not os.path.exists(f"/proc/{parent}"):
+    if os.getppid() != parent and not _is_alive(parent):
         os._exit(1)
 
 
 def outlive_parent() -> None:
     """Undoes `end_with` for this process."""
     _libc.prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether a process has not ended. An ended process still exists until its parent has waited for it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return False
+    return text[text.rindex(b")") + 2 :][:1] not in (b"Z", b"X")
