@@ -212,7 +212,10 @@ def test_functions_run_inside_their_hosts(make_netbed: MakeNetbed) -> None:
 @pytest.mark.parametrize("kind", ["command", "function"])
 def test_a_task_is_killed_stopped_and_resumed(make_netbed: MakeNetbed, kind: str) -> None:
     bed = make_netbed(hosts=3)
-    job = bed.start(["sleep", "0.5"]) if kind == "command" else bed.start_call(lambda _: time.sleep(0.5))
+    if kind == "command":
+        job = bed.start(["sh", "-c", "[ $RANK = 2 ] || exec sleep 3"])
+    else:
+        job = bed.start_call(lambda host: time.sleep(0 if host.index == 2 else 3))
     job.kill(0)
     job.stop(1)
     assert job.tasks[2].wait(20) is not None
