@@ -37,6 +37,8 @@ struct AxisPlan {
   int64_t groups() const { return (results + phases() - 1) / phases(); }
   /// Length of the part of the source, borders included, that some groups read.
   int64_t sourceLength(int64_t numGroups) const { return (numGroups - 1) * step + span; }
+  /// Whether some result reads beyond the source.
+  bool hasBorders() const { return first < 0 || first + sourceLength(groups()) > source; }
 };
 
 /// From windows to the image for gradients of an image; else from the image to windows.
@@ -48,6 +50,7 @@ struct WindowPlan {
   int64_t bandGroups = 1;  ///< groups of rows in one tile
 
   int64_t tileColumns() const { return columns.sourceLength(columns.groups()); }
+  bool hasBorders() const { return rows.hasBorders() || columns.hasBorders(); }
   int64_t tileRows() const { return rows.sourceLength(bandGroups); }
 };
 

@@ -233,3 +233,26 @@ def test_unusual_tensors(shape: tuple[int, ...]) -> None:
     for mine, eager in zip(got, step(compute), strict=True):
         assert torch.equal(mine, eager)
     assert ("call aten.max_pool2d_with_indices.default" in seen[0].generated) == (shape[0] == 0)
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_infinite_filters_and_gradients_stay_inside_the_image(stride: int, format: torch.memory_format) -> None:
+    """The borders of an image take no part: infinity times a border's zero would be NaN."""
+    generator = torch.Generator().manual_seed(_SEED)
+    image = torch.randn([2, 24, 7, 6], generator=generator).contiguous(memory_format=format)
+    weight = torch.randn([24, 1, 5, 3], generator=generator)
+    image[0, 3, 2, 2] = math.inf
+    for channel, tap in enumerate(((0, 0), (4, 2), (2, 1))):
+        weight[channel, 0, *tap] = (math.inf, -math.inf, math.nan)[channel]
+    scale = torch.ones(24, 1, 1)
+    scale[5], scale[6] = math.inf, math.nan  # of the gradient
+
+    def compute(x: Tensor, filters: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+        return (functional.conv2d(x, filters, None, stride, (2, 1), groups=24) * factor,)
+
+    seen: list[Any] = []
+    case = _Case("conv2d", [image, weight, scale], compute)
+    expected, found = case.step(), _compiled(case, seen).step()
+    assert len(seen) == 1
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)

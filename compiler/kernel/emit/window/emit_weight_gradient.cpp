@@ -7,6 +7,7 @@
 #include "compiler/kernel/emit/window/control_flow.h"
 #include "compiler/kernel/emit/window/emit_window.h"
 #include "compiler/kernel/emit/window/source_rows.h"
+#include "compiler/kernel/emit/window/window_formulas.h"
 
 namespace agspeed::compiler {
 
@@ -65,12 +66,24 @@ class WeightGradientEmitter {
       image_.pack(first, count, nullptr);
       emitFor(at(0), count,
               [&](Val row) { memory_.pack(kGradient, first + row, gradient_, row, {.count = plan_.columns.results}); });
-      for (const WindowTap& row : plan_.rows.taps[0]) emitTapRow(row, count);
+      const auto emitTaps = [&](bool skipsBorders) {
+        for (const WindowTap& row : plan_.rows.taps[0]) emitTapRow(row, {first, count, skipsBorders});
+      };
+      if (!plan_.hasBorders()) return emitTaps(false);
+      // An infinite gradient times the border's zero is NaN.
+      Val isFinite = areFinite(gradient_, count * at(plan_.columns.results));
+      emitIf(isFinite, [&] { emitTaps(false); }, [&] { emitTaps(true); });
     });
   }
 
+  struct Band {
+    Val first;  ///< row of windows
+    Val count;
+    bool skipsBorders = false;  ///< no tap outside of the image takes part
+  };
+
   // Adds the products of one row of the kernel. The first row's loop also adds up the gradient, for the bias.
-  void emitTapRow(const WindowTap& row, Val numRows) {
+  void emitTapRow(const WindowTap& row, const Band& band) {
     const std::vector<WindowTap>& columns = plan_.columns.taps[0];
     for (size_t begin = 0; begin < columns.size(); begin += kMostSums) {
       const size_t end = std::min<size_t>(begin + kMostSums, columns.size());
@@ -78,15 +91,16 @@ class WeightGradientEmitter {
       std::vector<Val> sums = emitSums(
           row,
           {columns.begin() + static_cast<std::ptrdiff_t>(begin), columns.begin() + static_cast<std::ptrdiff_t>(end)},
-          addsBias, numRows);
+          addsBias, band);
       for (size_t i = begin; i < end; ++i) add(row.index * kernelColumns_ + columns[i].index, sums[i - begin]);
       if (addsBias) add(kernelRows_ * kernelColumns_, sums.back());
     }
   }
 
-  std::vector<Val> emitSums(const WindowTap& row, const std::vector<WindowTap>& columns, bool addsBias, Val numRows) {
+  std::vector<Val> emitSums(const WindowTap& row, const std::vector<WindowTap>& columns, bool addsBias,
+                            const Band& band) {
     const std::vector<Val> zeros(columns.size() + (addsBias ? 1 : 0), zero());
-    return emitFor(at(0), numRows, zeros, [&](Val group, const std::vector<Val>& sums) {
+    return emitFor(at(0), band.count, zeros, [&](Val group, const std::vector<Val>& sums) {
       Val tileRow = group * at(plan_.rows.step) + at(row.offset - plan_.rows.first);
       Val begin = tileRow * at(plan_.tileColumns());
       return emitFor(at(0), at(plan_.columns.results), sums, [&](Val pixel, const std::vector<Val>& carried) {
@@ -96,6 +110,10 @@ class WeightGradientEmitter {
         for (size_t i = 0; i < columns.size(); ++i) {
           next[i] =
               fma(gradient, loadVector(image_.tile(), position, columns[i].offset - plan_.columns.first), next[i]);
+          if (!band.skipsBorders) continue;
+          Val isInside = isInSource(plan_.rows, band.first + group, row.offset) &
+                         isInSource(plan_.columns, pixel, columns[i].offset);
+          next[i] = select(isInside, next[i], carried[i]);
         }
         if (addsBias) next.back() = next.back() + gradient;
         return next;

@@ -38,6 +38,9 @@ class WindowEmitter {
       } else if (hasFilter()) {
         emitIf(eq(rest, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
       }
+      if (formulas_.mayNeedToSkipBorders()) {
+        isFilterFinite_ = areFinite(tiles_[1], at(filterRows(1) * filterColumns(1)));
+      }
       emitBands();
     });
   }
@@ -116,23 +119,32 @@ class WindowEmitter {
   }
 
   void emitRow(Val row, Val group, int64_t rowPhase) {
+    const auto emitPixels = [&](bool skipsBorders) { emitPixelsOfRow(row, group, rowPhase, skipsBorders); };
+    if (formulas_.mayNeedToSkipBorders()) {
+      emitIf(isFilterFinite_, [&] { emitPixels(false); }, [&] { emitPixels(true); });
+    } else {
+      emitPixels(false);
+    }
+    for (size_t i = 0; i < cluster_.operands.size(); ++i) {
+      if (cluster_.operands[i].isOutput) {
+        memory_.unpack(static_cast<int>(i), row, tiles_[i], at(0), plan_.columns.results);
+      }
+    }
+  }
+
+  void emitPixelsOfRow(Val row, Val group, int64_t rowPhase, bool skipsBorders) {
     Val position = group * at(plan_.rows.step * plan_.tileColumns());
     const int64_t perBlock = formulas_.pixelsPerBlock();
     for (int64_t phase = 0; phase < plan_.columns.phases(); ++phase) {
       const int64_t numPixels = (plan_.columns.results - phase + plan_.columns.phases() - 1) / plan_.columns.phases();
       const auto emitPixels = [&](Val firstPixel, int64_t count) {
         Val column = firstPixel * at(plan_.columns.phases()) + at(phase);
-        store({row, column, count, rowPhase, phase, position + firstPixel * at(plan_.columns.step)});
+        store({row, column, count, rowPhase, phase, position + firstPixel * at(plan_.columns.step), skipsBorders});
       };
       if (numPixels >= perBlock) {
         emitFor(at(0), at(numPixels / perBlock), [&](Val block) { emitPixels(block * at(perBlock), perBlock); });
       }
       if (numPixels % perBlock > 0) emitPixels(at(numPixels - numPixels % perBlock), numPixels % perBlock);
-    }
-    for (size_t i = 0; i < cluster_.operands.size(); ++i) {
-      if (cluster_.operands[i].isOutput) {
-        memory_.unpack(static_cast<int>(i), row, tiles_[i], at(0), plan_.columns.results);
-      }
     }
   }
 
@@ -156,6 +168,7 @@ class WindowEmitter {
   std::vector<LaneTile> tiles_;  ///< per operand; of outputs: one row
   std::vector<SourceRows> sources_;
   WindowFormulas formulas_;
+  Val isFilterFinite_;  ///< of the current block of channels; set if formulas_.mayNeedToSkipBorders()
 };
 
 }  // namespace

@@ -15,6 +15,12 @@ Val larger(Val a, Val b) { return select(gt(a, b), a, b); }
 
 }  // namespace
 
+Val isInSource(const AxisPlan& axis, Val group, int64_t offset) {
+  ValueBuilder& b = *group.builder;
+  Val source = group * b.integer(group.type(), axis.step) + b.integer(group.type(), offset);
+  return lt(source, b.integer(group.type(), axis.source), Signedness::kUnsigned);
+}
+
 Val WindowFormulas::at(int64_t value) const { return b_.integer(b_.ops().getI64Type(), value); }
 
 double WindowFormulas::border(int operand) const {
@@ -102,6 +108,19 @@ PixelValues WindowFormulas::sum(const PixelBlock& block) const {
 
 // --- convolutions ---
 
+bool WindowFormulas::mayNeedToSkipBorders() const {
+  return (window_.op == WindowOp::kDepthwise || window_.op == WindowOp::kDepthwiseInput) && plan_.hasBorders();
+}
+
+Val WindowFormulas::isInside(const PixelBlock& block, size_t pixel, const WindowTap& row,
+                             const WindowTap& column) const {
+  const auto group = [&](Val result, const AxisPlan& axis) {
+    return b_.wrap(arith::DivUIOp::create(b_.ops(), b_.loc(), result.value, at(axis.phases()).value).getResult());
+  };
+  return isInSource(plan_.rows, group(block.row, plan_.rows), row.offset) &
+         isInSource(plan_.columns, group(pixelColumn(block, pixel), plan_.columns), column.offset);
+}
+
 PixelValues WindowFormulas::convolve(const PixelBlock& block) const {
   const bool hasBias = window_.op == WindowOp::kDepthwise && cluster_.operands.size() == 4;
   Val bias = hasBias ? loadVector(tiles_[2], at(0)) : b_.constant(tiles_[0].vector, 0);
@@ -109,7 +128,8 @@ PixelValues WindowFormulas::convolve(const PixelBlock& block) const {
   Val filter;
   forEachTap(block, [&](size_t pixel, const WindowTap& row, const WindowTap& column, int64_t offset) {
     if (pixel == 0) filter = loadVector(tiles_[1], at(0), row.index * window_.columns.kernel + column.index);
-    sums[pixel] = fma(loadVector(tiles_[0], block.position, offset), filter, sums[pixel]);
+    Val sum = fma(loadVector(tiles_[0], block.position, offset), filter, sums[pixel]);
+    sums[pixel] = block.skipsBorders ? select(isInside(block, pixel, row, column), sum, sums[pixel]) : sum;
   });
   return {sums};
 }

@@ -18,11 +18,15 @@ struct PixelBlock {
   int64_t count = 1;
   int64_t rowPhase = 0;
   int64_t columnPhase = 0;
-  passes::Val position;  ///< of the taps with the smallest offsets of the first pixel, in the tiles of inputs
+  passes::Val position;       ///< of the taps with the smallest offsets of the first pixel, in the tiles of inputs
+  bool skipsBorders = false;  ///< no tap outside of the source takes part in a convolution
 };
 
 /// By output, then by pixel.
 using PixelValues = std::vector<std::vector<passes::Val>>;
+
+/// Whether `group * step + offset` is a position of the source.
+passes::Val isInSource(const AxisPlan& axis, passes::Val group, int64_t offset);
 
 class WindowFormulas {
  public:
@@ -34,6 +38,8 @@ class WindowFormulas {
 
   /// The value of positions outside of the source: no effect on results.
   double border(int operand) const;
+  /// Whether infinite filters need PixelBlock::skipsBorders, because infinity times the border's zero is NaN.
+  bool mayNeedToSkipBorders() const;
   /// How many pixels of a row are computed together.
   int64_t pixelsPerBlock() const;
   PixelValues compute(const PixelBlock& block) const;
@@ -53,6 +59,7 @@ class WindowFormulas {
   passes::Val count(const WindowAxis& axis, passes::Val index, mlir::Type type) const;
   passes::Val firstInside(const WindowAxis& axis, passes::Val begin) const;
 
+  passes::Val isInside(const PixelBlock& block, size_t pixel, const WindowTap& row, const WindowTap& column) const;
   PixelValues sum(const PixelBlock& block) const;
   PixelValues convolve(const PixelBlock& block) const;
   PixelValues maximum(const PixelBlock& block) const;
