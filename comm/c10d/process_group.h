@@ -123,7 +123,7 @@ class ProcessGroup final : public ::c10d::Backend {
   void setAlgorithm(const std::string& collective, const std::string& algorithm);
 
  private:
-  /// What a group needs to get other members.
+  /// The state that a group needs to get other members.
   struct Reconfigurable {
     std::shared_ptr<Store> store;
     std::string handle;

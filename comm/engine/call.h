@@ -62,7 +62,7 @@ size_t agreedBytes(const CollectiveCall& call);
 /// hashed and sent.
 struct CallSignature {
   /// The `planVersion` of the signature of an exchange of host statistics (host_stats.h). In this signature, the
-  /// collective, the root and the sizes are those of the call after the exchange.
+  /// collective, the root and the sizes have the values of the call after the exchange.
   static constexpr uint32_t kHostStatsExchange = UINT32_MAX;
 
   uint8_t collective = 0;

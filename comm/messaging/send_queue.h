@@ -59,8 +59,8 @@ class SendQueue {
   /// Returns the number of messages whose CTS has arrived before their send was started, plus the number of waiting
   /// control frames.
   size_t numUnexpectedNames() const { return ctsReceived_.size() + control_.size(); }
-  /// Whether so many bytes from callers' memory wait, or will follow (Transfer::numFollowing), that frames have their
-  /// maximum length.
+  /// Whether frames should have their maximum length, because many bytes from callers' memory wait or will follow
+  /// (Transfer::numFollowing).
   bool hasMuch() const;
   /// Returns one of the unfinished sends that are not in the background, or null if there is none.
   const Transfer* awaited() const;

@@ -57,7 +57,7 @@ class ResponseRunner final : private engine::Worker {
   /// agreements[0] is never null. Another agreements[i] may be null if operations[i] is not null; the request of this
   /// operation has the same values.
   void run(std::vector<AgreementHandle> agreements, std::vector<NamedHandle> operations);
-  /// Fails all runs except those whose collectives are in flight. The communicator completes these collectives.
+  /// Fails all runs, except for runs whose collectives are in flight. The communicator completes these collectives.
   void cancel(const Status& reason);
   /// Sets the timeline to which activities are written; null: none.
   void setTimeline(Timeline* timeline) { timeline_ = timeline; }

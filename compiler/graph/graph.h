@@ -19,7 +19,7 @@
 // Kernels read through such views, and no operator is called for them.
 //
 // Parts: a join names values that together cover its result. They lie in the result's memory from the start, so a join
-// does nothing at run time. A part is the result of one native node, its strides are those of the joined tensor, and
+// does nothing at run time. A part is the result of one native node, it has the strides of the joined tensor, and
 // only its join reads it:
 //
 //   %l = cast %x : f32[4,3]{5,1}

@@ -52,7 +52,7 @@ class _Job:
         draft.replace(self._fault)
 
     def rounds(self, count: int, until: Callable[[dict[str, Any]], bool] = lambda verdict: False) -> dict[str, Any]:
-        """Waits for so many comparisons, or until one gives this. Returns: the newest verdict."""
+        """Waits for `count` comparisons, or until a verdict fulfils `until`. Returns: the newest verdict."""
         with self._news:
             last = self._verdict["rounds"] + count
             while self._verdict["rounds"] < last and not until(self._verdict):

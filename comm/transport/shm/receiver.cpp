@@ -101,7 +101,7 @@ bool Receiver::readFromPeer(uint64_t address, std::span<std::byte> target) {
     if (size <= 0) return cannotRead(std::strerror(errno));
     done += static_cast<size_t>(size);
   }
-  // If the process has ended, its pid may have been reused, so the bytes may be those of another process.
+  // If the process has ended, its pid may have been reused, so the bytes may belong to another process.
   pollfd ended = {alive_.get(), POLLIN, 0};
   return poll(&ended, 1, 0) == 0;
 }

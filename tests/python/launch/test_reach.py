@@ -87,7 +87,7 @@ def test_hosts_with_running_ranks_keep_their_interfaces() -> None:
 
 
 def record(number: int) -> dict[str, object]:
-    """What the agent of a host on a machine of its own says."""
+    """The report of an agent whose host is a machine of its own."""
     return {"identity": f"machine{number}", "record": host(number, "eth0", "eth1").to_json()}
 
 

@@ -302,7 +302,8 @@ class _Graph:
         )
         if not len(range(*index.indices(n))):
             return None
-        return lambda x: x[(slice(None),) * dim + (index,)], [at]
+        place = (slice(None),) * dim + (index,)
+        return lambda x: x[place], [at]
 
     def _select(self, at: int) -> Step:
         dim = self._dim(at)

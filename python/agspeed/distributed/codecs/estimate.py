@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicts whether a codec shortens the exchange of a bucket, from measurements of all ranks (pure functions).
 
-Let D be the seconds of a dense all-reduce and a those of an exchange of a few bytes. A codec that computes for c
+A dense all-reduce takes D seconds, and an exchange of a few bytes takes a seconds. A codec that computes for c
 seconds, starts k collectives and sends the part f of the bytes takes
 
     c + k * a + f * (D - a)
@@ -23,7 +23,7 @@ _ALIKE = 1.1
 
 
 class Cost(NamedTuple):
-    """What a codec sends."""
+    """The messages of a codec."""
 
     collectives: int
     bytes: float
@@ -40,7 +40,7 @@ class Measured(NamedTuple):
     latency: float
     dense: float
     seconds: tuple[float, ...]
-    """What each codec of COSTS computes."""
+    """The computing time of each codec of COSTS."""
     errors: tuple[float, ...]
     """The norm of each codec's error, relative to the norm of the gradients."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel says about a network interface of this host. Pure questions; any thread."""
+"""Asks the kernel about a network interface of this host. The functions change nothing; any thread may call them."""
 
 from __future__ import annotations
 
