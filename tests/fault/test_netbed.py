@@ -121,12 +121,23 @@ def test_a_signal_leaves_nothing(make_netbed: MakeNetbed, number: int) -> None:
     assert left_behind(pid) == [] and left_after_a_while(tasks) == []
 
 
+@pytest.mark.slow
 def test_the_next_bed_removes_what_a_killed_process_left(make_netbed: MakeNetbed) -> None:
     pid, tasks = interrupted(signal.SIGKILL)
     assert left_behind(pid) != []
     assert left_after_a_while(tasks) == [], "tasks outlive the process that started them"
     make_netbed(hosts=1)
     assert left_behind(pid) == []
+
+
+def test_a_command_does_not_begin_after_the_process_that_started_it(make_netbed: MakeNetbed, tmp_path: Path) -> None:
+    bed = make_netbed(hosts=1)
+    line = system.on_host(bed.hosts[0].namespace, "host0", bed.scratch / "hosts", ["touch", str(tmp_path / "begun")])
+    in_between = ["sh", "-c", '"$@"; exit 3', "sh", *line]  # the command's parent is this shell
+    assert subprocess.run(in_between, check=False, timeout=60).returncode == 3
+    assert not (tmp_path / "begun").exists()
+    assert subprocess.run(line, check=False, timeout=60).returncode == 0
+    assert (tmp_path / "begun").exists()
 
 
 @pytest.mark.parametrize(
@@ -174,6 +185,7 @@ while store.add("here", 0) < 2: pass
 """
 
 
+@pytest.mark.slow
 def test_the_store_of_torch_has_nothing_to_warn_of(make_netbed: MakeNetbed) -> None:
     pytest.importorskip("torch")
     outcomes = make_netbed(hosts=2).run([sys.executable, "-c", STORE], timeout_s=120)

@@ -64,7 +64,10 @@ bool AckTracker::isDue() const {
   return hasUnsentAck() && (isSenderWaiting || bytesDue_ >= mostDue_);
 }
 
-void AckTracker::duplicateSeen() { bytesDue_ += mostDue_; }
+void AckTracker::duplicateSeen(uint64_t number) {
+  acknowledged_ = std::min(acknowledged_, number);
+  bytesDue_ += mostDue_;
+}
 
 void AckTracker::ackSent() {
   acknowledged_ = received_.next();

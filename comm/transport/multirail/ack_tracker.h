@@ -60,9 +60,9 @@ class AckTracker {
   bool hasUnsentAck() const { return received_.next() > acknowledged_; }
   /// Whether a separate acknowledgement should be sent now.
   bool isDue() const;
-  /// Records that the peer has retransmitted a frame that had already arrived. The peer has not received the
-  /// acknowledgement, so an unsent acknowledgement is due at once.
-  void duplicateSeen();
+  /// Records that the peer has retransmitted frame `number`, which had already arrived. The peer has not received the
+  /// acknowledgement of this frame, so an acknowledgement is due at once, although one may have been sent.
+  void duplicateSeen(uint64_t number);
   /// Records that a frame that acknowledges next() was sent to the peer.
   void ackSent();
   /// Records that the last acknowledgements may have been lost with their rail, so that they must be sent again.

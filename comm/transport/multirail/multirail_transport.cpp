@@ -286,7 +286,7 @@ void MultirailTransport::arrived(int rail, int rank, const wire::FrameHeader& he
   if (header.number == 0) return;
   if (!peer.acks.isWanted(header.number)) {
     ++counters_.numDuplicates;
-    peer.acks.duplicateSeen();
+    peer.acks.duplicateSeen(header.number);
     return acknowledge(peer);
   }
   if (!isPlaced) return;  // a later copy is arriving on another rail

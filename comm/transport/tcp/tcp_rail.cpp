@@ -294,8 +294,16 @@ void TcpRail::senderLost(int peer, transport::LossCause cause, const std::string
   failAttempt(peer, connections, cause, describe(peer, why));
 }
 
-void TcpRail::receiverLost(int peer, transport::LossCause) {
-  closedReceivers_.push_back(std::move(peers_.at(peer).receiver));
+void TcpRail::receiverLost(int peer, transport::LossCause cause) {
+  PeerConnections& connections = peers_.at(peer);
+  closedReceivers_.push_back(std::move(connections.receiver));
+  if (cause != transport::LossCause::kCorrupted || std::exchange(connections.isCorruptionLogged, true)) return;
+  AG_LOG(kWarn,
+         "{}: rail {} ({}): bytes that came from {} were changed on the way, by a fault or on purpose; they "
+         "were discarded, the connection was closed, and its bytes are sent again; check the network card, its "
+         "driver and the switches of this interface",
+         directory_.names().of(directory_.options().rank), options_.index, toString(options_.address.address),
+         directory_.names().of(peer));
 }
 
 void TcpRail::accepted(int peer, Socket socket, security::Opener opener) {

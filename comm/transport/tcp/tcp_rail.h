@@ -71,6 +71,7 @@ class TcpRail final : public transport::Rail, public Sender::Owner, public Recei
     bool hasSmallPackets = false;     ///< the next connection gets small packets, because the path may drop large ones
     bool hasLostAllLarge = false;     ///< no large frame arrived on the last connection on which large frames were sent
     bool isWarned = false;            ///< a warning that large packets are dropped was logged
+    bool isCorruptionLogged = false;  ///< a warning that the peer's bytes were changed on the way was logged
     bool isBusy = false;              ///< the sender may have queued or unacknowledged bytes
     uint64_t numAcked = 0;            ///< acknowledged bytes of the sender at the last sample of the load
     io::Clock::time_point ackedAt{};  ///< the last sample with new acknowledgements, or when the sender became busy

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that the seals must detect: bits that flip, cut connections and repeated bytes in transit. Also rails that
 // fail and recover.
+#include <algorithm>
+#include <mutex>
 #include <random>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/log.h"
 #include "tests/comm/network/network_group.h"
 #include "tests/comm/network/relay.h"
 
@@ -21,6 +26,35 @@ uint64_t totalLosses(NetworkGroup& group) {
   return sum;
 }
 
+/// Keeps what is logged while it lives. Only one may live at a time.
+class KeptLog {
+ public:
+  KeptLog() {
+    lines().clear();
+    setLogSink([](LogLevel, const std::string& message) {
+      const std::scoped_lock lock(mutex());
+      lines().push_back(message);
+    });
+  }
+  ~KeptLog() { setLogSink(nullptr); }
+
+  size_t count(std::string_view part) const {
+    const std::scoped_lock lock(mutex());
+    return static_cast<size_t>(
+        std::ranges::count_if(lines(), [&](const std::string& line) { return line.find(part) != std::string::npos; }));
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex the;
+    return the;
+  }
+  static std::vector<std::string>& lines() {
+    static std::vector<std::string> the;
+    return the;
+  }
+};
+
 struct StreamCase {
   const char* name;
   const char* mode;
@@ -35,6 +69,7 @@ TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
   RelayFaults faults = GetParam().faults;
   faults.seed = seed;
   const std::string mode = GetParam().mode;
+  const KeptLog log;
   const security::JobKey key(mode == "encrypted" ? 32 : 0, std::byte{7});
   auto owned = std::make_unique<RelayStore>(faults, key);
   const RelayStore& store = *owned;
@@ -47,6 +82,15 @@ TEST_P(StreamFaults, DeliverNoWrongByteAndLoseNoMessage) {
   const RelayCounts& counts = store.counts();
   EXPECT_GT(counts.numFlips + counts.numCuts + counts.numRepeats, 0);
   EXPECT_GT(totalLosses(group), 0u);
+  // Three ranks with two peers and two rails each: one line for each of their twelve connections at most.
+  const size_t numWarnings = log.count("were changed on the way");
+  EXPECT_LE(numWarnings, 12u);
+  if (faults.bytesPerCut == 0) {
+    EXPECT_GT(numWarnings, 0u) << counts.numFlips << " flips, " << counts.numRepeats << " repeats";
+  }
+  if (counts.numFlips + counts.numRepeats == 0) {
+    EXPECT_EQ(numWarnings, 0u);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

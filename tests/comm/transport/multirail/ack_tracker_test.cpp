@@ -83,10 +83,20 @@ TEST_F(AckTrackerTest, AnAckThatMayBeLostIsDueAgain) {
   EXPECT_TRUE(tracker_.isDue());
 }
 
+TEST_F(AckTrackerTest, ADuplicateIsAcknowledgedAtOnce) {
+  tracker_.add(frame(1));
+  tracker_.duplicateSeen(1);
+  EXPECT_TRUE(tracker_.isDue());
+}
+
 TEST_F(AckTrackerTest, ADuplicateIsAcknowledgedAgain) {
   tracker_.add(frame(1));
-  tracker_.duplicateSeen();
+  tracker_.add(frame(2));
+  tracker_.ackSent();
+  tracker_.duplicateSeen(1);
   EXPECT_TRUE(tracker_.isDue());
+  tracker_.ackSent();
+  EXPECT_FALSE(tracker_.isDue());
 }
 
 TEST_F(AckTrackerTest, AFrameThatIsHereIsNotPlacedAgain) {
