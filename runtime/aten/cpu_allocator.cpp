@@ -11,6 +11,7 @@
 
 #include <mutex>
 #include <string>
+#include <unordered_set>
 
 #include "runtime/memory/arena_pool.h"
 #include "runtime/memory/mapped_pages.h"
@@ -35,18 +36,49 @@ BlockCache& cache() {
 
 std::atomic<c10::DeleterFnPtr> originalDelete{nullptr};
 
+/// The blocks of torch's allocator that were counted. A block needs an entry because raw allocations, such as oneDNN's
+/// scratch memory, are freed by the allocator's raw deleter, which gets blocks of both kinds.
+class CountedBlocks {
+ public:
+  void add(const void* block) {
+    const std::lock_guard lock(mutex_);
+    blocks_.insert(block);
+    size_.store(blocks_.size(), std::memory_order_relaxed);
+  }
+  /// Returns whether the block was counted.
+  bool remove(const void* block) {
+    if (size_.load(std::memory_order_relaxed) == 0) return false;
+    const std::lock_guard lock(mutex_);
+    const bool isFound = blocks_.erase(block) != 0;
+    size_.store(blocks_.size(), std::memory_order_relaxed);
+    return isFound;
+  }
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<const void*> blocks_;
+  std::atomic<size_t> size_{0};  ///< of `blocks_`, so that nothing is locked while it is empty
+};
+
+CountedBlocks& countedBlocks() {
+  static auto* blocks = new CountedBlocks;
+  return *blocks;
+}
+
+/// Frees a block of torch's allocator, which may have been counted.
+void freeOriginal(void* data) {
+  if (countedBlocks().remove(data)) cpuByteCounter().add(-static_cast<int64_t>(malloc_usable_size(data)));
+  originalDelete.load(std::memory_order_acquire)(data);
+}
+
 /// The deleter of blocks of the cache, and our allocator's raw deleter: so it may also get a block of torch's.
 void freeBlock(void* data) {
   const BlockCache::Given given = cache().give(data);
-  if (given.bytes == 0) return originalDelete.load(std::memory_order_acquire)(data);
+  if (given.bytes == 0) return freeOriginal(data);
   if (given.isMarked) cpuByteCounter().add(-static_cast<int64_t>(given.bytes));
   c10::profiledCPUMemoryReporter().Delete(data);
-}
-
-/// The deleter of torch's blocks that were counted.
-void freeCounted(void* data) {
-  cpuByteCounter().add(-static_cast<int64_t>(malloc_usable_size(data)));
-  originalDelete.load(std::memory_order_acquire)(data);
 }
 
 class InterposedAllocator final : public c10::Allocator {
@@ -61,7 +93,8 @@ class InterposedAllocator final : public c10::Allocator {
       }
     }
     c10::DataPtr data = allocateOriginal(bytes);
-    if (isCounted && data.get() != nullptr && data.compare_exchange_deleter(originalDelete.load(), &freeCounted)) {
+    if (isCounted && data.get() != nullptr && data.compare_exchange_deleter(originalDelete.load(), &freeOriginal)) {
+      countedBlocks().add(data.get());
       cpuByteCounter().add(static_cast<int64_t>(malloc_usable_size(data.get())));
     }
     return data;
@@ -134,11 +167,20 @@ InterposedAllocator& allocator() {
 }
 
 void handleForks() {
+  const auto before = [] {
+    countedBlocks().lock();
+    cache().prepareFork();
+  };
+  const auto inParent = [] {
+    cache().parentForked();
+    countedBlocks().unlock();
+  };
   const auto inChild = [] {
     cache().childForked();
+    countedBlocks().unlock();
     allocator().childForked();
   };
-  static const int registered = pthread_atfork([] { cache().prepareFork(); }, [] { cache().parentForked(); }, inChild);
+  static const int registered = pthread_atfork(before, inParent, inChild);
   static_cast<void>(registered);
 }
 
@@ -201,6 +243,7 @@ RetainedMemory retainedMemory() {
 }
 
 Status startCounting() {
+  handleForks();
   if (Status status = allocator().install(); !status.isOk()) return status;
   allocator().setCounting(true);
   return {};

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // MemoryMeter: live and peak bytes of CPU tensor storage, over every thread of the process.
 //
-// While a meter runs, agspeed's allocator (cpu_allocator.h) stands before torch's and counts. Each counted storage has
-// a deleter that subtracts it again, also after the meter stopped and on any thread. A stopped meter costs nothing.
+// While a meter runs, agspeed's allocator (cpu_allocator.h) stands before torch's and counts. It remembers each counted
+// block until the block is freed, also after the meter stopped and on any thread. Freeing subtracts the block. So each
+// allocation takes a lock while a meter runs. A stopped meter costs nothing.
 // (c10's own reporting hook is per thread and shares its slot with torch.profiler. The profiler still sees every
 // allocation.)
 //
 // Counted: storage allocated since start(), in bytes that are really allocated, plus arenas of compiled
-// regions while a call uses them. Not counted: storage that existed before, device memory, scratch memory inside MKL or
-// oneDNN. One meter runs at a time; the functions may be called from any thread.
+// regions while a call uses them. Not counted: storage that existed before, device memory, memory that MKL allocates
+// itself. One meter runs at a time; the functions may be called from any thread.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@ namespace {
 
 constexpr size_t kWindow = 32;              ///< number of steps whose median is a level
 constexpr double kShift = 1.07;             ///< (recent median) / (reference median) above which a suspicion arises
-constexpr int64_t kBurstSpacing = 4000;     ///< steps between two bursts
+constexpr int64_t kBurstSpacing = 4000;     ///< least number of steps from one burst to the next
+constexpr int64_t kBurstRest = 50;          ///< ... and least number of steps after a burst, for each of its steps
 constexpr int64_t kConfirmAfter = 200;      ///< steps after an unmeasured decision or graph until its burst
 constexpr size_t kRecheckPairs = 40;        ///< sliding window of re-check pairs
 constexpr double kBreakConfidence = 0.999;  ///< a rollback needs more certainty than an acceptance
@@ -35,7 +36,7 @@ void DriftGuard::start(bool isUnmeasured, std::map<int32_t, double> limits) {
   broken_.reset();
   levels_.clear();
   numSteps_ = numEagerSteps_ = lastBlockStep_ = numReported_ = 0;
-  lastBurstStep_ = -kBurstSpacing;
+  nextBurstStep_ = burstBegin_ = 0;
   burstBlocks_ = 0;
   isConfirming_ = isUnmeasured;
   confirmAtStep_ = kConfirmAfter;
@@ -72,7 +73,7 @@ bool DriftGuard::isSlowFromTheStart(int32_t shape, const Level& level) const {
   return limit != limits_.end() && level.first.size() == kWindow && level.first.median() > limit->second;
 }
 
-bool DriftGuard::mayBurst() const { return burstBlocks_ == 0 && numSteps_ - lastBurstStep_ >= kBurstSpacing; }
+bool DriftGuard::mayBurst() const { return burstBlocks_ == 0 && numSteps_ >= nextBurstStep_; }
 
 void DriftGuard::suspect() {
   ++numSuspicions_;
@@ -88,7 +89,8 @@ void DriftGuard::postponeBurst() {
 void DriftGuard::requestBurst() {
   // Old pairs describe the machine before the shift.
   recheck_.clear();
-  lastBurstStep_ = numSteps_;
+  burstBegin_ = numSteps_;
+  nextBurstStep_ = numSteps_ + kBurstSpacing;
   burstBlocks_ = (std::max(minPairs_, int32_t{20}) + 1) / 2;
 }
 
@@ -117,6 +119,13 @@ void DriftGuard::finishBlock() {
   lastBlockStep_ = numSteps_;
   const bool endsBurst = burstBlocks_ == 1;
   burstBlocks_ = std::max(0, burstBlocks_ - 1);
+  judge(endsBurst);
+  if (endsBurst && burstBlocks_ == 0) {
+    nextBurstStep_ = std::max(nextBurstStep_, numSteps_ + kBurstRest * (numSteps_ - burstBegin_));
+  }
+}
+
+void DriftGuard::judge(bool endsBurst) {
   if (recheck_.numPairs() < minPairs_) return;
   const Interval interval = recheck_.ratio(kBreakConfidence);
   if (interval.low > 1.0) broken_ = interval;

@@ -5,8 +5,9 @@
 // for long, or if the first steps are slower than expected, this is only a *suspicion*, because a slower machine slows
 // eager, too. Second, re-checks give the verdict: ABBA blocks against eager (measure/comparison.h). In the long run, at
 // most `guardFraction` of all steps are eager steps of re-checks. A suspicion starts a burst of re-checks at once, but
-// at most every kBurstSpacing steps. A burst also starts kConfirmAfter steps after a decision from the database, or
-// after the arm began to run a new graph. Neither was measured in this process. Not thread-safe; owned by the Tuner.
+// not within kBurstSpacing steps of the burst before, nor within kBurstRest times the length of that burst. A burst
+// also starts kConfirmAfter steps after a decision from the database, or after the arm began to run a new graph.
+// Neither was measured in this process. Not thread-safe; owned by the Tuner.
 #pragma once
 
 #include <cstdint>
@@ -68,6 +69,7 @@ class DriftGuard {
   bool isSlowFromTheStart(int32_t shape, const Level& level) const;
   bool mayBurst() const;
   void requestBurst();
+  void judge(bool endsBurst);
   int64_t routineSpacing(int64_t eagerSteps) const;
 
   double fraction_;
@@ -79,8 +81,9 @@ class DriftGuard {
   int64_t numSteps_ = 0;
   int64_t numEagerSteps_ = 0;
   int64_t lastBlockStep_ = 0;
-  int64_t lastBurstStep_ = 0;
-  int64_t numReported_ = 0;  ///< steady steps that were reported so far
+  int64_t burstBegin_ = 0;
+  int64_t nextBurstStep_ = 0;  ///< no suspicion begins a burst before this step
+  int64_t numReported_ = 0;    ///< steady steps that were reported so far
   int64_t numBlocks_ = 0;
   int64_t numSuspicions_ = 0;
   int32_t burstBlocks_ = 0;  ///< blocks still to run in this burst

@@ -11,6 +11,7 @@ import contextlib
 import functools
 import importlib
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,19 @@ __all__ = [
     "run_with_rng_state",
 ]
 
+_RESAMPLING = (
+    "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d",
+    "_upsample_nearest_exact3d",
+    "upsample_bicubic2d",
+    "upsample_bilinear2d",
+    "upsample_linear1d",
+    "upsample_nearest1d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_trilinear3d",
+)
+_WITH_SYMBOLS = ("_upsample_nearest_exact2d", "upsample_bilinear2d", "upsample_nearest2d")
 _HOMES = ("_nn", "_fft", "_linalg", "_special")
 _LATER_HOMES = ("_autograd", "_functorch")
 PART = Part(
@@ -54,6 +68,7 @@ PART = Part(
         "torch._C._dispatch_pystub",
         "torch._C._jit_get_operation",
         "torch._C._nn.adaptive_avg_pool2d",
+        "torch._decomp.decompositions.upsample_compute_output_size",
         "torch._foreach_add_",
         "torch._foreach_mul",
         "torch._foreach_mul_",
@@ -64,8 +79,11 @@ PART = Part(
         "torch._library.fake_impl.FakeImplHolder.kernel",
         "torch._library.simple_registry.SimpleOperatorEntry.fake_impl",
         "torch._library.simple_registry.singleton.find",
+        "torch._ops.OpOverload._dispatch_cache",
         "torch._ops.OpOverload._op_dk",
         "torch._ops.OpOverload._schema",
+        "torch._ops.OpOverload.py_kernels",
+        "torch._prims_common.suggest_memory_format",
         "torch._ops.OpOverloadPacket._qualified_op_name",
         *(f"torch._C.{home}" for home in (*_HOMES, *_LATER_HOMES)),
     ),
@@ -109,6 +127,95 @@ def composite_kernel(operator: Any) -> Callable[..., Any]:
     import torch
 
     return functools.partial(operator._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+class _WholeResampling:
+    """Counts the users of `whole_resampling`, and replaces kernels while there is one. Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._num_users = 0
+        self._replaced: list[tuple[Any, dict[Any, Any]]] = []
+
+    def enter(self) -> None:
+        with self._lock:
+            self._num_users += 1
+            if self._num_users == 1:
+                self._replace()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._num_users -= 1
+            if self._num_users == 0:
+                for operator, kernels in self._replaced:
+                    _set_python_kernels(operator, kernels)
+                self._replaced = []
+
+    def _replace(self) -> None:
+        import torch
+
+        key = torch._C.DispatchKey
+        for name in _RESAMPLING:
+            packet = getattr(torch.ops.aten, name)
+            kernel = _sized(packet.default, packet.vec.py_kernels[key.CompositeImplicitAutograd], name in _WITH_SYMBOLS)
+            self._exchange(packet.default, {}, (key.Autograd, key.CompositeImplicitAutograd))
+            self._exchange(packet.vec, {key.Autograd: kernel, key.CompositeImplicitAutograd: kernel})
+        backward = torch.ops.aten.upsample_bilinear2d_backward.default
+        self._exchange(backward, {key.Meta: _image_gradient, **backward.py_kernels})
+
+    def _exchange(self, operator: Any, added: dict[Any, Any], removed: tuple[Any, ...] = ()) -> None:
+        before = dict(operator.py_kernels)
+        self._replaced.append((operator, before))
+        kept = {key: kernel for key, kernel in before.items() if key not in removed}
+        _set_python_kernels(operator, {**kept, **added})
+
+
+def _set_python_kernels(operator: Any, kernels: dict[Any, Any]) -> None:
+    operator.py_kernels.update(kernels)
+    for key in operator.py_kernels.keys() - kernels.keys():
+        del operator.py_kernels[key]
+    operator._dispatch_cache.clear()
+
+
+def _sized(operator: Any, in_parts: Callable[..., Any], takes_symbols: bool) -> Callable[..., Any]:
+    """The overload "vec" of a resampling operator, which may get a size or scales, as a call of the one with a size.
+
+    If torch cannot trace the gradient of `operator` for symbolic sizes, those are resampled `in_parts`.
+    """
+    from torch._decomp.decompositions import upsample_compute_output_size
+
+    def resample(input: Any, output_size: Any, *options: Any) -> Any:
+        *corners, scale_factors = options  # align_corners, if the operator has it
+        size = upsample_compute_output_size(input.size(), output_size, scale_factors)
+        if not takes_symbols and not all(isinstance(length, int) for length in (*input.size(), *size)):
+            return in_parts(input, output_size, *options)
+        return operator(input, size, *corners, *(scale_factors or [None] * len(size)))
+
+    return resample
+
+
+def _image_gradient(gradient: Any, output_size: Any, input_size: Any, *options: Any) -> Any:
+    """The shape and layout of a gradient of a 2-D image."""
+    from torch._prims_common import suggest_memory_format
+
+    return gradient.new_empty(input_size).to(memory_format=suggest_memory_format(gradient))
+
+
+_whole_resampling = _WholeResampling()
+
+
+@contextlib.contextmanager
+def whole_resampling() -> Iterator[None]:
+    """Inside the block, graphs keep operators that resample images. Otherwise tracing turns them into `index`.
+
+    1-D, 3-D and bicubic operators are kept if their sizes are fixed. The block acts on all threads, so a graph that
+    another thread traces meanwhile may keep its operators as well.
+    """
+    _whole_resampling.enter()
+    try:
+        yield
+    finally:
+        _whole_resampling.leave()
 
 
 def pools() -> tuple[Any, ...]:

@@ -86,6 +86,7 @@ PART = Part(
         f"{_ENV}.create_symbol(positive, do_not_specialize_zero_one)",
         f"{_ENV}.create_symfloatnode(hint)",
         f"{_ENV}.create_symintnode(hint)",
+        f"{_ENV}.suppress_guards",
         f"{_ENV}.unique_ids",
         f"{_ENV}.var_to_range",
         "torch.utils._sympy.symbol.SymT.FLOAT",
@@ -101,6 +102,12 @@ def fake_mode_of(values: Sequence[Any]) -> Any:
     from torch._guards import detect_fake_mode
 
     return detect_fake_mode(list(values))
+
+
+def without_guards(mode: FakeTensorMode | None) -> contextlib.AbstractContextManager[None]:
+    """Inside the block, questions about symbolic sizes are answered by their hints, and add no guards."""
+    env = mode.shape_env if mode is not None else None
+    return env.suppress_guards() if env is not None else contextlib.nullcontext()
 
 
 def unspecialized(value: Any) -> Any:

@@ -17,7 +17,12 @@ from agspeed.regions.state import REFUSED, State
 if TYPE_CHECKING:
     from agspeed._native import TunerArmSnapshot
 
-_COMPILE_S = {"inductor": (12.0, 0.10), "inductor-max-autotune": (15.0, 0.12), "native": (0.5, 0.02)}
+_COMPILE_S = {
+    "inductor": (12.0, 0.10),
+    "inductor-max-autotune": (15.0, 0.12),
+    "native": (0.5, 0.02),
+    "native-channels-last": (0.5, 0.02),
+}
 _OTHER_COMPILE_S = (0.3, 0.01)
 """Seconds per graph, and seconds per operator in it."""
 _PAIRS = 30

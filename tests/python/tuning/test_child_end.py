@@ -94,6 +94,7 @@ def test_a_stopped_child_that_waits_for_its_compiler_ends_with_training() -> Non
         assert not _left([int(pid) for pid in killed.stdout.split()]), "child or compiler is left"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["the child alone", "training too"])
 def test_a_compiler_that_was_suspended_ends_with_a_child_that_is_killed(killed: str, tmp_path: Path) -> None:
     (tmp_path / "waiting_worker.py").write_text(_WORKER, encoding="utf-8")

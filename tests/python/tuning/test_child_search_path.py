@@ -33,6 +33,7 @@ child.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a:", "a::b"], ids=repr)
 @pytest.mark.parametrize("flags", [[], ["-I"]], ids=str)
 def test_a_path_with_any_letter_adds_no_other_folder(tmp_path: Path, name: str, flags: list[str]) -> None:

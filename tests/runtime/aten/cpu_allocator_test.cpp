@@ -107,6 +107,25 @@ TEST_F(CpuAllocatorTest, TheMeterCountsRetainedBlocks) {
   EXPECT_EQ(meter.peakBytes(), 4 * kMib);
 }
 
+TEST(CpuByteCounterTest, RawBlocksAreCountedUntilTheyAreFreed) {
+  c10::Allocator* torchs = c10::GetCPUAllocator();
+  void* early = torchs->raw_allocate(kMib / 2);
+  MemoryMeter meter;
+  ASSERT_TRUE(meter.start().isOk());
+  c10::Allocator* counting = c10::GetCPUAllocator();
+  ASSERT_NE(counting, torchs);
+  void* block = counting->raw_allocate(kMib / 2);
+  void* late = counting->raw_allocate(kMib / 2);
+  EXPECT_GE(meter.liveBytes(), kMib);
+  counting->raw_deallocate(block);
+  counting->raw_deallocate(early);
+  EXPECT_NEAR(static_cast<double>(meter.liveBytes()), static_cast<double>(kMib / 2), 4096);
+  meter.stop();
+  counting->raw_deallocate(late);
+  ASSERT_TRUE(meter.start().isOk());
+  EXPECT_EQ(meter.liveBytes(), 0);
+}
+
 TEST_F(CpuAllocatorTest, TheMeterMayOutliveRetaining) {
   MemoryMeter meter;
   ASSERT_TRUE(meter.start().isOk());

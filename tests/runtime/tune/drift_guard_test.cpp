@@ -163,6 +163,30 @@ TEST(DriftGuard, ConfirmsADatabaseDecisionSoon) {
   EXPECT_EQ(simulator.outcome().chosen, "eager");
 }
 
+TEST(DriftGuard, RestsAfterALongBurst) {
+  constexpr int64_t kBlockSteps = 500;
+  DriftGuard guard{TunerConfig()};
+  guard.start(false);
+  double level = 1;
+  const auto slowDown = [&guard, &level] {
+    for (int step = 0; step < 64; ++step) guard.addSteadyStep(0, step < 32 ? level : 2 * level);
+    level *= 2;
+  };
+  slowDown();
+  ASSERT_TRUE(guard.isBursting());
+  int64_t burst = 0;
+  for (; guard.isBursting(); burst += kBlockSteps) {
+    guard.addSteps(kBlockSteps, kBlockSteps / 2);
+    guard.finishBlock();
+  }
+  guard.addSteps(49 * burst, 0);
+  slowDown();
+  EXPECT_FALSE(guard.isBursting()) << "a burst of " << burst << " steps";
+  guard.addSteps(burst, 0);
+  slowDown();
+  EXPECT_TRUE(guard.isBursting()) << "a burst of " << burst << " steps";
+}
+
 TEST(DriftGuard, LetsTheDriverKeepSilentBetweenChecks) {
   DriftGuard guard{TunerConfig{}};
   guard.start(false);
