@@ -42,7 +42,8 @@ DeviceOperands::DeviceOperands(ValueBuilder& builder, const Cluster& cluster, Va
   for (const ClusterOperand& operand : cluster.operands) {
     std::vector<Val>& strides = outerStrides_.emplace_back();
     for (int dimension = 0; dimension < rank; ++dimension) strides.push_back(integerAt(parameter, next++));
-    bool isStrided = operand.columns == ClusterOperand::Columns::kStrided;
+    bool isStrided =
+        operand.columns == ClusterOperand::Columns::kStrided || operand.columns == ClusterOperand::Columns::kTransposed;
     columnStrides_.push_back(isStrided ? integerAt(parameter, next) : Val());
     ++next;
   }

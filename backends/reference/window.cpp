@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backends/reference/scalar_op.h"
+#include "compiler/graph/resample_plan.h"
 
 namespace agspeed::backends::reference {
 
@@ -41,6 +42,8 @@ class ChannelInterpreter {
       case WindowOp::kDepthwise: return depthwise();
       case WindowOp::kDepthwiseInput: return depthwiseInput();
       case WindowOp::kDepthwiseWeight: return;  // over all images: addWeightGradients()
+      case WindowOp::kResample: return resample();
+      case WindowOp::kResampleBackward: return resampleBackward();
     }
   }
 
@@ -185,6 +188,39 @@ class ChannelInterpreter {
       sums[positionOf(tap)] += load(0, tap.windowRow, tap.windowColumn) * load(1, tap.kernelRow, tap.kernelColumn);
     });
     storeImage(2, sums);
+  }
+
+  // body(row, column, image row, image column, weight) for each window and each element that it reads.
+  void forEachSample(const std::function<void(int64_t, int64_t, int64_t, int64_t, double)>& body) const {
+    const DType dtype = cluster_.operands[0].dtype;
+    const compiler::AxisSamples rows = compiler::samplesOfWindows(window_, window_.rows, dtype);
+    const compiler::AxisSamples columns = compiler::samplesOfWindows(window_, window_.columns, dtype);
+    forEachWindow([&](int64_t row, int64_t column) {
+      for (const compiler::Sample& atRow : rows[static_cast<size_t>(row)]) {
+        for (const compiler::Sample& atColumn : columns[static_cast<size_t>(column)]) {
+          body(row, column, atRow.source, atColumn.source, atRow.weight * atColumn.weight);
+        }
+      }
+    });
+  }
+
+  void resample() const {
+    const int64_t numColumns = window_.columns.windows;
+    std::vector<double> sums(static_cast<size_t>(window_.rows.windows * numColumns));
+    forEachSample([&](int64_t row, int64_t column, int64_t imageRow, int64_t imageColumn, double weight) {
+      sums[static_cast<size_t>(row * numColumns + column)] += weight * load(0, imageRow, imageColumn);
+    });
+    forEachWindow([&](int64_t row, int64_t column) {
+      store(1, row, column, sums[static_cast<size_t>(row * numColumns + column)]);
+    });
+  }
+
+  void resampleBackward() const {
+    std::vector<double> sums = zeroImage();
+    forEachSample([&](int64_t row, int64_t column, int64_t imageRow, int64_t imageColumn, double weight) {
+      sums[static_cast<size_t>(imageRow * window_.columns.image + imageColumn)] += weight * load(0, row, column);
+    });
+    storeImage(1, sums);
   }
 
   const Cluster& cluster_;

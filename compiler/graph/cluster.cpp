@@ -103,7 +103,7 @@ constexpr bool isIndexedByEnum() {
 }
 static_assert(isIndexedByEnum(), "kPointwiseOps must list every PointwiseOp in the enum's order");
 
-constexpr std::array<std::string_view, 3> kColumnNames = {"contiguous", "broadcast", "strided"};
+constexpr std::array<std::string_view, 4> kColumnNames = {"contiguous", "broadcast", "strided", "transposed"};
 
 std::string_view toString(ClusterOperand::Columns columns) { return kColumnNames[static_cast<size_t>(columns)]; }
 
@@ -220,7 +220,7 @@ StatusOr<ClusterOperand> parseOperand(TextReader& in, size_t number) {
   if (!operand.isOutput) AG_RETURN_IF_ERROR(in.expect("in"));
   AG_ASSIGN_OR_RETURN(std::string columns, in.readWord());
   auto name = std::ranges::find(kColumnNames, columns);
-  if (name == kColumnNames.end()) return in.fail("expected contiguous, broadcast or strided");
+  if (name == kColumnNames.end()) return in.fail("expected contiguous, broadcast, strided or transposed");
   operand.columns = static_cast<ClusterOperand::Columns>(name - kColumnNames.begin());
   operand.isPerRow = in.accept("row");
   operand.isPerBlock = !operand.isPerRow && in.accept("block");
@@ -343,7 +343,10 @@ Status verifyStore(const Cluster& cluster, const ClusterStore& store) {
   return {};
 }
 
-Status verifyOperand(const ClusterOperand& operand) {
+Status verifyOperand(const Cluster& cluster, const ClusterOperand& operand) {
+  if (operand.columns == ClusterOperand::Columns::kTransposed && cluster.outerRank == 0) {
+    return invalidArgument("is transposed and needs an outer dimension");
+  }
   bool isBroadcast = operand.columns == ClusterOperand::Columns::kBroadcast;
   if (isBroadcast != operand.isPerRow) return invalidArgument("must be per row exactly when it broadcasts its columns");
   bool isPlainOutput = operand.isOutput && operand.columns == ClusterOperand::Columns::kContiguous;
@@ -360,7 +363,7 @@ Status Cluster::verify() const {
     return invalidArgument("a cluster with a reduction needs an outer dimension");
   }
   for (size_t i = 0; i < operands.size(); ++i) {
-    AG_RETURN_IF_ERROR(verifyOperand(operands[i]).withContext(formatText("operand {}", i)));
+    AG_RETURN_IF_ERROR(verifyOperand(*this, operands[i]).withContext(formatText("operand {}", i)));
   }
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (Status status = verifyNode(*this, i); !status.isOk()) {

@@ -140,12 +140,16 @@ StatusOr<PointwiseOp> pointwiseOpFromString(std::string_view name);
 /// Checks number and dtypes of a node's inputs. Errors: kInvalidArgument that states the broken rule.
 Status checkTyping(PointwiseOp op, DType result, const std::vector<DType>& inputs);
 
+/// The most columns of a launch with transposed operands, because its rows lie on the stack.
+constexpr int64_t kMostTransposedColumns = 1024;
+
 /// A tensor that the kernel reads or writes.
 struct ClusterOperand {
   DType dtype = DType::kF32;
   bool isOutput = false;
-  enum class Columns : uint8_t { kContiguous, kBroadcast, kStrided };
-  /// Column stride 1, 0, or any value. It is fixed at compile time because it selects the load instruction.
+  enum class Columns : uint8_t { kContiguous, kBroadcast, kStrided, kTransposed };
+  /// Column stride 1, 0, or any value. It is fixed at compile time because it selects the load instruction. Transposed:
+  /// the columns have any stride, and the last outer dimension has stride 1.
   Columns columns = Columns::kContiguous;
   /// True for an operand with one element per row (a stored row value, or a load that is broadcast over columns).
   bool isPerRow = false;

@@ -87,6 +87,37 @@ bool isContiguousFrom(const TensorType& type, size_t begin) {
   return true;
 }
 
+bool areUniform(const Dims& sizes, const Dims& strides, size_t begin) {
+  std::optional<SymExpr> expected;
+  for (size_t i = sizes.size(); i-- > begin;) {
+    if (isOne(sizes[i])) continue;
+    if (expected && !sameValue(strides[i], *expected)) return false;
+    expected = strides[i] * sizes[i];
+  }
+  return true;
+}
+
+bool sameLayout(const TensorType& a, const TensorType& b) {
+  if (!sameDims(a.sizes, b.sizes)) return false;
+  for (size_t i = 0; i < a.rank(); ++i) {
+    if (!isOne(a.sizes[i]) && !sameValue(a.strides[i], b.strides[i])) return false;
+  }
+  return true;
+}
+
+TensorType channelsToEnd(TensorType type) {
+  for (Dims* dims : {&type.sizes, &type.strides}) std::rotate(dims->begin() + 1, dims->begin() + 2, dims->end());
+  return type;
+}
+
+TensorType channelsLastType(TensorType type) {
+  type.strides = contiguousStrides(channelsToEnd(type).sizes);
+  std::rotate(type.strides.begin() + 1, type.strides.end() - 1, type.strides.end());
+  return type;
+}
+
+bool isChannelsLast(const TensorType& type) { return isContiguous(channelsToEnd(type)); }
+
 Dims broadcastDims(const Dims& a, const Dims& b) {
   Dims result = a.size() >= b.size() ? a : b;
   const Dims& other = a.size() >= b.size() ? b : a;

@@ -47,6 +47,17 @@ TensorType contiguousType(DType dtype, Dims sizes);
 bool isContiguous(const TensorType& type);
 /// Whether dimensions [begin, rank) step through memory like one dimension, with stride 1 at the end.
 bool isContiguousFrom(const TensorType& type, size_t begin);
+/// Whether dimensions [begin, rank) step through memory like one dimension, with any stride at the end. Strides of
+/// dimensions of size 1 do not matter.
+bool areUniform(const Dims& sizes, const Dims& strides, size_t begin);
+/// Whether both types describe the same places in memory. Strides of dimensions of size 1 do not matter.
+bool sameLayout(const TensorType& a, const TensorType& b);
+/// [N, C, ...] as [N, ..., C], the same places in memory. Requires: at least two dimensions.
+TensorType channelsToEnd(TensorType type);
+/// The type of [N, C, ...] whose memory is a contiguous [N, ..., C].
+TensorType channelsLastType(TensorType type);
+/// Whether the memory of [N, C, ...] is a contiguous [N, ..., C]. It may be a contiguous [N, C, ...] as well.
+bool isChannelsLast(const TensorType& type);
 /// ATen's broadcast of two shapes. Requires: they are compatible.
 Dims broadcastDims(const Dims& a, const Dims& b);
 /// Whether a tensor of sizes `from` is known to broadcast to sizes `to`. Sizes that are equal only by a guard do not

@@ -2,6 +2,7 @@
 #include "compiler/graph/window.h"
 
 #include <algorithm>
+#include <cmath>
 #include <iterator>
 
 #include "compiler/graph/cluster.h"
@@ -27,6 +28,9 @@ constexpr WindowOperandInfo kMaxPoolOperands[] = {
 constexpr WindowOperandInfo kMaxPoolBackwardOperands[] = {
     {WindowSide::kWindows}, {WindowSide::kWindows, false, kPositions}, {WindowSide::kImage, kOut}};
 
+constexpr WindowOperandInfo kResampleOperands[] = {{WindowSide::kImage}, {WindowSide::kWindows, kOut}};
+constexpr WindowOperandInfo kResampleBackwardOperands[] = {{WindowSide::kWindows}, {WindowSide::kImage, kOut}};
+
 constexpr WindowOpInfo kWindowOps[] = {
     {WindowOp::kAvgPool, "avg_pool", kAvgPoolOperands},
     {WindowOp::kAvgPoolBackward, "avg_pool_backward", kAvgPoolBackwardOperands},
@@ -35,24 +39,45 @@ constexpr WindowOpInfo kWindowOps[] = {
     {WindowOp::kDepthwiseWeight, "depthwise_weight", kDepthwiseWeightOperands, 3, /*sumsOverBatch=*/true},
     {WindowOp::kMaxPool, "max_pool", kMaxPoolOperands},
     {WindowOp::kMaxPoolBackward, "max_pool_backward", kMaxPoolBackwardOperands},
+    {WindowOp::kResample, "resample", kResampleOperands},
+    {WindowOp::kResampleBackward, "resample_backward", kResampleBackwardOperands},
 };
 
 constexpr std::string_view kDivisorNames[] = {"constant", "inside", "padded", "sides"};
+constexpr std::string_view kSamplingNames[] = {"nearest", "nearest_exact", "bilinear", "bilinear_aligned"};
+constexpr std::string_view kOrderNames[] = {"joint", "separable"};
 
-std::string textOf(const WindowAxis& axis) {
+std::string textOf(const WindowAxis& axis, bool isResampling) {
+  if (isResampling) return formatText("{} {} {}", axis.image, axis.windows, formatDouble(axis.ratio));
   return formatText("{} {} {} {} {} {}", axis.image, axis.windows, axis.kernel, axis.stride, axis.padding,
                     axis.dilation);
 }
 
-StatusOr<WindowAxis> parseAxis(TextReader& in) {
+StatusOr<WindowAxis> parseAxis(TextReader& in, bool isResampling) {
   WindowAxis axis;
+  if (isResampling) {
+    AG_ASSIGN_OR_RETURN(axis.image, in.readInteger());
+    AG_ASSIGN_OR_RETURN(axis.windows, in.readInteger());
+    AG_ASSIGN_OR_RETURN(axis.ratio, in.readDouble());
+    return axis;
+  }
   for (int64_t* number : {&axis.image, &axis.windows, &axis.kernel, &axis.stride, &axis.padding, &axis.dilation}) {
     AG_ASSIGN_OR_RETURN(*number, in.readInteger());
   }
   return axis;
 }
 
+// The index of the next word in a list of names.
+template <size_t kNumNames>
+StatusOr<size_t> parseName(TextReader& in, const std::string_view (&names)[kNumNames], const char* expected) {
+  AG_ASSIGN_OR_RETURN(const std::string name, in.readWord());
+  const auto found = std::ranges::find(names, name);
+  if (found == std::end(names)) return in.fail(expected);
+  return static_cast<size_t>(found - std::begin(names));
+}
+
 Status verifyAxis(const WindowAxis& axis) {
+  if (!(axis.ratio >= 0) || !std::isfinite(axis.ratio)) return invalidArgument("a ratio must not be negative");
   const bool isPositive = std::min({axis.image, axis.windows, axis.kernel, axis.stride, axis.dilation}) > 0;
   return isPositive && axis.padding >= 0 ? Status() : invalidArgument("a window's sizes must be positive");
 }
@@ -74,9 +99,18 @@ const WindowOpInfo& infoOf(WindowOp op) {
   return *found;
 }
 
+bool Window::isInterpolating() const {
+  return isResampling() && (sampling == Sampling::kBilinear || sampling == Sampling::kBilinearAligned);
+}
+
 std::string Window::toString() const {
-  return formatText("window {} rows {} columns {} divisor {} {}", infoOf(op).name, textOf(rows), textOf(columns),
-                    kDivisorNames[static_cast<size_t>(dividesBy)], divisor);
+  const std::string axes = formatText("window {} rows {} columns {}", infoOf(op).name, textOf(rows, isResampling()),
+                                      textOf(columns, isResampling()));
+  if (isResampling()) {
+    return formatText("{} sampling {} {}", axes, kSamplingNames[static_cast<size_t>(sampling)],
+                      kOrderNames[static_cast<size_t>(order)]);
+  }
+  return formatText("{} divisor {} {}", axes, kDivisorNames[static_cast<size_t>(dividesBy)], divisor);
 }
 
 StatusOr<Window> parseWindow(TextReader& in) {
@@ -86,14 +120,20 @@ StatusOr<Window> parseWindow(TextReader& in) {
   if (row == std::end(kWindowOps)) return in.fail("expected the name of a window operation");
   window.op = row->op;
   AG_RETURN_IF_ERROR(in.expect("rows"));
-  AG_ASSIGN_OR_RETURN(window.rows, parseAxis(in));
+  AG_ASSIGN_OR_RETURN(window.rows, parseAxis(in, window.isResampling()));
   AG_RETURN_IF_ERROR(in.expect("columns"));
-  AG_ASSIGN_OR_RETURN(window.columns, parseAxis(in));
+  AG_ASSIGN_OR_RETURN(window.columns, parseAxis(in, window.isResampling()));
+  if (window.isResampling()) {
+    AG_RETURN_IF_ERROR(in.expect("sampling"));
+    AG_ASSIGN_OR_RETURN(const size_t sampling, parseName(in, kSamplingNames, "expected the name of a sampling"));
+    AG_ASSIGN_OR_RETURN(const size_t order, parseName(in, kOrderNames, "expected joint or separable"));
+    window.sampling = static_cast<Sampling>(sampling);
+    window.order = static_cast<SamplingOrder>(order);
+    return window;
+  }
   AG_RETURN_IF_ERROR(in.expect("divisor"));
-  AG_ASSIGN_OR_RETURN(const std::string divisor, in.readWord());
-  const auto found = std::ranges::find(kDivisorNames, divisor);
-  if (found == std::end(kDivisorNames)) return in.fail("expected constant, inside, padded or sides");
-  window.dividesBy = static_cast<WindowDivisor>(found - std::begin(kDivisorNames));
+  AG_ASSIGN_OR_RETURN(const size_t divisor, parseName(in, kDivisorNames, "expected constant, inside, padded or sides"));
+  window.dividesBy = static_cast<WindowDivisor>(divisor);
   AG_ASSIGN_OR_RETURN(window.divisor, in.readInteger());
   return window;
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Window: an operator whose results come from windows of an image, such as pooling, a depthwise convolution, and their
-// gradients. Each channel is computed for itself. A Cluster with a Window has operands, but no nodes and no stores: the
-// operator is the whole kernel. Pure data; no MLIR here.
+// Window: an operator whose results come from windows of an image, such as pooling, a depthwise convolution,
+// resampling, and their gradients. Each channel is computed for itself. A Cluster with a Window has operands, but no
+// nodes and no stores: the operator is the whole kernel. Pure data; no MLIR here.
 //
 // Along each axis, window w of an image reads the positions w * stride - padding + k * dilation, for k < kernel.
-// Positions outside of the image have no element. Every tensor has the dimensions [batch, rows, columns, channels]
-// here:
-//   image    [batch, image rows, image columns, channels]      the larger side: the input of pooling
-//   windows  [batch, window rows, window columns, channels]    one element for each window: the result of pooling
+// Positions outside of the image have no element. A window of a resampling operator reads the one or two positions that
+// Sampling names. Every tensor has the dimensions [batch, rows, columns, channels] here:
+//   image    [batch, image rows, image columns, channels]      the input of pooling and of resampling
+//   windows  [batch, window rows, window columns, channels]    one element for each window: the result of both
 //   filter   [1, kernel rows, kernel columns, channels]        the weights of a convolution
 //   channel  [1, 1, 1, channels]                               a bias
 //
@@ -39,6 +39,8 @@ enum class WindowOp : uint8_t {
   kDepthwiseWeight,  ///< the gradients of its filters and of its bias
   kMaxPool,          ///< positions are row * image columns + column, as ATen's indices
   kMaxPoolBackward,
+  kResample,  ///< an image of another size; resample_plan.h has its positions and weights
+  kResampleBackward,
 };
 
 /// The meaning of an operand's rows and columns; see above.
@@ -67,6 +69,7 @@ struct WindowAxis {
   int64_t stride = 1;
   int64_t padding = 0;
   int64_t dilation = 1;
+  double ratio = 1;  ///< resampling only: the distance of neighbouring windows in the image
 };
 
 /// By what an average divides the sum of a window.
@@ -77,15 +80,35 @@ enum class WindowDivisor : uint8_t {
   kSides,     ///< its rows, then its columns
 };
 
+/// Where a window of a resampling operator reads the image, along each axis.
+enum class Sampling : uint8_t {
+  kNearest,          ///< the element at floor(window * ratio)
+  kNearestExact,     ///< the element at floor((window + 0.5) * ratio)
+  kBilinear,         ///< the elements on both sides of (window + 0.5) * ratio - 0.5
+  kBilinearAligned,  ///< the elements on both sides of window * ratio
+};
+
+/// In which order a resampling operator rounds. ATen has a kernel for each, and chooses by sizes and layout.
+enum class SamplingOrder : uint8_t {
+  kJoint,      ///< each element has one weight, the product of the weights of row and column
+  kSeparable,  ///< columns are interpolated first, then rows
+};
+
 struct Window {
   WindowOp op = WindowOp::kMaxPool;
   WindowAxis rows;
   WindowAxis columns;
   WindowDivisor dividesBy = WindowDivisor::kInside;  ///< averages only
   int64_t divisor = 1;
+  Sampling sampling = Sampling::kNearest;  ///< resampling only
+  SamplingOrder order = SamplingOrder::kJoint;
 
-  /// One line: "window max_pool rows 8 4 3 2 1 1 columns 8 4 3 2 1 1 divisor inside 1". Each axis has the six numbers
-  /// of WindowAxis. parseWindow() reads it back.
+  bool isResampling() const { return op == WindowOp::kResample || op == WindowOp::kResampleBackward; }
+  /// Whether a window of a resampling operator reads two positions of each axis.
+  bool isInterpolating() const;
+  /// One line: "window max_pool rows 8 4 3 2 1 1 columns 8 4 3 2 1 1 divisor inside 1". Each axis has the first six
+  /// numbers of WindowAxis. Resampling has three for each axis, image, windows and ratio: "window resample rows 8 16
+  /// 0.5 columns 8 16 0.5 sampling bilinear joint". parseWindow() reads it back.
   std::string toString() const;
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "compiler/graph/resample_plan.h"
+
 namespace agspeed::compiler {
 namespace {
 
@@ -55,6 +57,7 @@ WindowPlan planWindow(const Window& window, DType dtype) {
 }
 
 Status checkWindowSize(const Window& window, DType dtype) {
+  if (window.isResampling()) return checkResampleSize(window, dtype);
   if (window.rows.kernel * window.columns.kernel > kMostTaps) {
     return unsupported("its windows have more than {} elements", kMostTaps);
   }

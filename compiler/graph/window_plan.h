@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WindowPlan: how a kernel walks over the rows and columns of a Window. Pure data, no MLIR.
+// WindowPlan: how a kernel walks over the rows and columns of a Window, other than resampling. Pure data, no MLIR.
 //
 // A kernel computes every result from taps: elements of another tensor, the source, at fixed distances. Gradients
 // gather as well: an element of the image reads all windows that cover it. Which windows these are repeats every

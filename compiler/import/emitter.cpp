@@ -240,6 +240,10 @@ ValueId Emitter::join(const std::vector<Part>& parts, const TensorType& type, co
   return graph_.nodes.back().results[0];
 }
 
+Operand Emitter::copy(const Operand& a, const TensorType& type) {
+  return use(addNode(PointwiseOp::kCast, {a.value}, type));
+}
+
 ValueId Emitter::materialize(const Operand& a, const TensorType& type, const std::string& name) {
   if (a.isNumber) {
     ValueId value = addNode(PointwiseOp::kConstant, {}, type);

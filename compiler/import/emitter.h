@@ -66,6 +66,8 @@ class Emitter {
   ValueId join(const std::vector<Part>& parts, const TensorType& type, const std::string& name);
   /// A view with numDims more dimensions of size 1 at the end.
   Operand unsqueezeLast(const Operand& a, size_t numDims);
+  /// A copy of the operand with exactly these sizes, to which it broadcasts, and strides. Requires: it is a value.
+  Operand copy(const Operand& a, const TensorType& type);
   /// The operand as a value of exactly `type`, produced by this operator (never one of its inputs).
   ValueId materialize(const Operand& a, const TensorType& type, const std::string& name);
   /// An ATen call whose results have the given types; inputs are numbered by the arguments.

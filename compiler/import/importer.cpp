@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/import/importer.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -175,10 +176,20 @@ class Importer {
 
   void setGeometry(Node& call) const {
     const TensorType& source = graph_.typeOf(call.inputs[0]);
-    const auto geometry = viewGeometryOf(call.target, call.arguments, source, graph_.typeOf(call.results[0]));
+    const auto geometry = viewGeometryOf(call.target, call.arguments, source, graph_.typeOf(call.results[0]),
+                                         beginsMemory(call.inputs[0]));
     if (!geometry) return;
     call.viewOffset = geometry->offset;
     call.viewDims = geometry->dims;
+  }
+
+  // Whether an operator has made the value in memory of its own. The memory of an input may begin anywhere.
+  bool beginsMemory(ValueId value) const {
+    for (const Node& node : graph_.nodes) {
+      if (std::ranges::find(node.results, value) == node.results.end()) continue;
+      return node.kind == NodeKind::kJoin || (node.effects.isPure() && !node.effects.mayAlias);
+    }
+    return false;
   }
 
   static std::string reasonOf(const Node& call, const std::string& refusal) {
@@ -187,6 +198,8 @@ class Importer {
     if (call.effects.isOpaque) return "its effects are unknown to the compiler";
     if (call.effects.isRandom) return "it draws random numbers in eager's order";
     if (!call.effects.mutates.empty()) return "it writes to an input";
+    if (call.target == "aten.as_strided.default")
+      return "slices, permutations and reshapes of known memory would not give its strides";
     if (call.effects.mayAlias) return "kernels cannot read through this view";
     return "it has no native form";
   }

@@ -10,6 +10,9 @@ namespace {
 // One thread reduces a single row. Beyond this number of elements ATen's split reduction is faster and more accurate.
 constexpr int64_t kLongestSingleRow = 32768;
 
+// As passes/graph/build_kernel.cpp, which chooses the layout that the kernel is compiled for.
+constexpr int64_t kFewestNeighbours = 16;
+
 }  // namespace
 
 StatusOr<size_t> trailingDims(const TensorType& type, const std::vector<int64_t>& dims,
@@ -28,6 +31,17 @@ StatusOr<size_t> trailingDims(const TensorType& type, const std::vector<int64_t>
   bool isSingleRow = estimate(numElements(outer), hints) <= 1;
   if (isSingleRow && estimate(numElements(type.sizes), hints) > kLongestSingleRow) return unsupported("one long row");
   return numDims;
+}
+
+bool hasTransposedRows(const TensorType& type, size_t numDims, std::span<const int64_t> hints) {
+  if (numDims == 0 || numDims >= type.rank() || std::ranges::any_of(type.sizes, isZero)) return false;
+  const SymExpr columns = rowSize(type, numDims);
+  if (!columns.isConstant() || columns.constant() > kMostTransposedColumns) return false;
+  size_t numRowDims = type.rank() - numDims;
+  if (!areUniform(type.sizes, type.strides, numRowDims)) return false;
+  while (numRowDims > 0 && isOne(type.sizes[numRowDims - 1])) --numRowDims;
+  return numRowDims > 0 && isOne(type.strides[numRowDims - 1]) &&
+         estimate(type.sizes[numRowDims - 1], hints) >= kFewestNeighbours;
 }
 
 SymExpr rowSize(const TensorType& type, size_t numDims) {

@@ -179,8 +179,7 @@ std::optional<Dims> regroupedStrides(const TensorType& source, const Dims& sizes
   return areOnes ? std::optional(strides) : std::nullopt;
 }
 
-bool regroups(std::string_view name, const TensorType& source, const TensorType& result) {
-  if (name != "view" && name != "_unsafe_view") return false;
+bool regroups(const TensorType& source, const TensorType& result) {
   std::optional<Dims> strides = regroupedStrides(source, result.sizes);
   if (!strides) return false;
   for (size_t i = 0; i < result.rank(); ++i) {
@@ -189,16 +188,75 @@ bool regroups(std::string_view name, const TensorType& source, const TensorType&
   return true;
 }
 
+std::optional<std::vector<int64_t>> constantsOf(const Dims& dims) {
+  std::vector<int64_t> constants;
+  for (const SymExpr& dim : dims) {
+    if (!dim.isConstant()) return std::nullopt;
+    constants.push_back(dim.constant());
+  }
+  return constants;
+}
+
+// The source dimension along which a stride steps; nullopt if `count` steps leave the dimension. Dimensions of a
+// contiguous source have one such dimension for each stride.
+std::optional<int32_t> dimensionOfStride(const TensorType& source, const std::vector<int64_t>& begins, int64_t stride,
+                                         int64_t count) {
+  for (size_t dim = 0; dim < source.rank(); ++dim) {
+    const int64_t own = source.strides[dim].constant();
+    const int64_t size = source.sizes[dim].constant();
+    if (size == 1 || stride % own != 0) continue;
+    const bool isInside = begins[dim] + (count - 1) * (stride / own) < size;
+    return isInside ? std::optional(static_cast<int32_t>(dim)) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+// The place of an as_strided that is made of slices, selections, permutations and expansions of a contiguous tensor.
+std::optional<ViewGeometry> selectedPlace(const TensorType& source, const TensorType& result, int64_t offset) {
+  const std::optional<std::vector<int64_t>> sizes = constantsOf(result.sizes);
+  const std::optional<std::vector<int64_t>> strides = constantsOf(result.strides);
+  if (!sizes || !strides || !constantsOf(source.sizes) || !isContiguous(source)) return std::nullopt;
+  std::vector<int64_t> begins;
+  int64_t rest = offset;
+  for (const SymExpr& step : contiguousStrides(source.sizes)) {
+    const int64_t begin = rest / step.constant();
+    rest -= begin * step.constant();
+    if (begin < 0 || begin >= source.sizes[begins.size()].constant()) return std::nullopt;
+    begins.push_back(begin);
+  }
+  ViewDims dims(result.rank(), -1);
+  for (size_t i = 0; i < result.rank(); ++i) {
+    if ((*sizes)[i] == 1 || (*strides)[i] == 0) continue;
+    const std::optional<int32_t> dim = dimensionOfStride(source, begins, (*strides)[i], (*sizes)[i]);
+    if (!dim || std::ranges::find(dims, *dim) != dims.end()) return std::nullopt;
+    dims[i] = *dim;
+  }
+  return ViewGeometry{offset, std::move(dims)};
+}
+
+// The place of an as_strided that such steps or a reshape would give.
+std::optional<ViewGeometry> stridedPlace(const std::vector<Argument>& arguments, const TensorType& source,
+                                         const TensorType& result, bool beginsMemory) {
+  const Argument* given = find(arguments, 3, "storage_offset");
+  const bool hasOffset = given && given->kind != Argument::Kind::kNone;
+  const std::optional<SymExpr> offset = integer(arguments, 3, "storage_offset", 0);
+  if (!offset || !offset->isConstant() || (hasOffset && !beginsMemory)) return std::nullopt;
+  if (isZero(*offset) && regroups(source, result)) return ViewGeometry{0, std::nullopt};
+  return selectedPlace(source, result, offset->constant());
+}
+
 }  // namespace
 
 std::optional<ViewGeometry> viewGeometryOf(std::string_view target, const std::vector<Argument>& arguments,
-                                           const TensorType& source, const TensorType& result) {
+                                           const TensorType& source, const TensorType& result, bool beginsMemory) {
   if (!target.starts_with("aten.") || !isViewOp(target) || source.dtype != result.dtype) return std::nullopt;
   if (std::ranges::any_of(source.sizes, isZero) || std::ranges::any_of(result.sizes, isZero)) return std::nullopt;
   std::string_view name = target.substr(5, target.find('.', 5) - 5);
+  if (name == "as_strided") return stridedPlace(arguments, source, result, beginsMemory);
   std::optional<Selection> selection = mapOf(name, arguments, source, result);
   if (selection && agrees(*selection, source, result)) return ViewGeometry{selection->offset, selection->dims};
-  if (regroups(name, source, result)) return ViewGeometry{0, std::nullopt};
+  const bool isReshape = name == "view" || name == "_unsafe_view";
+  if (isReshape && regroups(source, result)) return ViewGeometry{0, std::nullopt};
   return std::nullopt;
 }
 

@@ -12,7 +12,7 @@ namespace agspeed::compiler {
 namespace {
 
 /// See loadOrCompile().
-constexpr int kGeneratorVersion = 4;
+constexpr int kGeneratorVersion = 5;
 
 }  // namespace
 

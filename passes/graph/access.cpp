@@ -93,21 +93,7 @@ Access AccessResolver::resolve(ValueId value, const Dims& sizes, size_t spaceRan
 }
 
 bool hasUniformColumns(const Dims& strides, const Space& space) {
-  if (space.numColumnDims <= 1) return true;
-  SymExpr expected = 0;
-  bool isFirst = true;
-  bool moves = false;
-  bool stays = false;
-  for (size_t i = space.rank(); i-- > space.numOuterDims();) {
-    if (isOne(space.sizes[i])) continue;
-    bool isZeroStride = compiler::isZero(strides[i]);
-    moves |= !isZeroStride;
-    stays |= isZeroStride;
-    if (!isFirst && !isZeroStride && !sameValue(strides[i], expected)) return false;
-    expected = strides[i] * space.sizes[i];
-    isFirst = false;
-  }
-  return !(moves && stays);
+  return compiler::areUniform(space.sizes, strides, space.numOuterDims());
 }
 
 Dims stridesInSpace(const compiler::TensorType& type, size_t spaceRank) {

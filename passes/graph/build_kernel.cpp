@@ -26,6 +26,12 @@ namespace {
 // many elements.
 constexpr int64_t kGrainWork = 1 << 18;
 constexpr int64_t kMinGrainElements = 1024;
+// A shorter innermost loop does not fill a vector.
+constexpr int64_t kShortLoop = 16;
+
+// Transposing rows pays if there are at least this many neighbours. Their tiles, with this many rows, fit the limit.
+constexpr int64_t kTileRows = 16;
+constexpr int64_t kMostTileBytes = 256 * 1024;
 
 // A tensor that the kernel reads or writes. Its strides are per dimension of the space until collapse() has run, then
 // per loop.
@@ -61,7 +67,7 @@ class KernelBuilder {
   BuiltKernel build() {
     collectOperands();
     Loops loops = collapse();
-    declareOperands();
+    declareOperands(loops);
     for (int32_t node : unit_.nodes) emitNode(graph_.nodes[node]);
     emitStores();
     result_.cluster.outerRank = static_cast<int32_t>(loops.outer.size());
@@ -135,16 +141,37 @@ class KernelBuilder {
   // --- loops ---
 
   // Dimensions of the space in the order of the loops. If the columns are not fixed, the dimensions are ordered by the
-  // strides of the first output, largest first.
+  // strides of the first output, largest first. If the innermost loop of a copy is short then, they are ordered by the
+  // strides of its input, if that makes the loop longer.
   std::vector<size_t> loopOrder() const {
     std::vector<size_t> order(unit_.space.rank());
     std::iota(order.begin(), order.end(), 0);
     auto output =
         std::ranges::find_if(operands_, [](const Operand& o) { return o.isOutput && !o.isRow && !o.isBlock; });
     if (unit_.space.numColumnDims > 0 || output == operands_.end()) return order;
-    auto stride = [&](size_t d) { return compiler::estimate(output->strides[d], graph_.hints); };
-    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return stride(a) > stride(b); });
+    orderBy(*output, order);
+    if (operands_.size() == 2 && !operands_[0].isOutput && innermostSize(order) < kShortLoop) {
+      std::vector<size_t> other = order;
+      orderBy(operands_[0], other);
+      if (innermostSize(other) >= kShortLoop) return other;
+    }
     return order;
+  }
+
+  void orderBy(const Operand& operand, std::vector<size_t>& order) const {
+    auto stride = [&](size_t d) { return compiler::estimate(operand.strides[d], graph_.hints); };
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return stride(a) > stride(b); });
+  }
+
+  // The size of the innermost loop if the dimensions have this order.
+  int64_t innermostSize(std::vector<size_t> order) const {
+    std::erase_if(order, [&](size_t d) { return isOne(unit_.space.sizes[d]); });
+    SymExpr size = 1;
+    for (size_t i = order.size(); i-- > 0;) {
+      if (i + 1 < order.size() && !stepsAlike(order[i], order[i + 1])) break;
+      size = size * unit_.space.sizes[order[i]];
+    }
+    return compiler::estimate(size, graph_.hints);
   }
 
   bool stepsAlike(size_t outer, size_t inner) const {
@@ -201,7 +228,26 @@ class KernelBuilder {
     return result;
   }
 
-  void declareOperands() {
+  // Whether rows of transposed operands are copied through tiles.
+  bool hasTiles(const Loops& loops) const {
+    return graph_.device.isHost() && !loops.outer.empty() && loops.columns.isConstant() &&
+           loops.columns.constant() <= compiler::kMostTransposedColumns &&
+           compiler::estimate(loops.outer.back(), graph_.hints) >= kTileRows;
+  }
+
+  ClusterOperand::Columns columnsOf(const Operand& operand, const Loops& loops, int64_t& tileBytes) const {
+    if (isOne(operand.strides.back())) return ClusterOperand::Columns::kContiguous;
+    const bool hasNeighbours = operand.strides.size() > 1 && isOne(operand.strides[operand.strides.size() - 2]);
+    if (!hasNeighbours || !hasTiles(loops)) return ClusterOperand::Columns::kStrided;
+    const auto width = static_cast<int64_t>(sizeInBytes(graph_.typeOf(operand.value).dtype));
+    const int64_t bytes = kTileRows * loops.columns.constant() * width;
+    if (tileBytes + bytes > kMostTileBytes) return ClusterOperand::Columns::kStrided;
+    tileBytes += bytes;
+    return ClusterOperand::Columns::kTransposed;
+  }
+
+  void declareOperands(const Loops& loops) {
+    int64_t tileBytes = 0;
     for (const Operand& operand : operands_) {
       const SymExpr& stride = operand.strides.back();
       ClusterOperand declared;
@@ -209,9 +255,7 @@ class KernelBuilder {
       declared.isOutput = operand.isOutput;
       declared.isPerRow = operand.isOutput ? operand.isRow : isZero(stride);
       declared.isPerBlock = operand.isBlock;
-      declared.columns = declared.isPerRow ? ClusterOperand::Columns::kBroadcast
-                         : isOne(stride)   ? ClusterOperand::Columns::kContiguous
-                                           : ClusterOperand::Columns::kStrided;
+      declared.columns = declared.isPerRow ? ClusterOperand::Columns::kBroadcast : columnsOf(operand, loops, tileBytes);
       result_.cluster.operands.push_back(declared);
     }
   }

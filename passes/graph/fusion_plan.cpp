@@ -304,8 +304,8 @@ class Planner {
     }
   }
 
-  // Merges units that read the same tensor, so that one kernel reads it once. It tries this only if the tensor and the
-  // spaces of both units have the same sizes.
+  // Merges units that read the same tensor, so that one kernel reads it once. It tries this only if the spaces of both
+  // units have the same sizes, and as many elements as the tensor.
   void mergeSharedReads() {
     std::map<ValueId, std::vector<int32_t>> readers;
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
@@ -319,7 +319,8 @@ class Planner {
       for (size_t i = 1; i < nodes.size(); ++i) {
         int32_t a = unitOf_[nodes[i - 1]];
         int32_t b = unitOf_[nodes[i]];
-        bool isFullRead = compiler::sameDims(graph_.typeOf(root).sizes, units_[a].plan.space.sizes);
+        bool isFullRead = compiler::sameValue(compiler::numElements(graph_.typeOf(root).sizes),
+                                              compiler::numElements(units_[a].plan.space.sizes));
         if (a != b && isFullRead && compiler::sameDims(units_[a].plan.space.sizes, units_[b].plan.space.sizes)) {
           tryMerge(a, b);
         }

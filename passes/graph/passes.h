@@ -22,6 +22,9 @@ compiler::Graph joinSlices(const compiler::Graph& graph);
 /// Replaces a copy of a joined tensor by a join that has the copy's strides, if nothing else reads the joined tensor.
 compiler::Graph reorderJoins(const compiler::Graph& graph);
 
+/// Computes images in channels-last layout as [N, ..., C], behind views.
+compiler::Graph turnImages(const compiler::Graph& graph);
+
 /// Groups element-wise operations and reductions into kernels. After: no pointwise or reduce node is left. Kernels read
 /// through views by strides, so views that only kernels read are gone. A contradictory plan fails an AG_CHECK.
 StatusOr<compiler::Graph> fusePointwise(const compiler::Graph& graph);

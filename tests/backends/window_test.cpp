@@ -12,6 +12,7 @@
 #include "backends/cpu/backend.h"
 #include "backends/reference/backend.h"
 #include "backends/reference/scalar_op.h"
+#include "compiler/graph/resample_plan.h"
 #include "compiler/graph/window_plan.h"
 
 namespace agspeed::backends {
@@ -19,6 +20,8 @@ namespace {
 
 using compiler::Cluster;
 using compiler::ClusterOperand;
+using compiler::Sampling;
+using compiler::SamplingOrder;
 using compiler::Window;
 using compiler::WindowAxis;
 using compiler::WindowDivisor;
@@ -39,8 +42,10 @@ class Case {
     window_.dividesBy = static_cast<WindowDivisor>(pick(0, 3));
     window_.divisor = pick(1, 5);
     const bool dilates = op != WindowOp::kAvgPool && op != WindowOp::kAvgPoolBackward;
-    window_.rows = randomAxis(dilates);
-    window_.columns = randomAxis(dilates);
+    window_.sampling = static_cast<Sampling>(pick(0, 3));
+    window_.order = static_cast<SamplingOrder>(pick(0, 1));
+    window_.rows = window_.isResampling() ? resampledAxis() : randomAxis(dilates);
+    window_.columns = window_.isResampling() ? resampledAxis() : randomAxis(dilates);
     cluster_.outerRank = 3;
     cluster_.window = window_;
     const compiler::WindowOpInfo& info = infoOf(op);
@@ -87,6 +92,18 @@ class Case {
     const bool roundsUp = pick(0, 1) == 1;
     axis.windows = (axis.image + 2 * axis.padding - length + (roundsUp ? axis.stride - 1 : 0)) / axis.stride + 1;
     if ((axis.windows - 1) * axis.stride >= axis.image + axis.padding) --axis.windows;
+    return axis;
+  }
+
+  // An image that grows or shrinks, whose size divides the other one or not.
+  WindowAxis resampledAxis() {
+    WindowAxis axis;
+    axis.image = pick(1, 3) == 1 ? pick(20, 90) : pick(1, 12);
+    axis.windows = pick(0, 2) == 0 ? axis.image * pick(1, 3) : pick(1, 40);
+    const bool isAligned = window_.sampling == Sampling::kBilinearAligned;
+    const int64_t one = isAligned ? 1 : 0;
+    axis.ratio = static_cast<double>(axis.image - one) / static_cast<double>(std::max<int64_t>(axis.windows - one, 1));
+    if (dtype_ != DType::kF64) axis.ratio = static_cast<float>(axis.ratio);
     return axis;
   }
 
@@ -196,7 +213,8 @@ TEST_P(WindowKernels, ComputeWhatTheReferenceComputes) {
 INSTANTIATE_TEST_SUITE_P(Operators, WindowKernels,
                          ::testing::Values(WindowOp::kAvgPool, WindowOp::kAvgPoolBackward, WindowOp::kDepthwise,
                                            WindowOp::kDepthwiseInput, WindowOp::kDepthwiseWeight, WindowOp::kMaxPool,
-                                           WindowOp::kMaxPoolBackward),
+                                           WindowOp::kMaxPoolBackward, WindowOp::kResample,
+                                           WindowOp::kResampleBackward),
                          [](const auto& info) { return std::string(compiler::infoOf(info.param).name); });
 
 TEST(WindowPlan, GradientsReadTheWindowsThatCoverAnElement) {
@@ -210,6 +228,37 @@ TEST(WindowPlan, GradientsReadTheWindowsThatCoverAnElement) {
   EXPECT_EQ(plan.taps[1][0].index, 2);
   EXPECT_EQ(plan.taps[1][1].offset, 1);
   EXPECT_EQ(plan.taps[1][1].index, 0);
+}
+
+Window bilinear(int64_t image, int64_t windows) {
+  Window window;
+  window.op = WindowOp::kResampleBackward;
+  window.sampling = Sampling::kBilinear;
+  const auto ratio = static_cast<double>(image) / static_cast<double>(windows);
+  window.rows = window.columns = {.image = image, .windows = windows, .ratio = ratio};
+  return window;
+}
+
+TEST(ResamplePlan, GradientsReadTheWindowsThatAnElementIsPartOf) {
+  // Two elements become four windows. The last window reads the last element twice.
+  const Window window = bilinear(2, 4);
+  const compiler::AxisSamples samples =
+      compiler::windowsOfSamples(compiler::samplesOfWindows(window, window.rows, DType::kF32), 2);
+  const auto expectSamples = [&](size_t result, const std::vector<std::pair<int64_t, double>>& expected) {
+    ASSERT_EQ(samples[result].size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(samples[result][i].source, expected[i].first);
+      EXPECT_EQ(samples[result][i].weight, expected[i].second);
+    }
+  };
+  expectSamples(0, {{0, 1}, {1, 0.75}, {2, 0.25}});
+  expectSamples(1, {{0, 0}, {1, 0.25}, {2, 0.75}, {3, 0.75}, {3, 0.25}});
+}
+
+TEST(ResamplePlan, RefusesRowsThatDoNotFitATile) {
+  EXPECT_TRUE(compiler::checkWindowSize(bilinear(600, 1200), DType::kF32).isOk());
+  EXPECT_EQ(compiler::checkWindowSize(bilinear(1200, 2400), DType::kF32).message(), "its rows are too long");
+  EXPECT_EQ(compiler::checkWindowSize(bilinear(20000, 2), DType::kF32).message(), "its images are too large");
 }
 
 TEST(WindowPlan, RefusesRowsThatDoNotFitATile) {

@@ -20,7 +20,17 @@ class NormBuilder {
     std::vector<int64_t> dims(shape.size());
     std::iota(dims.begin(), dims.end(), -static_cast<int64_t>(shape.size()));
     NormBuilder builder(op, computeType(type.dtype));
-    AG_ASSIGN_OR_RETURN(builder.numDims_, trailingDims(type, dims, {}));
+    const Graph& graph = op.emitter().graph();
+    if (graph.device.isHost() && hasTransposedRows(type, dims.size(), graph.hints)) {
+      builder.numDims_ = dims.size();
+    } else {
+      AG_ASSIGN_OR_RETURN(builder.numDims_, trailingDims(type, dims, {}));
+    }
+    if (op.isTensor("grad")) {
+      const TensorType grad = op.typeOf("grad");
+      if (!areUniform(grad.sizes, grad.strides, grad.rank() - builder.numDims_))
+        return unsupported("the gradient's rows do not step through memory like one dimension");
+    }
     builder.rowSize_ = rowSize(type, builder.numDims_);
     for (const char* parameter : parameters) {
       if (!op.isTensor(parameter)) continue;

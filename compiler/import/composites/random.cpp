@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builder of dropout. The mask stays a call of ATen's bernoulli, which draws the same numbers as eager, in the same
-// order. Masking and scaling become nodes that fuse with their neighbours. On a GPU eager's dropout draws like no other
-// operator, so it stays a call as a whole.
+// Builder of dropout. The mask is a call of an operator of the runtime, which draws the same numbers as eager, in the
+// same order (runtime/aten/random_draws.h). Masking and scaling become nodes that fuse with their neighbours. On a GPU
+// eager's dropout draws like no other operator, so it stays a call as a whole.
 #include "compiler/import/op_table.h"
 
 namespace agspeed::compiler {
@@ -32,12 +32,11 @@ Status buildDropout(OpImport& op) {
   Emitter& emitter = op.emitter();
   std::vector<Argument> sizes;
   for (const SymExpr& size : type.sizes) sizes.push_back(Argument::ofInteger(size));
-  Argument dtype = Argument::ofDType(DType::kBool);
-  dtype.name = "dtype";
-  ValueId like = emitter.call("aten.empty.memory_format", {}, {Argument::ofList(sizes), dtype}, {maskType})[0];
-  ValueId drawn = emitter.call("aten.bernoulli.p", {like}, {Argument::ofInput(0), Argument::ofFloat(1 - probability)},
-                               {maskType})[0];
-  emitter.graph().nodes.back().effects.isRandom = true;
+  ValueId drawn = emitter.call("agspeed.bernoulli_mask.default", {},
+                               {Argument::ofList(sizes), Argument::ofFloat(1 - probability)}, {maskType})[0];
+  Node& call = emitter.graph().nodes.back();
+  call.effects.isRandom = true;
+  call.reason = "it draws random numbers in eager's order";
   AG_ASSIGN_OR_RETURN(Operand kept, emitter.apply(PointwiseOp::kMul, {emitter.use(op.tensor("x")),
                                                                       emitter.cast(emitter.use(drawn), type.dtype)}));
   Operand scale = emitter.number(1 / (1 - probability), type.dtype);

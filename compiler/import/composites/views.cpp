@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builders of operators that only move elements. A split becomes one view for each result, which kernels read through.
-// A concatenation becomes a join: kernels write each tensor to its place in the result.
+// A concatenation becomes a join: kernels write each tensor to its place in the result. Padding becomes a join, too: of
+// the source and of one constant for each side that is padded.
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 
 #include "compiler/import/op_table.h"
 
@@ -48,7 +51,109 @@ Status setJoin(OpImport& op, const std::vector<Emitter::Part>& parts, const Tens
   return {};
 }
 
+// With shorter rows between the sides, ATen's fill and copy are faster. In large results, so they are with longer rows.
+constexpr int64_t kShortestPaddedRow = 3;
+constexpr int64_t kShortestPaddedRowOfLarge = 64;
+constexpr int64_t kLargePadded = 1 << 18;
+
+// The first and the last positions that padding adds to a dimension, or removes if they are negative.
+struct Padding {
+  int64_t low = 0;
+  int64_t high = 0;
+};
+
+// By dimension. The operator's list begins with the last dimension.
+StatusOr<std::vector<Padding>> paddingOf(const OpImport& op, size_t rank) {
+  AG_ASSIGN_OR_RETURN(std::vector<int64_t> list, op.integers("pad"));
+  if (list.size() % 2 != 0 || list.size() > 2 * rank) return unsupported("a wrong number of sides");
+  std::vector<Padding> padding(rank);
+  for (size_t i = 0; i < list.size() / 2; ++i) padding[rank - 1 - i] = {list[2 * i], list[2 * i + 1]};
+  return padding;
+}
+
+// The value between the cut sides. It is a view of x, or x if nothing is cut.
+StatusOr<ValueId> withoutCutSides(OpImport& op, const std::vector<Padding>& padding) {
+  const std::string target = "aten.slice.Tensor";
+  ValueId value = op.tensor("x");
+  for (size_t dim = 0; dim < padding.size(); ++dim) {
+    const int64_t begin = std::max<int64_t>(0, -padding[dim].low);
+    const int64_t cut = begin + std::max<int64_t>(0, -padding[dim].high);
+    if (cut == 0) continue;
+    const TensorType source = op.emitter().typeOf(value);
+    TensorType type = source;
+    type.sizes[dim] = source.sizes[dim] - cut;
+    if (type.sizes[dim].isConstant() && type.sizes[dim].constant() <= 0) return unsupported("nothing is left");
+    std::vector<Argument> arguments = {Argument::ofInput(0), integer(static_cast<int64_t>(dim)), integer(begin),
+                                       integer(begin + type.sizes[dim]), integer(1)};
+    std::optional<ViewGeometry> geometry = viewGeometryOf(target, arguments, source, type);
+    if (!geometry) return unsupported("kernels cannot read through the slice");
+    value = op.emitter().view(target, value, std::move(arguments), *geometry, type);
+  }
+  return value;
+}
+
+// Whether kernels are as fast as ATen. A row holds the elements that are neighbours in both the source and the result.
+bool isFast(const TensorType& result, const Dims& sizes, const std::vector<Padding>& padding,
+            std::span<const int64_t> hints) {
+  int64_t row = 1;
+  std::vector<size_t> order(padding.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t dim) { return estimate(result.strides[dim], hints); });
+  for (size_t dim : order) {
+    row *= estimate(sizes[dim], hints);
+    if (padding[dim].low != 0 || padding[dim].high != 0) break;
+  }
+  const bool isLarge = estimate(numElements(result.sizes), hints) > kLargePadded;
+  return row >= (isLarge ? kShortestPaddedRowOfLarge : kShortestPaddedRow);
+}
+
+// Whether the number fits the dtype. Otherwise ATen raises an error.
+bool fits(double number, DType dtype, const Operand& rounded) {
+  if (dtype == DType::kBool) return true;
+  if (isFloat(dtype)) return std::isfinite(number) == std::isfinite(rounded.number);
+  const bool isShort = sizeInBytes(dtype) < sizeof(int32_t);
+  return isShort ? number >= 0 && number <= INT8_MAX : number >= INT32_MIN && number <= INT32_MAX;
+}
+
 }  // namespace
+
+Status buildConstantPad(OpImport& op) {
+  if (!op.isTensor("x")) return unsupported("the source is not a tensor");
+  AG_ASSIGN_OR_RETURN(TensorType type, op.resultType());
+  AG_RETURN_IF_ERROR(checkPart(op.typeOf("x"), op.typeOf("x").sizes));
+  if (isEmpty(op.typeOf("x")) || isEmpty(type)) return unsupported("an empty tensor is left to ATen");
+  AG_ASSIGN_OR_RETURN(const std::vector<Padding> padding, paddingOf(op, type.rank()));
+  AG_ASSIGN_OR_RETURN(const double number, op.number("value"));
+  const Operand filling = op.emitter().number(number, type.dtype);
+  if (!fits(number, type.dtype, filling)) return unsupported("the number does not fit the dtype");
+  AG_ASSIGN_OR_RETURN(const ValueId source, withoutCutSides(op, padding));
+  const Dims sizes = op.emitter().typeOf(source).sizes;
+  if (!isFast(type, sizes, padding, op.emitter().graph().hints)) return unsupported("ATen is faster for short rows");
+
+  // The sides of a dimension span all of the later dimensions, and of earlier ones only the source.
+  std::vector<Emitter::Part> parts;
+  Dims partSizes = type.sizes;
+  SymExpr origin = 0;
+  for (size_t dim = 0; dim < padding.size(); ++dim) {
+    const int64_t low = std::max<int64_t>(0, padding[dim].low);
+    const int64_t high = std::max<int64_t>(0, padding[dim].high);
+    const SymExpr end = sizes[dim] + low;
+    if (!sameValue(type.sizes[dim], end + high)) return unsupported("only a guard makes the result's size equal");
+    const auto addSide = [&](const SymExpr& begin, int64_t count) {
+      if (count == 0) return;
+      partSizes[dim] = count;
+      parts.push_back({filling, {type.dtype, partSizes, type.strides}, origin + begin * type.strides[dim]});
+    };
+    addSide(0, low);
+    addSide(end, high);
+    partSizes[dim] = sizes[dim];
+    origin = origin + low * type.strides[dim];
+  }
+  const Operand inner = op.emitter().use(source);
+  if (parts.empty()) return op.setResult(inner);
+  parts.push_back({inner, {type.dtype, sizes, type.strides}, origin});
+  return setJoin(op, parts, type);
+}
 
 Status buildSplit(OpImport& op) {
   if (!op.isTensor("x")) return unsupported("the source is not a tensor");

@@ -1,42 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Builders of operators on windows of images: pooling and depthwise convolutions, with their gradients. Each becomes
-// one kernel of its own (compiler/graph/window.h), which does not fuse with its neighbours. [C, H, W] and [N, C, H, W]
-// in any layout. Images, unlike batch and channels, must have fixed sizes.
-#include <algorithm>
+// Builders of operators on windows of images: pooling and depthwise convolutions, with their gradients; resample.cpp
+// has the builders of resampling. Each becomes one kernel of its own (compiler/graph/window.h), which does not fuse
+// with its neighbours. [C, H, W] and [N, C, H, W] in any layout. Images, unlike batch and channels, must have fixed
+// sizes.
 #include <array>
 #include <initializer_list>
 #include <optional>
 
-#include "compiler/graph/window_plan.h"
+#include "compiler/import/composites/depthwise.h"
+#include "compiler/import/composites/window_launch.h"
 #include "compiler/import/op_table.h"
-#include "runtime/base/format.h"
 
 namespace agspeed::compiler {
 namespace {
-
-// With fewer channels, most lanes of a vector would be empty.
-constexpr int64_t kFewestChannels = 8;
-// A slice of a launch that is worth a thread has about this many multiplications, or comparisons.
-constexpr int64_t kGrainWork = 1 << 20;
-
-// ATen's kernels for channels-last are vectorised. Kernels with tiles are faster for images of at most this many
-// pixels.
-constexpr int64_t kChannelsLastPixels = 256;
-// ATen's convolutions with fewer taps than this are better than its others, so the limit is lower.
-constexpr int64_t kManyTaps = 25;
-constexpr int64_t kChannelsLastPixelsOfFewTaps = 144;
-
-constexpr const char* kEmpty = "a tensor is empty";
-
-// Sizes or strides of one of its tensors, in the order of the integer table.
-struct Layout {
-  SymExpr batch, rows, columns, channels;
-};
-
-Layout layoutOf(const Dims& dims, const SymExpr& missingBatch) {
-  const size_t rank = dims.size();
-  return {rank == 4 ? dims[0] : missingBatch, dims[rank - 2], dims[rank - 1], dims[rank - 3]};
-}
 
 // The two numbers of a parameter such as padding. One number stands for both.
 StatusOr<std::array<int64_t, 2>> pairOf(const OpImport& op, const char* parameter) {
@@ -46,155 +22,6 @@ StatusOr<std::array<int64_t, 2>> pairOf(const OpImport& op, const char* paramete
   }
   return std::array{numbers.front(), numbers.back()};
 }
-
-// Describes one launch: its window, its tensors and their layouts.
-class WindowLaunch {
- public:
-  WindowLaunch(OpImport& op, WindowOp operation) : op_(&op) { window_.op = operation; }
-
-  Window& window() { return window_; }
-
-  // Sets the sizes of both axes from the types of image and windows. Errors (of all functions): kUnsupported.
-  Status setSizes(const TensorType& image, const TensorType& windows) {
-    if (!op_->emitter().graph().device.isHost()) return unsupported("there are no kernels for windows on a GPU");
-    if (image.rank() != windows.rank() || (image.rank() != 3 && image.rank() != 4)) {
-      return unsupported("the image is not [N, C, H, W] or [C, H, W]");
-    }
-    for (const Dims& sizes : {image.sizes, windows.sizes}) {
-      if (std::ranges::any_of(sizes, isZero)) return unsupported(kEmpty);
-    }
-    sizes_ = layoutOf(image.sizes, 1);
-    const Layout counts = layoutOf(windows.sizes, 1);
-    for (const SymExpr& size : {sizes_.rows, sizes_.columns, counts.rows, counts.columns}) {
-      if (!size.isConstant()) return unsupported("the size of the image is not fixed");
-    }
-    window_.rows.image = sizes_.rows.constant();
-    window_.columns.image = sizes_.columns.constant();
-    window_.rows.windows = counts.rows.constant();
-    window_.columns.windows = counts.columns.constant();
-    return {};
-  }
-
-  void setAxes(int64_t WindowAxis::* member, const std::array<int64_t, 2>& values) {
-    window_.rows.*member = values[0];
-    window_.columns.*member = values[1];
-  }
-
-  Status addInput(const char* parameter) {
-    inputs_.push_back(op_->tensor(parameter));
-    return addOperand(op_->typeOf(parameter));
-  }
-
-  Status addResult(size_t index) {
-    AG_ASSIGN_OR_RETURN(const TensorType type, op_->resultType(index));
-    results_.emplace_back(index, type);
-    return addOperand(type);
-  }
-
-  // Checks everything else. Nothing is emitted before emit().
-  Status check() {
-    cluster_.outerRank = 3;
-    cluster_.window = window_;
-    const DType dtype = types_[0].dtype;
-    for (size_t i = 0; i < types_.size(); ++i) {
-      ClusterOperand operand;
-      operand.dtype = types_[i].dtype;
-      operand.isOutput = i >= inputs_.size();
-      operand.columns =
-          isOne(strides_[i].channels) ? ClusterOperand::Columns::kContiguous : ClusterOperand::Columns::kStrided;
-      cluster_.operands.push_back(operand);
-    }
-    if (Status status = cluster_.verify(); !status.isOk()) return unsupported(status.message());
-    AG_RETURN_IF_ERROR(checkWindowSize(window_, dtype));
-    AG_RETURN_IF_ERROR(refuseWhereAtenIsFaster());
-    mergeBatch();
-    const bool isNarrow = estimate(sizes_.channels, op_->emitter().graph().hints) < kFewestChannels;
-    return isNarrow ? unsupported("it has fewer than {} channels", kFewestChannels) : Status();
-  }
-
-  void emit() {
-    Graph& graph = op_->emitter().graph();
-    Node node;
-    node.kind = NodeKind::kKernel;
-    node.origin = op_->node().name;
-    node.inputs = inputs_;
-    for (const auto& [index, type] : results_) {
-      const bool isTuple = op_->node().type.kind == SpecType::Kind::kTuple;
-      const std::string suffix = isTuple ? formatText(".r{}", index) : "";
-      node.results.push_back(graph.addValue(op_->node().name + suffix, type));
-      op_->setResultValue(node.results.back(), index);
-    }
-    node.integers = {sizes_.batch, sizes_.rows, sizes_.columns, sizes_.channels};
-    for (const Layout& strides : strides_) {
-      node.integers.insert(node.integers.end(), {strides.batch, strides.rows, strides.columns, strides.channels});
-    }
-    const int64_t lanes = windowLanes(types_[0].dtype);
-    const SymExpr blocks = floorDiv(sizes_.channels + (lanes - 1), lanes);
-    const bool sumsOverBatch = infoOf(window_.op).sumsOverBatch;
-    node.extent = sumsOverBatch ? blocks : blocks * sizes_.batch;
-    const SymExpr work = sumsOverBatch ? sizes_.batch * workOfImage() : SymExpr(workOfImage());
-    node.grain = max(1, floorDiv(kGrainWork / lanes, max(1, work)));
-    node.cluster = static_cast<int32_t>(graph.clusters.size());
-    graph.clusters.push_back(std::move(cluster_));
-    graph.nodes.push_back(std::move(node));
-  }
-
- private:
-  Status addOperand(const TensorType& type) {
-    const size_t operand = types_.size();
-    const WindowOpInfo& info = infoOf(window_.op);
-    const bool isMissing = static_cast<int32_t>(operand) == info.optional && type.rank() != 1;
-    const WindowSide side = info.operands[operand + (isMissing ? 1 : 0)].side;
-    const bool isVector = side == WindowSide::kChannel;
-    if (side == WindowSide::kFilter && type.rank() != 4) return unsupported("a filter has {} dimensions", type.rank());
-    if (!isVector && type.rank() != 4 && type.rank() != 3)
-      return unsupported("a tensor has {} dimensions", type.rank());
-    if (isVector) {
-      strides_.push_back({0, 0, 0, type.strides[0]});
-    } else if (side == WindowSide::kFilter) {
-      strides_.push_back({0, type.strides[2], type.strides[3], type.strides[0]});
-    } else {
-      strides_.push_back(layoutOf(type.strides, 0));
-      mergesBatch_ &= type.rank() == 4;
-    }
-    hasFilter_ |= side == WindowSide::kFilter;
-    types_.push_back(type);
-    return {};
-  }
-
-  Status refuseWhereAtenIsFaster() const {
-    const bool hasFewTaps = hasFilter_ && window_.rows.kernel * window_.columns.kernel < kManyTaps;
-    const int64_t most = hasFewTaps ? kChannelsLastPixelsOfFewTaps : kChannelsLastPixels;
-    const bool isFaster = isOne(strides_[0].channels) && window_.rows.image * window_.columns.image > most;
-    return isFaster ? unsupported("ATen is as fast for channels-last images of this size") : Status();
-  }
-
-  // If channels of all images are at equal distances, takes all images for one with more channels. This fills lanes.
-  void mergeBatch() {
-    if (!mergesBatch_ || hasFilter_) return;
-    for (const Layout& strides : strides_) {
-      if (!sameValue(strides.batch, sizes_.channels * strides.channels)) return;
-    }
-    sizes_.channels = sizes_.batch * sizes_.channels;
-    sizes_.batch = 1;
-    for (Layout& strides : strides_) strides.batch = 0;
-  }
-
-  int64_t workOfImage() const {
-    return window_.rows.windows * window_.columns.windows * window_.rows.kernel * window_.columns.kernel;
-  }
-
-  OpImport* op_;
-  Window window_;
-  Cluster cluster_;
-  Layout sizes_;  // of the image
-  bool mergesBatch_ = true;
-  bool hasFilter_ = false;
-  std::vector<ValueId> inputs_;
-  std::vector<std::pair<size_t, TensorType>> results_;
-  std::vector<TensorType> types_;  // of all operands
-  std::vector<Layout> strides_;
-};
 
 // --- pooling ---
 
@@ -226,12 +53,6 @@ Status requireTensors(const OpImport& op, std::initializer_list<const char*> par
   return {};
 }
 
-Status finish(WindowLaunch& launch) {
-  AG_RETURN_IF_ERROR(launch.check());
-  launch.emit();
-  return {};
-}
-
 Status setAverage(OpImport& op, WindowLaunch& launch) {
   AG_RETURN_IF_ERROR(setPoolAxes(op, launch));
   launch.window().dividesBy = op.flag("count_include_pad") ? WindowDivisor::kPadded : WindowDivisor::kInside;
@@ -258,7 +79,7 @@ Status setConvolution(OpImport& op, WindowLaunch& launch, const TensorType& imag
   const TensorType weight = op.typeOf("weight");
   AG_ASSIGN_OR_RETURN(const int64_t groups, op.integer("groups"));
   if (groups == 1 || image.rank() != 4 || weight.rank() != 4 || op.flag("transposed")) {
-    return unsupported("it is not a depthwise convolution of images");
+    return unsupported("it is neither depthwise nor 1x1 with stride 1 and without padding");
   }
   AG_RETURN_IF_ERROR(launch.setSizes(image, windows));
   const bool isDepthwise = sameValue(image.sizes[1], groups) && sameValue(weight.sizes[0], groups);
@@ -306,7 +127,7 @@ Status buildMaxPool(OpImport& op) {
   AG_RETURN_IF_ERROR(launch.addInput("x"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
   AG_RETURN_IF_ERROR(launch.addResult(1));
-  return finish(launch);
+  return launch.finish();
 }
 
 Status buildMaxPoolBackward(OpImport& op) {
@@ -316,7 +137,7 @@ Status buildMaxPoolBackward(OpImport& op) {
   AG_RETURN_IF_ERROR(launch.addInput("grad"));
   AG_RETURN_IF_ERROR(launch.addInput("indices"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
-  return finish(launch);
+  return launch.finish();
 }
 
 Status buildAvgPool(OpImport& op) {
@@ -327,7 +148,7 @@ Status buildAvgPool(OpImport& op) {
   AG_RETURN_IF_ERROR(setAverage(op, launch));
   AG_RETURN_IF_ERROR(launch.addInput("x"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
-  return finish(launch);
+  return launch.finish();
 }
 
 Status buildAvgPoolBackward(OpImport& op) {
@@ -337,7 +158,7 @@ Status buildAvgPoolBackward(OpImport& op) {
   AG_RETURN_IF_ERROR(setAverage(op, launch));
   AG_RETURN_IF_ERROR(launch.addInput("grad"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
-  return finish(launch);
+  return launch.finish();
 }
 
 Status buildAdaptiveAvgPool(OpImport& op) {
@@ -348,7 +169,7 @@ Status buildAdaptiveAvgPool(OpImport& op) {
   AG_RETURN_IF_ERROR(setAdaptive(launch));
   AG_RETURN_IF_ERROR(launch.addInput("x"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
-  return finish(launch);
+  return launch.finish();
 }
 
 Status buildAdaptiveAvgPoolBackward(OpImport& op) {
@@ -358,10 +179,10 @@ Status buildAdaptiveAvgPoolBackward(OpImport& op) {
   AG_RETURN_IF_ERROR(setAdaptive(launch));
   AG_RETURN_IF_ERROR(launch.addInput("grad"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
-  return finish(launch);
+  return launch.finish();
 }
 
-Status buildConvolution(OpImport& op) {
+Status buildDepthwise(OpImport& op) {
   AG_RETURN_IF_ERROR(requireTensors(op, {"x", "weight"}));
   WindowLaunch launch(op, WindowOp::kDepthwise);
   AG_ASSIGN_OR_RETURN(const TensorType windows, op.resultType());
@@ -370,11 +191,11 @@ Status buildConvolution(OpImport& op) {
   AG_RETURN_IF_ERROR(launch.addInput("weight"));
   if (op.isTensor("bias")) AG_RETURN_IF_ERROR(launch.addInput("bias"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
-  return finish(launch);
+  return launch.finish();
 }
 
 // The gradients are one kernel for the input, and one for filters and bias.
-Status buildConvolutionBackward(OpImport& op) {
+Status buildDepthwiseBackward(OpImport& op) {
   AG_RETURN_IF_ERROR(requireTensors(op, {"grad", "x", "weight"}));
   if (op.isResultWanted(2) && !op.isResultWanted(1)) return unsupported("only the bias has a gradient");
   std::optional<WindowLaunch> input, weight;

@@ -7,6 +7,7 @@
 #include "compiler/kernel/emit/emit_memory.h"
 #include "compiler/kernel/emit/emit_pointwise.h"
 #include "compiler/kernel/emit/emit_types.h"
+#include "compiler/kernel/emit/window/control_flow.h"
 #include "compiler/kernel/emit/window/emit_window.h"
 #include "mlir/Dialect/ControlFlow/IR/ControlFlow.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -28,7 +29,7 @@ class KernelEmitter {
       : b_(builder),
         cluster_(cluster),
         schedule_(schedule),
-        access_(builder, cluster, function.getArgument(0), function.getArgument(1)),
+        access_(builder, cluster, schedule.lanes, function.getArgument(0), function.getArgument(1)),
         begin_(builder.wrap(function.getArgument(2))),
         end_(builder.wrap(function.getArgument(3))) {}
 
@@ -109,7 +110,41 @@ class KernelEmitter {
     });
   }
 
+  // A tile ends where the index of a row in the last outer dimension is a multiple of the lanes.
+  Val rowsOfTile(Val row, Val end, const Coordinates& coordinates) {
+    Val lanes = b_.like(row, schedule_.lanes);
+    Val inner = coordinates.back();
+    Val count = lanes - (inner & (lanes - 1));
+    for (Val limit : {access_.outerSize(cluster_.outerRank - 1) - inner, end - row}) {
+      count = select(lt(limit, count), limit, count);
+    }
+    return count;
+  }
+
+  void emitTiles(Val begin, Val end) {
+    const auto condition = [&](OpBuilder& ops, Location loc, ValueRange row) {
+      Value isBefore = arith::CmpIOp::create(ops, loc, arith::CmpIPredicate::slt, row[0], end.value);
+      scf::ConditionOp::create(ops, loc, isBefore, row);
+    };
+    const auto body = [&](OpBuilder& ops, Location loc, ValueRange carried) {
+      OpBuilder::InsertionGuard guard(b_.ops());
+      b_.ops().setInsertionPoint(ops.getInsertionBlock(), ops.getInsertionPoint());
+      Val row = b_.wrap(carried[0]);
+      Coordinates coordinates = coordinatesOf(row);
+      Val numRows = rowsOfTile(row, end, coordinates);
+      access_.enterTile(coordinates, numRows);
+      emitFor(b_.like(row, 0), numRows, [&](Val index) {
+        access_.enterRowOfTile(index);
+        emitRow({b_.like(begin_, 0), access_.numColumns(), schedule_.lanes});
+      });
+      access_.leaveTile();
+      scf::YieldOp::create(b_.ops(), loc, (row + numRows).value);
+    };
+    scf::WhileOp::create(b_.ops(), b_.loc(), TypeRange{begin.type()}, ValueRange{begin.value}, condition, body);
+  }
+
   void emitRows(Val begin, Val end) {
+    if (access_.hasTiles()) return emitTiles(begin, end);
     SmallVector<Value> initial;
     for (Val coordinate : coordinatesOf(begin)) initial.push_back(coordinate.value);
     scf::ForOp::create(b_.ops(), b_.loc(), begin.value, end.value, b_.like(begin, 1).value, initial,
@@ -220,7 +255,8 @@ Status emitBody(ValueBuilder& builder, const Cluster& cluster, func::FuncOp func
   if (cluster.window) {
     AG_RETURN_IF_ERROR(checkWindowSize(*cluster.window, cluster.operands[0].dtype));
     const bool sums = infoOf(cluster.window->op).sumsOverBatch;
-    (sums ? emitWeightGradient : emitWindow)(builder, cluster, function.getArguments());
+    const auto emit = cluster.window->isResampling() ? emitResample : sums ? emitWeightGradient : emitWindow;
+    emit(builder, cluster, function.getArguments());
     return {};
   }
   AG_ASSIGN_OR_RETURN(ClusterSchedule schedule, scheduleCluster(cluster));

@@ -10,7 +10,7 @@ namespace agspeed::compiler {
 using namespace mlir;
 using namespace passes;
 
-OperandAccess::OperandAccess(ValueBuilder& builder, const Cluster& cluster, Value pointers, Value integers)
+OperandAccess::OperandAccess(ValueBuilder& builder, const Cluster& cluster, int lanes, Value pointers, Value integers)
     : b_(builder), cluster_(cluster) {
   OpBuilder& ops = b_.ops();
   Type pointer = LLVM::LLVMPointerType::get(ops.getContext());
@@ -26,6 +26,11 @@ OperandAccess::OperandAccess(ValueBuilder& builder, const Cluster& cluster, Valu
     for (int dimension = 0; dimension < rank; ++dimension) strides.push_back(integerAt(integers, next++));
     bool isStrided = cluster.operands[operand].columns == ClusterOperand::Columns::kStrided;
     columnStrides_.push_back(isStrided ? integerAt(integers, next) : Val());
+    if (cluster.operands[operand].columns == ClusterOperand::Columns::kTransposed) {
+      const auto index = static_cast<int>(operand);
+      transposed_.push_back(
+          {index, integerAt(integers, next), allocateRowTile(b_, elementOf(index), lanes, numColumns_), {}});
+    }
     ++next;
   }
   if (cluster.sumsRows()) blockRows_ = integerAt(integers, next);
@@ -58,13 +63,43 @@ void OperandAccess::enterBlock(Val block) {
 
 void OperandAccess::enterRow(const std::vector<Val>& coordinates) {
   for (size_t operand = 0; operand < bases_.size(); ++operand) {
-    if (coordinates.empty() || cluster_.operands[operand].isPerBlock) continue;
-    Val offset = coordinates[0] * outerStrides_[operand][0];
-    for (size_t dimension = 1; dimension < coordinates.size(); ++dimension) {
-      offset = offset + coordinates[dimension] * outerStrides_[operand][dimension];
+    const bool isTransposed = cluster_.operands[operand].columns == ClusterOperand::Columns::kTransposed;
+    if (coordinates.empty() || isTransposed || cluster_.operands[operand].isPerBlock) continue;
+    rows_[operand] = addressOf(static_cast<int>(operand), coordinates);
+  }
+}
+
+Value OperandAccess::addressOf(int operand, const std::vector<Val>& coordinates) {
+  Val offset = coordinates[0] * outerStrides_[operand][0];
+  for (size_t dimension = 1; dimension < coordinates.size(); ++dimension) {
+    offset = offset + coordinates[dimension] * outerStrides_[operand][dimension];
+  }
+  return LLVM::GEPOp::create(b_.ops(), b_.loc(), bases_[operand].getType(), elementOf(operand), bases_[operand],
+                             ValueRange{offset.value});
+}
+
+void OperandAccess::enterTile(const std::vector<Val>& coordinates, Val numRows) {
+  tileCoordinates_ = coordinates;
+  tileRows_ = numRows;
+  for (Transposed& each : transposed_) {
+    each.memory = addressOf(each.operand, coordinates);
+    if (!cluster_.operands[each.operand].isOutput) {
+      packRows(each.tile, {each.memory, each.columnStride, numRows, numColumns_});
     }
-    rows_[operand] = LLVM::GEPOp::create(b_.ops(), b_.loc(), bases_[operand].getType(), elementOf(operand),
-                                         bases_[operand], ValueRange{offset.value});
+  }
+}
+
+void OperandAccess::enterRowOfTile(Val row) {
+  std::vector<Val> coordinates = tileCoordinates_;
+  coordinates.back() = coordinates.back() + row;
+  enterRow(coordinates);
+  for (const Transposed& each : transposed_) rows_[each.operand] = rowOf(each.tile, row);
+}
+
+void OperandAccess::leaveTile() {
+  for (const Transposed& each : transposed_) {
+    if (!cluster_.operands[each.operand].isOutput) continue;
+    unpackRows(each.tile, {each.memory, each.columnStride, tileRows_, numColumns_});
   }
 }
 

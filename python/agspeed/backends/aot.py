@@ -11,6 +11,7 @@ from typing import Any
 from torch import fx
 
 from agspeed.backends.base import Candidate, CompileOptions, Runner
+from agspeed.backends.fast_masks import draw_fast
 from agspeed.backends.joint import BoxedRunner, Joint, trace
 from agspeed.backends.region import make_runner
 from agspeed.backends.stages import cut
@@ -35,10 +36,15 @@ def trace_for_aten(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Joint:
     return trace(
         gm,
         example_inputs,
-        compiler=run_by_aten,
-        inference_compiler=run_by_aten,
+        compiler=_run_with_fast_draws,
+        inference_compiler=_run_with_fast_draws,
         partition_fn=default_partition,
     )
+
+
+def _run_with_fast_draws(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:
+    draw_fast(graph)
+    return run_by_aten(graph, example_inputs)
 
 
 def run_by_aten(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> BoxedRunner:

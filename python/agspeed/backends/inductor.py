@@ -3,6 +3,7 @@
 
 Differences from ``torch.compile``'s default, each scoped to the compile:
 - ``fallback_random``: dropout draws the same numbers as eager, so results can be compared and reproduced;
+- masks of dropout are drawn faster, and the rest of dropout fuses (`agspeed.backends.fast_masks`);
 - the number of threads is part of the code's cache key (Inductor's own cache ignores it);
 - calls with indices that eager refuses run eagerly (`agspeed.backends.index_bounds`);
 - the generated code is called without Inductor's wrapper if the wrapper does nothing;
@@ -24,6 +25,7 @@ from torch import fx
 from agspeed.backends import vector_isa
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
+from agspeed.backends.fast_masks import draw_fast, mask_operator
 from agspeed.backends.index_bounds import bounds_of
 from agspeed.backends.joint import (
     BoxedRunner,
@@ -42,11 +44,13 @@ from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.torch_compat import compiler_cache, inductor, operators, probe
 from agspeed.torch_compat.aot_autograd import mark_boxed
+from agspeed.torch_compat.operators import run_and_save_rng_state, run_with_rng_state
 from agspeed.torch_compat.shapes import TracingContext
 
 _MAX_PARTS = 8
 """The most parts of a staged backward: operators are not fused across parts."""
-_RANDOM_WORDS = ("bernoulli", "dropout", "multinomial", "normal_", "rand")
+_DRAWN_AGAIN = (run_and_save_rng_state, run_with_rng_state)
+"""What AOTAutograd wraps around random operators of checkpointed parts."""
 
 
 class Inductor(Candidate):
@@ -202,6 +206,7 @@ class _Compile:
             yield
 
     def _compile(self, graph: fx.GraphModule, inputs: Sequence[Any], keywords: dict[str, Any]) -> BoxedRunner:
+        draw_fast(graph)
         if _draws_for_feature_maps(graph):
             self._layout["layout_optimization"] = False  # also for the backward
         with inductor.settings(self._layout):
@@ -259,17 +264,26 @@ def _draws_for_feature_maps(graph: fx.GraphModule) -> bool:
     elements are then in another order, and each number would go to another element than in eager.
     """
     for node in graph.graph.nodes:
-        if node.op == "call_function" and any(word in str(node.target) for word in _RANDOM_WORDS):
-            value = node.meta.get("val")
-            if _may_be_reordered(value[0] if isinstance(value, tuple) else value):
+        if node.op == "call_function" and _draws(node.target):
+            values = [node.meta.get("val")]
+            if node.target in _DRAWN_AGAIN:  # AOTAutograd leaves them without a value; they draw for what they read
+                values += [source.meta.get("val") for source in node.all_input_nodes]
+            drawn = list(tensors_in(values))
+            if not drawn or any(map(_may_be_reordered, drawn)):
                 return True
     return False
 
 
-def _may_be_reordered(drawn: Any) -> bool:
+def _draws(target: Any) -> bool:
+    """Returns whether an operator gives random numbers to elements in their order in memory."""
+    # Masks are drawn by index. Fused attention of ATen refuses dropout on CPUs.
+    if target is mask_operator() or str(target).startswith("aten._scaled_dot_product"):
+        return False
+    return target in _DRAWN_AGAIN or torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _may_be_reordered(drawn: torch.Tensor) -> bool:
     """Returns False for one number per image or per channel, as in stochastic depth and channel dropout; else True."""
-    if not isinstance(drawn, torch.Tensor):
-        return True
     _, channels, *image = drawn.shape if drawn.ndim >= 4 else (1, 1)
     return _may_exceed_one(channels) and any(map(_may_exceed_one, image))
 

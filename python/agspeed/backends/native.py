@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`native`: agspeed's own compiler, for the CPU or one GPU. It makes fused kernels for element-wise chains and
-reductions, and calls ATen for all other operators.
+reductions, and calls ATen for all other operators. `native-channels-last` is the same with another layout of images.
 
 AOTAutograd traces and partitions the graph. The C++ compiler receives both halves as GraphSpec and returns one
 Executable with two entries. A C++ autograd node runs it, without Python inside a direction. Random operators run as
@@ -20,17 +20,19 @@ from agspeed import native
 from agspeed.backends import native_dump, perf_map
 from agspeed.backends.aot import run_by_aten
 from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
+from agspeed.backends.channels_last import arrange, may_gain
 from agspeed.backends.checkpointing import as_plain_calls
 from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.kept_nan import LOSSES, keeping_nan
 from agspeed.backends.native_listing import listing
+from agspeed.backends.padded_nan import spreading_nan
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
 from agspeed.torch_compat.aot_autograd import mark_boxed, min_cut_rematerialization_partition
-from agspeed.torch_compat.operators import get_decompositions
+from agspeed.torch_compat.operators import get_decompositions, whole_resampling
 
 _aten = torch.ops.aten
 _DECOMPOSED = (
@@ -68,14 +70,15 @@ class Native(Candidate):
     def compile_in_parts(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
     ) -> Generator[None, None, Runner]:
-        joint = trace(
-            gm,
-            example_inputs,
-            compiler=run_by_aten,
-            inference_compiler=lambda graph, inputs: _boxed(_compile({"forward": graph}, options), "forward"),
-            partition_fn=min_cut_rematerialization_partition,
-            decompositions=_decompositions(),
-        )
+        with whole_resampling():
+            joint = trace(
+                gm,
+                example_inputs,
+                compiler=run_by_aten,
+                inference_compiler=lambda graph, inputs: self._compile_forward(graph, options),
+                partition_fn=self._partition,
+                decompositions=_decompositions(),
+            )
         if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
         _refuse_misdeclared(joint.forward.graph)
@@ -92,6 +95,32 @@ class Native(Candidate):
     def fingerprint(self) -> dict[str, str]:
         module = native.load()
         return {key: str(value) for key, value in module.build_info().items()} if module is not None else {}
+
+    def _compile_forward(self, graph: fx.GraphModule, options: CompileOptions) -> BoxedRunner:
+        self.arrange(graph)
+        return _boxed(_compile({"forward": graph}, options), "forward")
+
+    def _partition(self, graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        self.arrange(graph)
+        return min_cut_rematerialization_partition(graph, inputs, **options)
+
+    def arrange(self, graph: fx.GraphModule) -> None:
+        """Changes the layouts in the ATen graph of both directions, before it is partitioned; a subclass may override
+        this. Raises: UnsupportedError with the reason."""
+
+
+class NativeChannelsLast(Native):
+    """`native` with channels-last images between convolutions. Convolutions with large filters may be faster then, and
+    other work slower, so timing decides."""
+
+    name = "native-channels-last"
+    devices = ("cpu",)
+
+    def skip_reason(self, gm: fx.GraphModule, options: CompileOptions) -> str | None:
+        return None if may_gain(gm) else "it has no convolutions for which the layout matters"
+
+    def arrange(self, graph: fx.GraphModule) -> None:
+        arrange(graph)
 
 
 class _Failures:
@@ -180,7 +209,7 @@ def _refuse_misdeclared(graph: fx.GraphModule) -> None:
 
 
 def _decompositions() -> dict[Any, Any]:
-    return {**get_decompositions(_DECOMPOSED), **keeping_nan(LOSSES)}
+    return {**get_decompositions(_DECOMPOSED), **keeping_nan(LOSSES), **spreading_nan()}
 
 
 def _boxed(executable: Any, entry: str) -> BoxedRunner:

@@ -20,6 +20,7 @@ from agspeed.log import warn_once
 ENTRY_POINT_GROUP = "agspeed.backends"
 _ORDER = (
     "native",
+    "native-channels-last",
     "inductor",
     "inductor-cudagraphs",
     "inductor-staged",

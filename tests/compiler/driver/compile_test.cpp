@@ -115,9 +115,10 @@ TEST_F(CompileDumps, ShowTheGraphAndTheKernelAfterEachPass) {
   ASSERT_TRUE(compile({{"forward", kSpec}}, options_).hasValue());
   EXPECT_THAT(files(), UnorderedElementsAre(
                            "forward-0-import.ag", "forward-1-dce.ag", "forward-2-cse.ag", "forward-3-join-slices.ag",
-                           "forward-4-reorder-joins.ag", "forward-5-fuse-pointwise.ag", "forward-6-plan-memory.ag",
-                           "forward-7-plan-releases.ag", "forward-timings.txt", "*.0-emit.mlir", "*.1-expand-math.mlir",
-                           "*.2-math-to-libm.mlir", "*.3-lower-to-llvm.mlir", "*.timings.txt", "*.ll", "*.s", "*.o"));
+                           "forward-4-reorder-joins.ag", "forward-5-turn-images.ag", "forward-6-fuse-pointwise.ag",
+                           "forward-7-plan-memory.ag", "forward-8-plan-releases.ag", "forward-timings.txt",
+                           "*.0-emit.mlir", "*.1-expand-math.mlir", "*.2-math-to-libm.mlir", "*.3-lower-to-llvm.mlir",
+                           "*.timings.txt", "*.ll", "*.s", "*.o"));
 }
 
 TEST_F(CompileDumps, AreForThisUserAlone) {
@@ -131,8 +132,8 @@ TEST_F(CompileDumps, AreForThisUserAlone) {
 TEST_F(CompileDumps, ShowTheGradientStagesOfTheBackwardAlone) {
   options_.gradientStages.bytes = 1;
   ASSERT_TRUE(compile({{"backward", kSpec}, {"forward", kSpec}}, options_).hasValue());
-  EXPECT_THAT(files(), Contains("backward-8-gradient-stages.ag"));
-  EXPECT_THAT(files(), Not(Contains("forward-8-gradient-stages.ag")));
+  EXPECT_THAT(files(), Contains("backward-9-gradient-stages.ag"));
+  EXPECT_THAT(files(), Not(Contains("forward-9-gradient-stages.ag")));
 }
 
 TEST_F(CompileDumps, LackGradientStagesThatAreDisabled) {
@@ -145,7 +146,7 @@ TEST_F(CompileDumps, LackGradientStagesThatAreDisabled) {
 TEST_F(CompileDumps, LackThePassesThatAreDisabled) {
   options_.disabledPasses = {"cse", "expand-math"};
   ASSERT_TRUE(compile({{"forward", kSpec}}, options_).hasValue());
-  EXPECT_THAT(files(), Contains("forward-4-fuse-pointwise.ag"));
+  EXPECT_THAT(files(), Contains("forward-5-fuse-pointwise.ag"));
   EXPECT_THAT(files(), Contains("*.1-math-to-libm.mlir"));
   EXPECT_THAT(files(), Not(Contains(AnyOf(HasSubstr("cse"), HasSubstr("expand-math")))));
 }

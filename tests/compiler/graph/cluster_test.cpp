@@ -46,6 +46,15 @@ TEST(Cluster, AKernelThatOnlyMovesElementsIsACopy) {
   EXPECT_THAT(copy.name(), MatchesRegex("ag_kernel_copy_[0-9a-f]{16}"));
 }
 
+TEST(Cluster, TransposedOperandsNeedAnOuterDimension) {
+  Cluster copy = *Cluster::parse(
+      "cluster rank 1 operand 0 f32 in transposed operand 1 f32 out contiguous n0 = load 0 : f32 store n0 -> 1 end");
+  EXPECT_TRUE(copy.verify().isOk());
+  EXPECT_EQ(Cluster::parse(copy.toString())->operands[0].columns, ClusterOperand::Columns::kTransposed);
+  copy.outerRank = 0;
+  EXPECT_THAT(copy.verify().toString(), HasSubstr("operand 0: is transposed and needs an outer dimension"));
+}
+
 TEST(Cluster, EveryOperationIsFoundByItsName) {
   for (int i = 0; i <= static_cast<int>(PointwiseOp::kSumRows); ++i) {
     auto op = static_cast<PointwiseOp>(i);
@@ -75,6 +84,22 @@ TEST(ClusterText, WindowsReadBackAndNameTheirKernel) {
   EXPECT_EQ(cluster->window->divisor, 7);
   EXPECT_EQ(Cluster::parse(cluster->toString())->toString(), cluster->toString());
   EXPECT_THAT(cluster->name(), HasSubstr("ag_kernel_avg_pool_"));
+}
+
+TEST(ClusterText, ResamplingKeepsTheBitsOfItsRatios) {
+  const char* text = R"(cluster rank 3
+    window resample_backward rows 3 10 0.30000001192092896 columns 5 2 4 sampling bilinear_aligned separable
+    operand 0 f64 in strided
+    operand 1 f64 out contiguous
+    end)";
+  const StatusOr<Cluster> cluster = Cluster::parse(text);
+  ASSERT_TRUE(cluster.hasValue()) << cluster.status().toString();
+  EXPECT_EQ(cluster->window->rows.ratio, static_cast<double>(0.3f));
+  EXPECT_EQ(cluster->window->columns.windows, 2);
+  EXPECT_EQ(cluster->window->sampling, Sampling::kBilinearAligned);
+  EXPECT_EQ(cluster->window->order, SamplingOrder::kSeparable);
+  EXPECT_EQ(Cluster::parse(cluster->toString())->toString(), cluster->toString());
+  EXPECT_THAT(cluster->name(), HasSubstr("ag_kernel_resample_backward_"));
 }
 
 struct Broken {
@@ -115,6 +140,12 @@ constexpr const char* kWindowDType = R"(cluster rank 3
 constexpr const char* kWindowSize = R"(cluster rank 3
   window avg_pool rows 4 2 2 0 0 1 columns 4 2 2 2 0 1 divisor inside 1
   operand 0 f32 in contiguous operand 1 f32 out contiguous end)";
+constexpr const char* kSampling = R"(cluster rank 3
+  window resample rows 4 2 2 columns 4 2 2 sampling cubic joint
+  operand 0 f32 in contiguous operand 1 f32 out contiguous end)";
+constexpr const char* kRatio = R"(cluster rank 3
+  window resample rows 4 2 -1 columns 4 2 2 sampling nearest joint
+  operand 0 f32 in contiguous operand 1 f32 out contiguous end)";
 constexpr const char* kNoStore = "cluster rank 0 operand 0 f32 in contiguous n0 = load 0 : f32 end";
 
 INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
@@ -130,6 +161,8 @@ INSTANTIATE_TEST_SUITE_P(Rules, ClusterVerifier,
                                            Broken{"window_operands", kWindowOperands, "another number of operands"},
                                            Broken{"window_dtype", kWindowDType, "operand 2 of max_pool"},
                                            Broken{"window_size", kWindowSize, "must be positive"},
+                                           Broken{"sampling", kSampling, "the name of a sampling"},
+                                           Broken{"ratio", kRatio, "must not be negative"},
                                            Broken{"no_store", kNoStore, "must store something"}),
                          [](const auto& info) { return std::string(info.param.name); });
 

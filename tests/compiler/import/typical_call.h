@@ -83,7 +83,10 @@ class TypicalCall {
   inline static const Json kWindows = {2, 16, 2, 2};
 
   bool isConvolution() const { return target_.starts_with("aten.convolution"); }
-  bool isWindow() const { return isConvolution() || target_.find("pool2d") != std::string::npos; }
+  bool isWindow() const {
+    const bool isResampling = target_.find("upsample") != std::string::npos;
+    return isConvolution() || isResampling || target_.find("pool2d") != std::string::npos;
+  }
 
   Json sizeOfWindow(const std::string& name) const {
     if (name == "weight") return {16, 1, 2, 2};
@@ -105,6 +108,7 @@ class TypicalCall {
     if (name == "dim") return Json::array({-1});
     if (name == "shape") return Json::array({8});
     if (name == "size") return Json::array({4, 8});
+    if (name == "pad") return Json::array({1, 2});
     if (name == "split_sizes") return Json::array({2, 6});
     if (name == "output_mask") return Json::array({true, true, true});
     if (name == "approximate") return "none";
@@ -112,10 +116,11 @@ class TypicalCall {
     if (name == "half_to_float" || name == "keepdim" || name == "is_result") return false;
     if (name == "padding" || name == "dilation") return Json::array({name == "padding" ? 0 : 1});
     if (name == "output_padding") return Json::array({0, 0});
-    if (name == "transposed" || name == "ceil_mode") return false;
+    if (name == "transposed" || name == "ceil_mode" || name == "align_corners") return false;
+    if (name == "input_size") return kImages;
     if (name == "groups" || name == "bias_sizes") return name == "groups" ? Json(16) : Json::array({16});
     if (startsWithAny(name, {"divisor_override", "dtype", "layout", "device", "pin_memory", "memory_format",
-                             "non_blocking", "names", "input_dtype", "correction", "posinf", "neginf"})) {
+                             "non_blocking", "names", "input_dtype", "correction", "posinf", "neginf", "scales"})) {
       return nullptr;
     }
     if (name == "kernel_size" || name == "stride" || name == "output_size") return Json::array({2, 2});
@@ -166,6 +171,7 @@ class TypicalCall {
       return {{"tuple", types}};
     }
     if (target_ == "aten.cat.default") return tensorType(dtype, {4, 16});
+    if (target_ == "aten.constant_pad_nd.default") return tensorType(dtype, {4, 11});
     if (target_ == "aten.stack.default") return tensorType(dtype, {4, 2, 8});
     if (startsWithAny(target_, {"aten.split", "aten.unbind"})) return {{"tuple", viewTypes(dtype)}};
     if (target_ == "aten.native_dropout.default") return {{"tuple", {full, tensorType("bool", {4, 8})}}};

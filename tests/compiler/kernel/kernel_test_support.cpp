@@ -217,10 +217,18 @@ Problem::Problem(const Cluster& cluster, std::vector<int64_t> outerSizes, int64_
   std::mt19937_64 random(seed);
   int input = 0;
   for (const ClusterOperand& operand : cluster.operands) {
-    int64_t columnStride = operand.isPerRow ? 0 : operand.columns == Columns::kStrided ? 3 : 1;
+    bool isTransposed = operand.columns == Columns::kTransposed;
+    int64_t columnStride = operand.isPerRow                       ? 0
+                           : operand.columns == Columns::kStrided ? 3
+                           : isTransposed                         ? outerSizes_.back() + 3
+                                                                  : 1;
     int64_t stride = operand.isPerRow ? 1 : columns * columnStride + 2;
     std::vector<int64_t> strides(outerSizes_.size());
-    for (size_t d = outerSizes_.size(); d-- > 0; stride *= outerSizes_[d]) strides[d] = stride;
+    for (size_t d = outerSizes_.size(); d-- > 0;) {
+      bool areNeighbours = isTransposed && d + 1 == outerSizes_.size();
+      strides[d] = areNeighbours ? 1 : stride;
+      if (!areNeighbours) stride *= outerSizes_[d];
+    }
     outerStrides_.push_back(strides);
     columnStrides_.push_back(columnStride);
     int64_t numElements = stride + 2;

@@ -52,8 +52,8 @@ std::string print(DType dtype, Scalar value);
 /// problem.
 Scalar testValue(DType dtype, int64_t index, int input, std::mt19937_64& random);
 
-/// A cluster with sizes and operand memory. Rows are padded and strided columns are 3 apart, so that writes outside the
-/// elements are found.
+/// A cluster with sizes and operand memory. Rows are padded, strided columns are 3 apart, and transposed columns are 3
+/// further apart than necessary, so that writes outside the elements are found.
 class Problem {
  public:
   Problem(const Cluster& cluster, std::vector<int64_t> outerSizes, int64_t columns, uint64_t seed);

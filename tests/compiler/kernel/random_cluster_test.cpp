@@ -37,7 +37,7 @@ class RandomCluster {
 
   int addLoad() {
     const DType dtypes[] = {DType::kF32, DType::kF32, DType::kBF16, DType::kI32, DType::kI8, DType::kBool};
-    int node = builder_.load(dtypes[pick(6)], static_cast<Columns>(pick(3)));
+    int node = builder_.load(dtypes[pick(6)], static_cast<Columns>(pick(rank_ > 0 ? 4 : 3)));
     return builder_.cast(node, DType::kF32);
   }
 
@@ -68,7 +68,8 @@ class RandomCluster {
     bool isRow = builder_.cluster().nodes[node].isPerRow && rank_ > 0 && pick(2);
     DType dtype = dtypes[pick(4)];
     if (isRow) return builder_.store(builder_.cast(node, dtype), Columns::kBroadcast);
-    builder_.store(builder_.castToElement(node, dtype), pick(3) ? Columns::kContiguous : Columns::kStrided);
+    Columns columns = pick(3) ? Columns::kContiguous : rank_ > 0 && pick(2) ? Columns::kTransposed : Columns::kStrided;
+    builder_.store(builder_.castToElement(node, dtype), columns);
   }
 
   std::mt19937_64 random_;
@@ -98,6 +99,7 @@ std::string runSeed(uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<int64_t> outer;
   for (int d = 0; d < cluster.outerRank; ++d) outer.push_back(1 + random() % 5);
+  if (!outer.empty() && random() % 2) outer.back() = 1 + random() % 50;
   Problem actual(cluster, outer, random() % 50, seed);
   fill(actual, random);
   Problem expected = actual;

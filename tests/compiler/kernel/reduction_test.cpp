@@ -19,19 +19,20 @@ Cluster makeReduction(Op op, DType dtype, Columns columns) {
   return builder.cluster();
 }
 
-Cluster makeSoftmax() {
+Cluster makeSoftmax(Columns columns = Columns::kContiguous) {
   ClusterBuilder b(1);
-  int x = b.load(kF32);
+  int x = b.load(kF32, columns);
   int shifted = b.node(Op::kSub, kF32, {x, b.node(Op::kReduceMax, kF32, {x})});
   int e = b.node(Op::kExp, kF32, {shifted});
-  b.store(b.node(Op::kDiv, kF32, {e, b.node(Op::kReduceSum, kF32, {e})}));
+  b.store(b.node(Op::kDiv, kF32, {e, b.node(Op::kReduceSum, kF32, {e})}), columns);
   return b.cluster();
 }
 
-// gelu(layer_norm(x) * weight + bias) of a bf16 input, with the mean and the reciprocal deviation stored too.
-Cluster makeLayerNormGelu() {
+// gelu(layer_norm(x) * weight + bias), with the mean and the reciprocal deviation stored too. `columns`: of x and of
+// the result.
+Cluster makeLayerNormGelu(DType dtype = DType::kBF16, Columns columns = Columns::kContiguous) {
   ClusterBuilder b(2);
-  int x = b.cast(b.load(DType::kBF16), kF32);
+  int x = b.cast(b.load(dtype, columns), kF32);
   int scale = b.constant(kF32, 1.0 / 64);
   int mean = b.node(Op::kMul, kF32, {b.node(Op::kReduceSum, kF32, {x}), scale});
   int centered = b.node(Op::kSub, kF32, {x, mean});
@@ -42,7 +43,7 @@ Cluster makeLayerNormGelu() {
   int y = b.node(Op::kAdd, kF32, {b.node(Op::kMul, kF32, {normal, b.load(kF32)}), b.load(kF32)});
   int erf = b.node(Op::kErf, kF32, {b.node(Op::kMul, kF32, {y, b.constant(kF32, std::sqrt(0.5))})});
   int half = b.node(Op::kMul, kF32, {y, b.constant(kF32, 0.5)});
-  b.store(b.node(Op::kMul, kF32, {half, b.node(Op::kAdd, kF32, {erf, b.constant(kF32, 1)})}));
+  b.store(b.node(Op::kMul, kF32, {half, b.node(Op::kAdd, kF32, {erf, b.constant(kF32, 1)})}), columns);
   b.store(mean, Columns::kBroadcast);
   b.store(deviation, Columns::kBroadcast);
   return b.cluster();
@@ -188,20 +189,57 @@ TEST(Rows, LayerNormGeluAgreesWithTheInterpreterOverTwoOuterDimensions) {
   EXPECT_EQ(compare(actual, expected, {0, 1e-5, 1e-6, false}), "");
 }
 
-TEST(InPlace, AnOutputMayBeAnInput) {
-  Cluster cluster = makeSoftmax();
-  auto library = build({cluster});
+// Tiles hold 16 rows, or 8 if an element has 8 bytes. Blocks of as many columns are transposed in registers.
+TEST(Transposed, RowsHaveTheBitsOfContiguousRows) {
+  std::vector<Cluster> clusters;
+  for (DType dtype : {kF32, DType::kF64, DType::kBF16, DType::kF16, DType::kU8}) {
+    clusters.push_back(makeLayerNormGelu(dtype, Columns::kContiguous));
+    clusters.push_back(makeLayerNormGelu(dtype, Columns::kTransposed));
+  }
+  auto library = build(clusters);
   ASSERT_TRUE(library);
-  for (int64_t columns : {1, 16, 100}) {
-    Problem apart(cluster, {5}, columns, 1);
-    fillWithSmallIntegers(apart, 17);
-    Problem shared = apart;
-    shared.alias(1, 0);
-    apart.run(library->kernel(0));
-    shared.run(library->kernel(0));
-    for (int64_t row = 0; row < 5; ++row) {
-      for (int64_t column = 0; column < columns; ++column) {
-        EXPECT_EQ(apart.at(1, row, column).f, shared.at(1, row, column).f) << "row " << row << " column " << column;
+  for (size_t i = 0; i < clusters.size(); i += 2) {
+    for (int64_t rows : {1, 7, 8, 16, 33}) {
+      for (int64_t columns : {1, 8, 15, 16, 50, 1024}) {
+        Problem expected(clusters[i], {2, rows}, columns, 1);
+        Problem actual(clusters[i + 1], {2, rows}, columns, 1);
+        fillWithSmallIntegers(expected, 17);
+        fillWithSmallIntegers(actual, 17);
+        Problem oracle = actual;
+        expected.run(library->kernel(i));
+        actual.run(library->kernel(i + 1), {{0, rows / 2}, {rows / 2, 2 * rows}});
+        oracle.interpret();
+        ASSERT_EQ(compare(actual, oracle, {0, 1e-4, 1e-5, false}), "") << clusters[i + 1].toString();
+        for (const ClusterStore& store : clusters[i].stores) {
+          for (int64_t row = 0; row < 2 * rows; ++row) {
+            for (int64_t column = 0; column < columns; ++column) {
+              ASSERT_EQ(actual.at(store.operand, row, column).f, expected.at(store.operand, row, column).f)
+                  << rows << " rows of " << columns << " columns\n"
+                  << clusters[i + 1].toString();
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(InPlace, AnOutputMayBeAnInput) {
+  for (Columns layout : {Columns::kContiguous, Columns::kTransposed}) {
+    Cluster cluster = makeSoftmax(layout);
+    auto library = build({cluster});
+    ASSERT_TRUE(library);
+    for (int64_t columns : {1, 16, 100}) {
+      Problem apart(cluster, {21}, columns, 1);
+      fillWithSmallIntegers(apart, 17);
+      Problem shared = apart;
+      shared.alias(1, 0);
+      apart.run(library->kernel(0));
+      shared.run(library->kernel(0));
+      for (int64_t row = 0; row < 21; ++row) {
+        for (int64_t column = 0; column < columns; ++column) {
+          EXPECT_EQ(apart.at(1, row, column).f, shared.at(1, row, column).f) << "row " << row << " column " << column;
+        }
       }
     }
   }

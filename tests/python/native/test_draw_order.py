@@ -27,6 +27,7 @@ def _many(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
     return tuple(reversed(drawn))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_training", [False, True], ids=["without_gradients", "training"])
 @pytest.mark.parametrize("function", [_drawn_early_by_fusion, _many], ids=lambda function: function.__name__)
 @pytest.mark.parametrize("name", ["inductor", "inductor-max-autotune"])

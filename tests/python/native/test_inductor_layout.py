@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from functorch.compile import make_boxed_func
 from torch import fx, nn
 from torch._inductor import compile_fx, config
+from torch.utils.checkpoint import checkpoint
 from torchvision.ops import stochastic_depth
 
 from agspeed.backends.base import CompileOptions
@@ -21,11 +23,19 @@ from agspeed.backends.joint import fake_inputs
 from agspeed.torch_compat.inductor import has_broken_pool_gradients
 from agspeed.tuning.gate import check as gate
 
+_checkpointed = functools.partial(checkpoint, use_reentrant=False)
 CASES = [
     ("nothing is drawn", lambda x: x.flatten(1), True),
     ("drawn for vectors", lambda x: F.dropout(x.flatten(1), 0.5), True),
-    ("drawn for feature maps", lambda x: F.dropout(x, 0.5), False),
-    ("drawn for feature maps of a channel", lambda x: x * F.dropout(torch.ones_like(x[:, :1]), 0.5), True),
+    ("drawn for feature maps", lambda x: x * torch.rand_like(x), False),
+    ("drawn for feature maps of a channel", lambda x: x * torch.rand_like(x[:, :1]), True),
+    ("dropout of feature maps", lambda x: F.dropout(x, 0.5), True),
+    ("drawn again for feature maps", lambda x: _checkpointed(lambda y: F.dropout(y, 0.5).sin(), x), False),
+    ("drawn again for vectors", lambda x: _checkpointed(lambda y: F.dropout(y.flatten(1), 0.5).sin(), x), True),
+    ("drawn by an activation", lambda x: F.rrelu(x, training=True), False),
+    ("drawn by gumbel softmax", lambda x: F.gumbel_softmax(x, dim=1), False),
+    ("drawn with a mean", lambda x: x * torch.normal(x.detach(), 1.0), False),
+    ("attention draws nothing", lambda x: F.scaled_dot_product_attention(x, x, x), True),
     ("drawn for channels", lambda x: F.dropout2d(x, 0.5), True),
     ("drawn for images", lambda x: stochastic_depth(x, 0.5, "row"), True),
 ]

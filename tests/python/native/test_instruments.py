@@ -104,7 +104,7 @@ def test_a_dump_has_all_stages_in_a_private_folder_for_each_graph(tmp_path: Path
         assert re.fullmatch(r"graph-[0-9a-f]{12}", graph.name)
         names = {path.name for path in graph.iterdir()}
         for entry in ("forward", "backward"):
-            wanted = ("fx.txt", "spec.json", "0-import.ag", "5-fuse-pointwise.ag", "7-plan-releases.ag", "timings.txt")
+            wanted = ("fx.txt", "spec.json", "0-import.ag", "6-fuse-pointwise.ag", "8-plan-releases.ag", "timings.txt")
             assert {f"{entry}-{name}" for name in wanted} <= names
         kernels = {name.partition(".")[0] for name in names if name.startswith("ag_kernel_")}
         stages = ("0-emit.mlir", "1-expand-math.mlir", "3-lower-to-llvm.mlir", "timings.txt", "ll", "s", "o")

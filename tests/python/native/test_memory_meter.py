@@ -88,3 +88,15 @@ def test_one_meter_at_a_time(meter: Any) -> None:
     with pytest.raises(RuntimeError, match="already running"):
         _native.MemoryMeter().start()
     assert meter.is_running
+
+
+def test_scratch_memory_of_convolutions_is_freed(meter: Any) -> None:
+    convolution, images = torch.nn.Conv2d(16, 16, 3, padding=1), torch.randn(8, 16, 32, 32)
+
+    def step() -> int:
+        convolution(images).sum().backward()
+        convolution.zero_grad(set_to_none=True)
+        return int(meter.live_bytes())
+
+    first = step()
+    assert {step() for _ in range(3)} == {first}

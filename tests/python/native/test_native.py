@@ -121,6 +121,6 @@ def test_a_kernel_pass_is_disabled_by_its_name(tmp_path: Path) -> None:
 def test_a_pass_that_cannot_be_disabled_is_a_user_error(name: str) -> None:
     module = native.load()
     assert module is not None
-    passes = "dce, cse, join-slices, reorder-joins, gradient-stages, expand-math"
+    passes = "dce, cse, join-slices, reorder-joins, turn-images, gradient-stages, expand-math"
     with pytest.raises(UserError, match=f'"{name}".*can.* are {passes}'):
         module.compile({}, {"disabled_passes": [name]})

@@ -109,12 +109,14 @@ def lose() -> dict[str, Any]:
     return {"reported": reported, "raised": str(raised.value)}
 
 
+@pytest.mark.slow
 def test_results_and_gradients_are_eagers() -> None:
     found = host_gpu.call("tests.python.native.test_on_gpu:train")
     assert found["kernels"] > 2 and found["numbers"] == 6, found
     assert found["results"] < 1e-5 and found["gradients"] < 1e-5, found
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_in_a_forward_is_reported() -> None:
     found = host_gpu.call("tests.python.native.test_on_gpu:lose")
     assert "illegal memory access" in found["raised"], found

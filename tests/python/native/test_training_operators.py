@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -37,8 +38,11 @@ def _native(seen: list[Any]) -> Callable[[Any, list[Any]], Any]:
     return backend
 
 
-def _compare(make: Callable[[], nn.Module], x: Tensor) -> None:
-    """Asserts that native errors against float64 stay within a small factor of eager's, or of float32's rounding."""
+def _compare(make: Callable[[], nn.Module], x: Tensor) -> str:
+    """Asserts that native errors against float64 stay within a small factor of eager's, or of float32's rounding.
+
+    Returns the native program as text.
+    """
     if reason := candidate("native").unavailable():
         pytest.skip(f"the native backend cannot run: {reason}")
 
@@ -55,6 +59,8 @@ def _compare(make: Callable[[], nn.Module], x: Tensor) -> None:
         scale = reference.double().square().mean().sqrt().clamp_min(1e-6)
         error, yardstick = ((t.double() - reference).square().mean().sqrt() / scale for t in (got, wanted))
         assert error <= max(4 * yardstick, 1e-6), f"result {index} of shape {tuple(got.shape)}: {error} {yardstick}"
+    text: str = seen[0].generated
+    return text
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +68,13 @@ def _seeded() -> None:
     torch.manual_seed(11)
 
 
-@pytest.mark.parametrize("shape", [(4, 8, 6, 6), (2, 3, 33, 17), (70, 40, 4, 4), (3, 5, 40), (3, 1, 40), (5, 1, 9, 7)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *[(4, 8, 6, 6), (2, 3, 33, 17), (70, 40, 4, 4), (3, 5, 40), (3, 1, 40), (5, 1, 9, 7)],
+        *[(64, 128), (5, 19), (700, 40), (16, 24, 2, 2), (9, 40, 1, 1), (130, 17, 3, 3), (6, 33, 5)],
+    ],
+)
 def test_batch_norm_with_relu(shape: tuple[int, ...]) -> None:
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -74,10 +86,36 @@ def test_batch_norm_with_relu(shape: tuple[int, ...]) -> None:
         def forward(self, x: Tensor) -> Tensor:
             return x + torch.relu(self.norm(x * 2 + 5))
 
-    _compare(Block, torch.randn(shape))
+    program = _compare(Block, torch.randn(shape))
+    assert not re.search(r"call aten\.\w*batch_norm", program), program
 
 
-@pytest.mark.parametrize("shape", [(8, 16, 8, 8), (3, 5, 40)])
+@pytest.mark.parametrize("shape", [(4, 16, 6, 6), (3, 19, 33, 17), (70, 40, 4, 4), (1, 24, 9, 7), (2, 130, 1, 5)])
+@pytest.mark.parametrize("offset", [0, 1e4])
+def test_batch_norm_of_channels_last_images(shape: tuple[int, ...], offset: float) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(shape[1])
+            nn.init.normal_(self.norm.weight)
+            nn.init.normal_(self.norm.bias)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + torch.relu(self.norm(x * 2 + offset))
+
+    program = _compare(Block, torch.randn(shape).contiguous(memory_format=torch.channels_last))
+    assert not re.search(r"call aten\.\w*batch_norm", program), program
+
+
+def test_several_batch_norms_in_one_graph() -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.BatchNorm2d(24), nn.ReLU(), nn.BatchNorm2d(24), nn.Flatten(), nn.BatchNorm1d(96))
+
+    program = _compare(make, torch.randn(9, 24, 2, 2))
+    assert not re.search(r"call aten\.\w*batch_norm", program), program
+
+
+@pytest.mark.parametrize("shape", [(8, 16, 8, 8), (3, 5, 40), (300, 24), (90, 24, 2, 2)])
 def test_batch_norm_far_from_zero(shape: tuple[int, ...]) -> None:
     norm = nn.BatchNorm2d if len(shape) == 4 else nn.BatchNorm1d
     _compare(lambda: norm(shape[1]), torch.randn(shape) + 1e5)

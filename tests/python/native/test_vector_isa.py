@@ -37,6 +37,7 @@ def test_what_does_with_wide_vectors_is_not_tried_with_narrower_ones(monkeypatch
     assert len(vector_isa.found()) == 4, "another process asks nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("libraries", [vector_isa._LIBRARIES, ("missing.so",)], ids=["quickly", "as torch does"])
 def test_a_question_is_answered_by_the_compiler(
     libraries: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

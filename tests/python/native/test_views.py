@@ -6,6 +6,7 @@ The numbers are small integers, so sums are exact in any order and results must 
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from agspeed.backends import CompileOptions, candidate
 
@@ -27,6 +29,7 @@ NUM_GRAPHS = 400 if os.environ.get("AG_TEST_THOROUGH") else 10
 MOVES = (
     "as_strided",
     "cat",
+    "constant_pad_nd",
     "expand",
     "permute",
     "select",
@@ -62,10 +65,10 @@ class Native:
         self.runners.append(runner)
         return runner
 
-    def moves(self) -> list[tuple[str, str, str]]:
-        """The operators that only move elements and stayed calls, in all directions, with result and reason."""
+    def moves(self, entries: Sequence[str] = ENTRIES) -> list[tuple[str, str, str]]:
+        """The operators that only move elements and stayed calls, in these directions, with result and reason."""
         found = [
-            each for runner in self.runners for entry in ENTRIES for each in runner._executable.instructions(entry)
+            each for runner in self.runners for entry in entries for each in runner._executable.instructions(entry)
         ]
         calls = [each for each in found if each["kind"] == "call" and each["name"].split(".")[1] in MOVES]
         return [(each["name"], each["results"], each["reason"]) for each in calls]
@@ -188,6 +191,119 @@ def test_empty_slices() -> None:
     check(empty, [numbers(4, 6)])
 
 
+@pytest.mark.parametrize(
+    "pad",
+    [[1, 2], [0, 0, 1, 0], [1, 1, 2, 2], [3, 0, 0, 1, 1, 1], [-1, 2], [-1, -2, 1, 1], [-1, 0, -2, -1], [0, 0]],
+    ids=str,
+)
+def test_padding(pad: list[int]) -> None:
+    def padded(x: Tensor) -> tuple[Tensor, ...]:
+        return (
+            functional.pad(x * 2, pad, value=-3.0).relu() + 1,
+            functional.pad(x, pad),
+            functional.pad(x, pad, value=7),
+        )
+
+    assert_no_moves(check(padded, [numbers(2, 3, 5, 7)]))
+    assert_no_moves(check(padded, [numbers(2, 3, 5, 7, dtype=torch.bfloat16)]))
+
+
+def test_padding_of_other_dtypes() -> None:
+    def padded(x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, ...]:
+        integers, bits = functional.pad(x, [1, 1], value=-100), functional.pad(y, [0, 2], value=1)
+        return integers + 1, bits | y[:, :1], z * bits
+
+    x = numbers(3, 4, dtype=torch.int64)
+    assert_no_moves(check(padded, [x, x > 0, numbers(3, 6)]))
+
+
+def test_padding_with_infinity_and_nan() -> None:
+    def padded(x: Tensor) -> tuple[Tensor, ...]:
+        return functional.pad(x, [1, 1], value=math.inf) * 2, functional.pad(x, [1, 1], value=math.nan) * 2
+
+    native = Native()
+    torch._dynamo.reset()
+    x = numbers(3, 4).requires_grad_()
+    for a, b in zip(torch.compile(padded, backend=native)(x), padded(x), strict=True):
+        assert torch.equal(a.nan_to_num(9, 8, 7), b.nan_to_num(9, 8, 7))
+    assert not native.moves()
+
+
+def test_padding_of_images_keeps_their_layout() -> None:
+    def padded(x: Tensor) -> Tensor:
+        return functional.pad(x, [1, 2, 0, 1])
+
+    x = numbers(2, 8, 3, 5).contiguous(memory_format=torch.channels_last).requires_grad_()
+    native = Native()
+    torch._dynamo.reset()
+    got, wanted = torch.compile(padded, backend=native)(x), padded(x)
+    assert torch.equal(got, wanted) and got.stride() == wanted.stride()
+    assert not native.moves()
+
+
+def test_padding_of_sizes_that_are_known_only_at_run_time() -> None:
+    def padded(x: Tensor) -> Tensor:
+        return functional.pad(x, [1, 2, -1, 3]) * 2
+
+    assert_no_moves(check(padded, *([numbers(n, m)] for n, m in ((5, 7), (9, 4), (6, 6))), dynamic=True))
+
+
+def test_empty_paddings_stay_calls() -> None:
+    def padded(x: Tensor) -> tuple[Tensor, ...]:
+        return functional.pad(x, [-2, -2]) + 1, functional.pad(x[:0], [1, 1])
+
+    assert check(padded, [numbers(3, 4)]).moves()
+
+
+STRIDED = {
+    "slice": ([2, 3], [12, 2], 1),
+    "transpose": ([6, 4], [1, 6], 0),
+    "selection": ([4], [6], 3),
+    "expansion": ([3, 4], [0, 6], 2),
+    "reshape": ([8, 3], [3, 1], 0),
+    "inner dimension of size 1": ([4, 1, 6], [6, 77, 1], 0),
+}
+"""Sizes, strides and offset in a tensor of [4, 6]."""
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_strides_that_slices_permutations_and_reshapes_give_are_read_in_place(name: str) -> None:
+    def strided(x: Tensor) -> Tensor:
+        return (x * 2).as_strided(*STRIDED[name]) + 1
+
+    native = Native()
+    torch._dynamo.reset()
+    x = numbers(4, 6).requires_grad_()
+    assert torch.equal(torch.compile(strided, backend=native)(x), strided(x))
+    assert native.runners and not native.moves(["forward"])
+
+
+@pytest.mark.parametrize("place", [([4], [7], 0), ([5, 2], [1, 1], 0), ([2, 13], [11, 1], 0), ([3, 4], [8, 1], 0)])
+def test_other_strides_stay_calls(place: tuple[list[int], list[int], int]) -> None:
+    def strided(x: Tensor) -> Tensor:
+        return (x * 2).as_strided(*place) + 1
+
+    native = Native()
+    torch._dynamo.reset()
+    x = numbers(4, 6).requires_grad_()
+    assert torch.equal(torch.compile(strided, backend=native)(x), strided(x))
+    (move,) = native.moves(["forward"])
+    assert move[0] == "aten.as_strided.default" and "slices, permutations" in move[2]
+
+
+def test_an_offset_counts_from_the_beginning_of_an_inputs_memory() -> None:
+    def strided(x: Tensor) -> tuple[Tensor, ...]:
+        return x.as_strided([2, 3], [6, 1], 1) + 1, x.as_strided([3, 3], [6, 2]) + 1
+
+    native = Native()
+    torch._dynamo.reset()
+    x = numbers(5, 6)[1:].detach().requires_grad_()
+    compiled = torch.compile(strided, backend=native)
+    for a, b in zip(compiled(x), strided(x), strict=True):
+        assert torch.equal(a, b)
+    assert [move[1] for move in native.moves(["forward"])] == ["f32[2,3]"]
+
+
 def test_the_layout_of_results_is_eagers() -> None:
     def strided(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         return torch.cat([x.mT, y.mT * 2], 2), x[:, ::2] + 1, torch.stack([x, y]).mT
@@ -276,7 +392,7 @@ class _Graph:
         self.values = list(inputs)
         self.steps: list[Step] = []
         kinds = [self._slice, self._slice, self._select, self._split, self._cat, self._cat, self._stack]
-        kinds += [self._reshape, self._arithmetic, self._arithmetic, self._product]
+        kinds += [self._reshape, self._pad, self._arithmetic, self._arithmetic, self._product]
         while len(self.steps) < 8:
             at = self.random.choice([i for i, value in enumerate(self.values) if value.dim()])
             step = self.random.choice(kinds)(at)
@@ -341,6 +457,18 @@ class _Graph:
         if rank > 3:
             return None
         return (lambda x: x.unsqueeze(dim), [at]) if kind == 2 else (lambda x: x.unsqueeze(0).expand(2, *x.shape), [at])
+
+    def _pad(self, at: int) -> Step:
+        sizes = list(self.values[at].shape)[::-1]
+        count = self.random.randint(1, len(sizes))
+        pad = [
+            self.random.choice([-1, 0, 1, 2]) if n > 2 else self.random.choice([0, 1])
+            for n in sizes[:count]
+            for _ in "lh"
+        ]
+        if self.random.random() < 0.5:
+            return lambda x: functional.pad(x, pad), [at]
+        return lambda x: functional.pad(x, pad, value=2.0), [at]
 
     def _arithmetic(self, at: int) -> Step:
         functions = [torch.add, lambda x, y: x - y * 2, lambda x, y: x.clamp(-9, 9), lambda x, y: y.relu()]

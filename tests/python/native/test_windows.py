@@ -10,7 +10,7 @@ import math
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from agspeed.backends import CompileOptions, candidate
+from tests.python.support.pairs import first_of
 
+pytestmark = pytest.mark.usefixtures("needs_native")
 _SEED = int(os.environ.get("AG_TEST_SEED", "1"))
 _COUNT = 40 if os.environ.get("AG_TEST_THOROUGH") == "1" else 3
 
@@ -52,15 +54,6 @@ def _compiled(case: _Case, seen: list[Any]) -> _Case:
 
     torch._dynamo.reset()
     return _Case(case.name, case.tensors, torch.compile(case.compute, backend=backend, dynamic=False))
-
-
-@pytest.fixture(autouse=True)
-def _needs_native() -> Iterator[None]:
-    if reason := candidate("native").unavailable():
-        pytest.skip(f"the native backend cannot run: {reason}")
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
 
 
 class _Random:
@@ -256,3 +249,42 @@ def test_infinite_filters_and_gradients_stay_inside_the_image(stride: int, forma
     expected, found = case.step(), _compiled(case, seen).step()
     assert len(seen) == 1
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(("kernel", "stride"), first_of([(5, 1), (3, 2), (3, 1), (5, 2)], 2))
+def test_nan_spreads_over_the_padding_of_small_images_as_in_eager(
+    kernel: int, stride: int, format: torch.memory_format
+) -> None:
+    """Some of eager's kernels multiply the zeros of the padding. For which sizes they do depends on the processor."""
+    for size, dtype in ((2, torch.float32), (3, torch.float32), (1, torch.float64)):
+        generator = torch.Generator().manual_seed(_SEED)
+        image = torch.randn([2, 24, size, size], generator=generator, dtype=dtype).contiguous(memory_format=format)
+        weight = torch.randn([24, 1, kernel, kernel], generator=generator, dtype=dtype)
+        weight[0, 0, 0, 0], weight[1, 0, -1, 0] = math.inf, math.nan
+        scale = torch.ones(24, 1, 1, dtype=dtype)
+        scale[5], scale[6] = -math.inf, math.nan  # of the gradient
+
+        def compute(x: Tensor, filters: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+            return (functional.conv2d(x, filters, None, stride, kernel // 2, groups=24) * factor,)
+
+        seen: list[Any] = []
+        case = _Case(f"{size}x{size} {dtype}", [image, weight, scale], compute)
+        expected, found = case.step(), _compiled(case, seen).step()
+        assert len(seen) == 1 and seen[0].native_operators > 0, case.name
+        print(case.name)
+        torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+def test_one_number_stands_for_both_sides_of_the_padding() -> None:
+    image, weight = torch.randn([2, 24, 2, 2], dtype=torch.float64), torch.randn([24, 1, 5, 5], dtype=torch.float64)
+    weight[0, 0, 0, 0] = math.inf
+
+    def compute(x: Tensor, filters: Tensor) -> tuple[Tensor, ...]:
+        return (torch.ops.aten.convolution.default(x, filters, None, [1], [2], [1], False, [0], 24),)
+
+    seen: list[Any] = []
+    case = _Case("convolution", [image, weight], compute)
+    expected, found = case.step(), _compiled(case, seen).step()
+    assert len(seen) == 1 and seen[0].native_operators > 0
+    torch.testing.assert_close(found, expected, equal_nan=True)

@@ -23,20 +23,13 @@ class WindowEmitter {
     allocateTiles();
   }
 
-  // Units are ordered so that consecutive ones share memory: the filters of a block of channels, or an image whose
-  // pixels hold all blocks.
   void emit(Val begin, Val end) {
     const bool isChannelsLast = cluster_.operands[0].columns == ClusterOperand::Columns::kContiguous;
-    Val numBlocks = divide(memory_.numChannels() + at(memory_.lanes() - 1), at(memory_.lanes()));
-    emitFor(begin, end, [&](Val unit) {
-      Val inner = isChannelsLast ? numBlocks : memory_.numImages();
-      Val quotient = divide(unit, inner);
-      Val rest = unit - quotient * inner;
-      memory_.enter(isChannelsLast ? quotient : rest, (isChannelsLast ? rest : quotient) * at(memory_.lanes()));
+    memory_.forEachUnit(begin, end, isChannelsLast, [&](Val unit, Val inner) {
       if (hasFilter() && isChannelsLast) {
         packFilters();
       } else if (hasFilter()) {
-        emitIf(eq(rest, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
+        emitIf(eq(inner, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
       }
       if (formulas_.mayNeedToSkipBorders()) {
         isFilterFinite_ = areFinite(tiles_[1], at(filterRows(1) * filterColumns(1)));
@@ -47,8 +40,6 @@ class WindowEmitter {
 
  private:
   Val at(int64_t value) { return b_.integer(b_.ops().getI64Type(), value); }
-
-  Val divide(Val a, Val b) { return b_.wrap(arith::DivUIOp::create(b_.ops(), b_.loc(), a.value, b.value).getResult()); }
 
   // --- tiles ---
 

@@ -10,10 +10,13 @@
 namespace agspeed::compiler {
 
 /// Emits the kernel at the insertion point, the start of its function with the arguments of kernel_abi.md. Requires:
-/// cluster.window; the window is not a gradient of filters.
+/// cluster.window; the window is not resampling and not a gradient of filters.
 void emitWindow(passes::ValueBuilder& b, const Cluster& cluster, mlir::ValueRange arguments);
 
 /// The same for gradients of filters: each block of channels goes through all images.
 void emitWeightGradient(passes::ValueBuilder& b, const Cluster& cluster, mlir::ValueRange arguments);
+
+/// The same for resampling and its gradients; compiler/graph/resample_plan.h explains bands and samples.
+void emitResample(passes::ValueBuilder& b, const Cluster& cluster, mlir::ValueRange arguments);
 
 }  // namespace agspeed::compiler

@@ -56,7 +56,9 @@ PixelValues WindowFormulas::compute(const PixelBlock& block) const {
     case WindowOp::kDepthwiseInput: return convolve(block);
     case WindowOp::kMaxPool: return maximum(block);
     case WindowOp::kMaxPoolBackward: return gatherMaxima(block);
-    case WindowOp::kDepthwiseWeight: break;  // emit_weight_gradient.cpp
+    case WindowOp::kDepthwiseWeight:  // emit_weight_gradient.cpp
+    case WindowOp::kResample:         // emit_resample.cpp
+    case WindowOp::kResampleBackward: break;
   }
   AG_CHECK(false, "{} has no formula for pixels", infoOf(window_.op).name);
   return {};

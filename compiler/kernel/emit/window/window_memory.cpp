@@ -76,6 +76,20 @@ Value WindowMemory::fromTile(int operand, Val value) const {
   return toMemory(value, dtype).value;
 }
 
+void WindowMemory::forEachUnit(Val begin, Val end, bool isChannelsLast, llvm::function_ref<void(Val, Val)> body) {
+  const auto divide = [&](Val a, Val c) {
+    return b_.wrap(arith::DivUIOp::create(b_.ops(), b_.loc(), a.value, c.value).getResult());
+  };
+  Val numBlocks = divide(numChannels_ + at(lanes_ - 1), at(lanes_));
+  emitFor(begin, end, [&](Val unit) {
+    Val numInner = isChannelsLast ? numBlocks : numImages_;
+    Val outer = divide(unit, numInner);
+    Val inner = unit - outer * numInner;
+    enter(isChannelsLast ? outer : inner, (isChannelsLast ? inner : outer) * at(lanes_));
+    body(unit, inner);
+  });
+}
+
 void WindowMemory::enter(Val image, Val channel) {
   OpBuilder& ops = b_.ops();
   Val left = numChannels_ - channel;

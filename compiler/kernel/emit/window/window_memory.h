@@ -27,11 +27,15 @@ class WindowMemory {
   WindowMemory(passes::ValueBuilder& b, const Cluster& cluster, mlir::Value pointers, mlir::Value integers);
 
   passes::Val numImages() const { return numImages_; }
-  passes::Val numChannels() const { return numChannels_; }
   int64_t lanes() const { return lanes_; }
   /// The vectors of tiles of this operand.
   mlir::VectorType vectorOf(int operand) const;
 
+  /// Emits a loop over the units [begin, end) of a launch, which enters the image and the block of channels of each.
+  /// Units are ordered so that consecutive ones share memory: the filters of a block of channels, or an image whose
+  /// pixels hold all blocks (`isChannelsLast`). body(unit, inner): `inner` counts the units that share.
+  void forEachUnit(passes::Val begin, passes::Val end, bool isChannelsLast,
+                   llvm::function_ref<void(passes::Val unit, passes::Val inner)> body);
   /// Later copies are of this image and of the block of channels that begins at `channel`.
   void enter(passes::Val image, passes::Val channel);
   /// Copies a row of the operand to a row of the tile.
