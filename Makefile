@@ -16,12 +16,13 @@ export PYTHONPATH := $(CURDIR)/python
 export AGSPEED_BUILD_DIR := $(CURDIR)/$(BUILD)
 FORMATTED_CPP := git ls-files -- '*.h' '*.cpp'
 
-.PHONY: help setup setup-cluster setup-ray build build-product demo test test-fast test-smoke test-cluster test-ray format \
-        lint docs pictures results sdist wheel wheel-check release gpu-archive clean
+.PHONY: help setup setup-cluster setup-ray kube-testbed build build-product demo test test-fast test-smoke \
+        test-cluster test-container test-kube test-ray format lint docs pictures results sdist wheel wheel-check release gpu-archive clean
 
 help:
 	@echo "make setup      system packages, .venv, configured build (idempotent)"
 	@echo "make setup-cluster  sshd, Slurm and Open MPI, for make test-cluster"
+	@echo "make kube-testbed  builds a kube-apiserver, for make test-kube, within some minutes"
 	@echo "make setup-ray  Ray, in .venv-ray, for make test-ray"
 	@echo "make build      the compiler, the runtime, the _native extension and the C++ tests"
 	@echo "make build-product  the same without the tests"
@@ -30,6 +31,8 @@ help:
 	@echo "make test-fast  the tests that finish within a minute"
 	@echo "make test-smoke the main paths, for TORCH=2.12 and the like"
 	@echo "make test-cluster  the tests with a real sshd, Slurm and Open MPI; with AG_TEST_THOROUGH=1 more of them"
+	@echo "make test-container  the image of agspeed cluster render container, built by podman within some minutes"
+	@echo "make test-kube  the manifests of agspeed cluster render, judged by a real kube-apiserver"
 	@echo "make test-ray   the tests under a real Ray"
 	@echo "make lint       layers, sizes, formatting, types, sorted lists"
 	@echo "make format     formats C++ and Python in place"
@@ -48,6 +51,11 @@ setup:
 
 setup-cluster: setup
 	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-cluster.txt
+
+# Only the tests of manifests need it. The script has nothing to do if the server is there.
+kube-testbed: setup
+	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-kube.txt
+	@JOBS=$(JOBS) .ci/kube_testbed.sh
 
 setup-ray: $(RAY_VENV)/.agspeed-requirements
 
@@ -82,6 +90,15 @@ test-smoke: build-product
 # One after another, because each test has hosts of its own.
 test-cluster: build-product setup-cluster
 	@$(PY) -m pytest -q -m cluster tests/python
+
+# The image is removed afterwards. It needs 3 GB of disk meanwhile.
+test-container: setup
+	@TORCH=$(ONE_TORCH) .ci/bootstrap.sh .ci/apt-packages-container.txt
+	@$(PY) -m pytest -q -m container tests/python/cluster/container
+
+# One process, because all tests use one server. They need neither the extension nor a cluster.
+test-kube: kube-testbed
+	@$(PY) -m pytest -q -m kube tests/python/cluster/kube
 
 test-ray: build-product setup-ray
 	@$(RAY_VENV)/bin/python -m pytest -q tests/python/horovod/ray

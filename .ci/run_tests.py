@@ -3,10 +3,11 @@
 """Runs the C++, lit and Python tests of a built tree one after another, streams their output and prints the totals.
 Each suite keeps every core busy.
 
-Tests that need the parts of a cluster are left out (`make test-cluster`). `--fast` also leaves out the tests that are
-marked slow or need a browser. `--smoke` runs the Python tests that are marked smoke. Every suite runs even when an
-earlier one failed. Results go to `test-results` in the build folder, where summarize.py reads them. `make test`,
-`make test-fast` and `make test-smoke` call this script.
+Tests that need the parts of a cluster are left out (`make test-cluster`, `make test-kube`,
+`make test-container`). `--fast` also leaves out
+the tests that are marked slow or need a browser. `--smoke` runs the Python tests that are marked smoke. Every suite
+runs even when an earlier one failed. Results go to `test-results` in the build folder, where summarize.py reads them.
+`make test`, `make test-fast` and `make test-smoke` call this script.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ def commands(fast: bool, smoke: bool) -> dict[str, list[str]]:
     lit = [str(Path(sys.executable).with_name("lit")), "--verbose", "--workers", jobs, "tests"]
     workers = str((os.cpu_count() or 1) + 1)  # more than cores, because many tests wait for a network or a clock
     pytest = [sys.executable, "-m", "pytest", "tests", "--numprocesses", workers, "--dist", "loadfile"]
-    marked = "not cluster"
+    pytest += ["--no-loadscope-reorder"]  # tests/conftest.py has an order
+    marked = "not cluster and not container and not kube"
     if fast:
         ctest += ["--label-exclude", "slow"]
-        marked = "not cluster and not slow and not chromium"
+        marked += " and not slow and not chromium"
     if smoke:
         return {"Python": [*pytest, "-m", "smoke", f"--junitxml={RESULTS / 'pytest.xml'}"]}
     return {

@@ -1,2 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests of a job for Kubernetes and Docker, made from one small description. See README.md."""
+"""Hosts with ssh, manifests for Kubernetes and Docker, and the progress of a TrainJob. See README.md."""
+
+from __future__ import annotations
+
+from agspeed.cluster.progress import report_progress
+
+__all__ = ["report_progress"]

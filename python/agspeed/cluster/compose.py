@@ -8,7 +8,7 @@ from the file that the compose file names as a secret.
 
 from __future__ import annotations
 
-from agspeed.cluster import pods
+from agspeed.cluster import pods, rules
 from agspeed.cluster.job import Job
 from agspeed.cluster.pods import Manifest
 from agspeed.errors import UserError
@@ -90,9 +90,9 @@ def _service(job: Job, is_swarm: bool) -> Manifest:
     if job.ipc_lock:
         service |= {"cap_add": ["IPC_LOCK"], "ulimits": {"memlock": -1}}
     if is_swarm:
-        mount = {"type": "tmpfs", "target": "/dev/shm", "tmpfs": {"size": _bytes(job.shared_memory)}}
+        mount = {"type": "tmpfs", "target": "/dev/shm", "tmpfs": {"size": rules.bytes_of(job.shared_memory)}}
         return service | {"networks": ["host-network"], "volumes": [mount]}
-    service |= {"network_mode": "host", "shm_size": _bytes(job.shared_memory)}
+    service |= {"network_mode": "host", "shm_size": rules.bytes_of(job.shared_memory)}
     service["security_opt"] = ["no-new-privileges:true"]
     if job.gpus:
         gpus = {"driver": "nvidia", "count": job.gpus, "capabilities": ["gpu"]}
@@ -103,11 +103,3 @@ def _service(job: Job, is_swarm: bool) -> Manifest:
 def _escaped(words: list[str]) -> list[str]:
     """Compose replaces $NAME by variables of the caller. $$ stands for a $."""
     return [word.replace("$", "$$") for word in words]
-
-
-def _bytes(size: str) -> int:
-    digits = size.rstrip("kMGTPEi")
-    unit = size[len(digits) :]
-    exponent = "kMGTPE".index(unit[0].replace("K", "k")) + 1
-    base = 1024 if unit.endswith("i") else 1000
-    return int(digits) * int(base**exponent)

@@ -16,6 +16,7 @@ from agspeed.errors import UserError
 __all__ = [
     # keep-sorted
     "LONGEST_LABEL",
+    "bytes_of",
     "command",
     "cores",
     "count",
@@ -24,7 +25,9 @@ __all__ = [
     "image",
     "interfaces",
     "label",
+    "local_queue",
     "namespace",
+    "pages",
     "pod_annotations",
     "queue",
     "size",
@@ -32,7 +35,9 @@ __all__ = [
 ]
 
 LONGEST_LABEL = 63
+_LONGEST_IMAGE = 500  # of a TrainJob
 _MOST_SHOWN = 60
+_PAGE_BYTES = 2 << 20
 _MOST_REPLICAS = 10_000
 _LABEL_1035 = re.compile(r"[a-z](?:[-a-z0-9]*[a-z0-9])?")
 _LABEL_1123 = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
@@ -46,7 +51,9 @@ _SIZE = re.compile(r"([0-9]+)(?:k|[MGTPE]|[KMGTPE]i)?")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 _INTERFACE = re.compile(r"[^\s,/:^=]{1,15}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ANNOTATION = re.compile(r"(?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_ANNOTATION = re.compile(
+    rf"(?:(?=[^/]{{1,253}}/){_SUBDOMAIN.pattern}/)?[A-Za-z0-9](?:[A-Za-z0-9_.-]{{0,61}}[A-Za-z0-9])?"
+)
 _SECRETS = ("AGSPEED_JOB_KEY", "AGSPEED_JOB_KEY_FILE")
 _OF_LAUNCHERS = re.compile(
     r"PET_\w+|HOROVOD_(?:CROSS_|LOCAL_)?(?:RANK|SIZE)|(?:LOCAL_|GROUP_)?(?:RANK|WORLD_SIZE)|MASTER_(?:ADDR|PORT)|"
@@ -69,10 +76,15 @@ def queue(field: str, value: Any) -> str:
     return _matching(field, value, _SUBDOMAIN, "the name of a queue, as in team-a-queue", longest=253)
 
 
+def local_queue(field: str, value: Any) -> str:
+    """The name of a queue of Kueue, which is the text of a label."""
+    return _matching(field, value, _SUBDOMAIN, "the name of a queue, as in team-a-queue")
+
+
 def image(field: str, value: Any) -> str:
     """The reference of an image."""
     example = "the name of an image, as in team/train:1.0"
-    found = _matching(field, value, _IMAGE, example, longest=512)
+    found = _matching(field, value, _IMAGE, example, longest=_LONGEST_IMAGE)
     if "@" not in found and (":" not in found.rsplit("/", 1)[-1] or found.endswith(":latest")):
         raise _wrong(
             field, value, f"a version, as in {found.removesuffix(':latest')}:1.0, so that all hosts run the same"
@@ -115,6 +127,23 @@ def size(field: str, value: Any) -> str:
     return found
 
 
+def pages(field: str, value: Any) -> str:
+    """A quantity of bytes that is a number of huge pages."""
+    found = size(field, value)
+    if bytes_of(found) % _PAGE_BYTES:
+        raise _wrong(field, value, "a multiple of 2Mi, as in 512Mi or 1Gi")
+    return found
+
+
+def bytes_of(quantity: str) -> int:
+    """Returns the bytes of a quantity that `size` has accepted."""
+    digits = quantity.rstrip("kMGTPEi")
+    unit = quantity[len(digits) :]
+    exponent = "kMGTPE".index(unit[0].replace("K", "k")) + 1
+    base = 1024 if unit.endswith("i") else 1000
+    return int(digits) * int(base**exponent)
+
+
 def command(field: str, value: Any) -> tuple[str, ...]:
     """The words of a command."""
     if isinstance(value, str):
@@ -153,6 +182,8 @@ def environment(field: str, value: Any) -> dict[str, str]:
             raise UserError(f"{field}: {name[:_MOST_SHOWN]!r} is no name of a variable; write NAME=VALUE.")
         if name in _SECRETS:
             raise UserError(f"{field}: {name} is a secret, and manifests hold none; leave it out and name a job_key.")
+        if name == "SSH_PORT":
+            raise UserError(f"{field}: {name} is set for sshd; write ssh_port instead.")
         if _OF_LAUNCHERS.fullmatch(name):
             raise UserError(f"{field}: {name} is set by the launcher of the ranks; leave it out.")
     return variables

@@ -11,12 +11,14 @@ from __future__ import annotations
 from agspeed.cluster import pods
 from agspeed.cluster.job import Job
 from agspeed.cluster.pods import Manifest
+from agspeed.errors import UserError
 
 __all__ = ["TRAINER_VERSIONS", "render_jobset", "render_pytorchjob", "render_trainjob"]
 
 TRAINER_VERSIONS = ("2.2", "2.3")
 _TORCHRUN = ["torchrun", "--no-python"]
 _PORT = 29500
+_MOST_WORDS = 128  # in the command of a TrainJob
 _MOST_RESTARTS, _MOST_ELASTIC_RESTARTS = 3, 100
 _INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
@@ -49,7 +51,12 @@ def render_trainjob(job: Job) -> list[Manifest]:
 
     The runtime belongs to the namespace, so it takes no rights in the whole cluster. It holds the network of the host,
     the volumes, and the container that copies the key, which a TrainJob cannot hold.
+
+    Raises: UserError for a command with more words than a TrainJob can hold.
     """
+    most = _MOST_WORDS - len(_TORCHRUN)
+    if len(job.command) > most:
+        raise UserError(f"command: it has {len(job.command)} words, and a TrainJob's has {most} at most; use a script.")
     api = "trainer.kubeflow.org/v1alpha1"
     runtime = f"{job.name}-runtime"
     node = pods.pod(job, "node", None, has_key=True) | {"restartPolicy": "Never"}

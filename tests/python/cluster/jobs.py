@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +11,18 @@ import yaml
 
 from agspeed.cli import main
 
-__all__ = ["ALL_FLAGS", "BASE", "COMPOSE_BASE", "ELASTIC", "objects", "refused", "render"]
+__all__ = [
+    # keep-sorted
+    "ALL_FLAGS",
+    "BASE",
+    "COMPOSE_BASE",
+    "ELASTIC",
+    "ENGINES",
+    "objects",
+    "pod_specs",
+    "refused",
+    "render",
+]
 
 BASE = ["--name", "train", "--image", "team/train:1.0"]
 COMPOSE_BASE = [*BASE, "--hosts", "node0,node1,node2,node3"]
@@ -20,6 +32,16 @@ ALL_FLAGS = [
     *("--shared-memory", "8Gi", "--huge-pages", "1Gi", "--host-network", "--interfaces", "eth0,eth1"),
     *("--annotation", "k8s.v1.cni.cncf.io/networks=rail-1", "--env", "A=b=c", "--kueue-queue", "queue-1"),
 ]
+
+ENGINES = [
+    *[("mpijob", "--api", api, *more) for api in ("v1", "v2beta1") for more in ((), ELASTIC)],
+    ("pytorchjob",),
+    ("pytorchjob", *ELASTIC),
+    ("trainjob", "--trainer-version", "2.2"),
+    ("trainjob", "--trainer-version", "2.3"),
+    ("jobset",),
+]
+"""The kinds for Kubernetes, each with its choices."""
 
 
 def render(capsys: pytest.CaptureFixture[str], kind: str, *words: str, command: tuple[str, ...] = ("train.py",)) -> str:
@@ -33,6 +55,18 @@ def render(capsys: pytest.CaptureFixture[str], kind: str, *words: str, command: 
 def objects(capsys: pytest.CaptureFixture[str], kind: str, *words: str, **given: Any) -> list[Any]:
     """Returns the rendered objects, read by another program's YAML reader."""
     return list(yaml.safe_load_all(render(capsys, kind, *words, **given)))
+
+
+def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields the specs of all pods in an object."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for below in value.values():
+            yield from pod_specs(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from pod_specs(below)
 
 
 def refused(capsys: pytest.CaptureFixture[str], kind: str, *words: str) -> str:

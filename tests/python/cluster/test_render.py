@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,10 @@ import pytest
 
 from agspeed.cluster import pods
 from agspeed.cluster.job import Job
-from tests.python.cluster.jobs import ALL_FLAGS, BASE, COMPOSE_BASE, ELASTIC, objects, render
+from tests.python.cluster.jobs import ALL_FLAGS, BASE, COMPOSE_BASE, ELASTIC, ENGINES, objects, pod_specs, render
 from tests.python.cluster.schemas import COMPOSE, OBJECTS
 
 WITH_KEY = ("jobset", "pytorchjob", "trainjob")
-ENGINES = [
-    *[("mpijob", "--api", api, *more) for api in ("v1", "v2beta1") for more in ((), ELASTIC)],
-    ("pytorchjob",),
-    ("pytorchjob", *ELASTIC),
-    ("trainjob", "--trainer-version", "2.2"),
-    ("trainjob", "--trainer-version", "2.3"),
-    ("jobset",),
-]
-
-
-def pod_specs(value: Any) -> Iterator[dict[str, Any]]:
-    """Yields the specs of all pods in an object."""
-    if isinstance(value, dict):
-        if "containers" in value:
-            yield value
-        for below in value.values():
-            yield from pod_specs(below)
-    elif isinstance(value, list):
-        for below in value:
-            yield from pod_specs(below)
 
 
 def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from agspeed.version import __version__
 from tests.lint import sources
 
-__all__ = ["TAG", "of_this_checkout", "write"]
+__all__ = ["TAG", "files", "of_this_checkout", "write"]
 
 TAG = "cp{0}{1}-cp{0}{1}-linux_x86_64".format(*sys.version_info)
 _PACKAGE = sources.ROOT / "python"
@@ -23,7 +23,7 @@ _PACKAGE = sources.ROOT / "python"
 def of_this_checkout(folder: Path) -> Path:
     """Writes agspeed's wheel, as `make wheel` would from the built extension, but not for other machines."""
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
-    return write(folder, "agspeed", __version__, dict(_files()), TAG, project["dependencies"])
+    return write(folder, "agspeed", __version__, dict(files()), TAG, project["dependencies"])
 
 
 def write(
@@ -50,7 +50,8 @@ def write(
     return path
 
 
-def _files() -> Iterator[tuple[str, bytes]]:
+def files() -> Iterator[tuple[str, bytes]]:
+    """Yields the files of the package, with the extension: (name in a wheel, content)."""
     for path in sorted((_PACKAGE / "agspeed").rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             yield str(path.relative_to(_PACKAGE)), path.read_bytes()
