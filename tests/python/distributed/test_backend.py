@@ -167,6 +167,7 @@ def test_a_group_dropped_with_a_callback_under_way_ends(ranks: Ranks, tmp_path: 
     assert ranks.run(programs.subgroups, tmp_path)  # the processes are alive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", ["import agspeed, torch", "import torch, agspeed"])
 def test_the_backend_is_registered_in_either_order_of_imports(imports: str) -> None:
     program = f"{imports}\nfrom torch import distributed\nassert 'agspeed' in distributed.Backend.backend_list"

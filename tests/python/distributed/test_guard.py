@@ -40,6 +40,7 @@ def assert_trained_alike(results: Sequence[dict[str, Any]]) -> None:
             assert result.get(key) == results[0].get(key), key
 
 
+@pytest.mark.slow
 @needs_extension
 @pytest.mark.parametrize(
     "stored",
@@ -65,6 +66,7 @@ def test_a_drift_long_after_the_decision_is_found(two_ranks: Ranks, tmp_path: Pa
     assert results[0]["status"] == "eager", results[0]
 
 
+@pytest.mark.slow
 @needs_extension
 @pytest.mark.parametrize(("stored", "status"), [("aot/b0.25-1", "tuned"), thorough("eager/b0.25-1", "eager")])
 def test_a_stored_decision_is_measured_once_and_stays(

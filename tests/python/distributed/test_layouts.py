@@ -52,6 +52,7 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         yield started
 
 
+@pytest.mark.slow
 @needs_extension
 @pytest.mark.parametrize(("wrapper", "dtype"), pairs(_WRAPPERS, ["float32", "bfloat16"]))
 def test_another_layout_changes_no_bit(ranks: Ranks, tmp_path: Path, dtype: str, wrapper: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ def assert_compiled(units: list[dict[str, str | None]], candidate: str) -> None:
     assert runs == {"FSDPModel": "eager", **dict.fromkeys(_BLOCKS, candidate)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "backend", "candidate"),
     [
@@ -66,6 +67,7 @@ def test_units_run_compiled_and_weights_are_those_of_eager(
         assert torch.equal(result["tuned"], results[0]["tuned"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind",
     first_of(
@@ -96,6 +98,7 @@ def test_a_model_that_is_one_unit_is_compiled_as_a_whole(two_ranks: Ranks, tmp_p
         assert torch.equal(result["tuned"], result["plain"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", first_of(["in place", "wrapped", "forward"], 1))
 def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path: Path, how: str) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "kind": f"compiled {how}"}
@@ -106,6 +109,7 @@ def test_a_unit_that_its_user_compiles_is_left_alone(two_ranks: Ranks, tmp_path:
         assert torch.equal(result["tuned"], result["plain"])
 
 
+@pytest.mark.slow
 def test_gradients_may_be_accumulated(two_ranks: Ranks, tmp_path: Path) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "backend": "aot", "micro_batches": 3}
     for result in two_ranks.run(sharded_cases.trained, tmp_path, **arguments):
@@ -113,6 +117,7 @@ def test_gradients_may_be_accumulated(two_ranks: Ranks, tmp_path: Path) -> None:
         assert torch.equal(result["tuned"], result["plain"])
 
 
+@pytest.mark.slow
 def test_a_sharded_model_is_evaluated_paused_and_restored(two_ranks: Ranks, tmp_path: Path) -> None:
     for result in two_ranks.run(sharded_cases.lived_with, tmp_path, cache=str(tmp_path / "cache")):
         for what, (plain, tuned) in result["found"].items():

@@ -83,6 +83,7 @@ def _compare_with_layouts(ranks: Ranks, folder: Path, case: str, dtype: str) -> 
     assert (first["num_changes"] == 0) == (case in _LEFT_ALONE), f"{case}: {first['num_changes']} layouts"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", every(3, list(staged_cases.CASES)))
 def test_layouts_that_change_in_mid_run_change_no_bit(two_ranks: Ranks, tmp_path: Path, case: str) -> None:
     _compare_with_layouts(two_ranks, tmp_path, case, "float32")
@@ -98,6 +99,7 @@ def test_layouts_change_no_bit_of_bfloat16_at_four_ranks(four_ranks: Ranks, tmp_
     _compare_with_layouts(four_ranks, tmp_path, case, "bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "candidate"), pairs(every(2, list(staged_cases.CASES)), _CANDIDATES))
 def test_weights_of_two_ranks_equal_plain_training(two_ranks: Ranks, tmp_path: Path, case: str, candidate: str) -> None:
     _compare(two_ranks, tmp_path, case, candidate, "agspeed")
@@ -110,6 +112,7 @@ def test_weights_of_two_ranks_of_gloo_equal_plain_training(
     _compare(two_ranks, tmp_path, case, candidate, "gloo")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     [

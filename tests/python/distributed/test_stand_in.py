@@ -94,6 +94,7 @@ def trained(folder: Path, script: str, stands_in: bool, **environment: str) -> d
     return json.loads(results.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "name"),
     [
@@ -110,6 +111,7 @@ def test_an_unchanged_script_trains_to_the_same_weights(tmp_path: Path, script: 
     assert ours["weights"] == over_gloo["weights"]  # two ranks: every order of a sum gives the same result
 
 
+@pytest.mark.slow
 def test_an_unchanged_script_has_its_buckets_tuned(tmp_path: Path) -> None:
     script = TORCHRUN.format(backend='"gloo"').replace("range(5)", "range(40)")
     plain = trained(tmp_path, script, stands_in=True)

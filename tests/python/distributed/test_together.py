@@ -56,6 +56,7 @@ def assert_one_decision(results: list[dict[str, Any]]) -> None:
         assert result["hooks"] == 0, "a settled model pays for no hook"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ranks", "backend"),
     [(3, "agspeed"), *(thorough(*each) for each in ((2, "agspeed"), (2, "gloo"), (3, "gloo")))],
@@ -74,6 +75,7 @@ def test_ranks_decide_together_and_the_next_run_knows(ranks: Ranks, tmp_path: Pa
         assert second[0]["steps"] < 40, second[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", first_of(["agspeed", "gloo"], 1))
 def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: Path, backend: str) -> None:
     page = tmp_path / "report.html"
@@ -93,6 +95,7 @@ def test_the_report_shows_when_buckets_were_reduced(two_ranks: Ranks, tmp_path: 
     assert 'data-chart="One step"' in page.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case",
     first_of(
@@ -116,6 +119,7 @@ def test_one_decision_whatever_ranks_do_between_steps(two_ranks: Ranks, tmp_path
     assert all(result.get("same", True) for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [3], indirect=True)
 def test_ranks_of_one_host_compile_once(ranks: Ranks, tmp_path: Path) -> None:
     results = ranks.run(together_cases.compiled_in_children, tmp_path, cache=str(tmp_path / "cache"))
@@ -126,6 +130,7 @@ def test_ranks_of_one_host_compile_once(ranks: Ranks, tmp_path: Path) -> None:
         assert arm["state"] == "ready" and arm["background_seconds"] > 0, arm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", first_of(["native", "eager", "eager/b0.25-1"], 1))
 def test_settled_steps_ask_no_store_and_do_no_more_than_without_a_group(
     two_ranks: Ranks, tmp_path: Path, arm: str
@@ -229,6 +234,7 @@ def test_ranks_that_do_not_fit_train_on_eagerly(two_ranks: Ranks, tmp_path: Path
         assert word in results[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("backend", "key", "words"),
     [
@@ -271,6 +277,7 @@ def test_modules_sharded_later_train_on_eagerly_and_say_which(two_ranks: Ranks, 
         assert torch.equal(with_agspeed, without)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_an_error_of_the_others(tmp_path: Path) -> None:
     """The error comes from the end of the process, and not from the time limit of an operation."""
     started = Ranks(2, timeout_s=_TIMEOUT_S, AGSPEED_PEER_TIMEOUT_MS="3000")

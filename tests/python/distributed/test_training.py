@@ -32,6 +32,7 @@ def assert_as_over_gloo(ranks: Ranks, folder: Path, program: Any, tolerance: flo
     torch.testing.assert_close(found, expected, rtol=allowed, atol=allowed)
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.parametrize("hook", ["bf16", "fp16", "powerSGD"])
 def test_ddp_with_communication_hooks(ranks: Ranks, tmp_path: Path, hook: str) -> None:

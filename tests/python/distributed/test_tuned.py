@@ -28,6 +28,7 @@ def two_ranks() -> Iterator[Ranks]:
         yield started
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrapper", tuned_cases.WRAPPERS)
 def test_weights_are_plain_trainings_whatever_the_wrapper_does(two_ranks: Ranks, tmp_path: Path, wrapper: str) -> None:
     results = two_ranks.run(tuned_cases.tuned_under, tmp_path, wrapper=wrapper, cache=str(tmp_path / "cache"))
@@ -62,6 +63,7 @@ def test_ranks_that_run_out_of_batches_one_by_one_tune_alone(two_ranks: Ranks, t
         assert not any("/" in arm for arm in result["arms"]), result["arms"]
 
 
+@pytest.mark.slow
 def test_a_tuned_model_is_paused_copied_saved_resumed_and_restored(two_ranks: Ranks, tmp_path: Path) -> None:
     for result in two_ranks.run(tuned_cases.lived_with, tmp_path, cache=str(tmp_path / "cache")):
         assert result["status"].startswith("tuned"), result["status"]
@@ -70,6 +72,7 @@ def test_a_tuned_model_is_paused_copied_saved_resumed_and_restored(two_ranks: Ra
             assert torch.equal(ours, expected), f"{what}: other weights than those of plain training"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_decided", [True, False], ids=["after-tuning", "while-tuning"])
 def test_a_group_made_anew_trains_on(two_ranks: Ranks, tmp_path: Path, is_decided: bool) -> None:
     arguments = {"cache": str(tmp_path / "cache"), "store": str(tmp_path / "second-store"), "is_decided": is_decided}

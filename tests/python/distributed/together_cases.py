@@ -168,23 +168,28 @@ def _await_recheck(model: DistributedDataParallel) -> None:
             return
 
 
-def _await_content(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> None:
-    """Trains until no rank doubts the decision, as a rank may when the machine has become slower."""
-    for _ in range(_MOST_STEPS):
-        doubts = torch.tensor(float(bool(model._forward_hooks)))
-        dist.all_reduce(doubts)
-        if not doubts:
-            return
-        for _ in range(64):
-            step(model, optimizer)
+def _is_doubted(model: nn.Module) -> bool:
+    """Whether a rank doubts the decision, as a rank may when the machine has become slower. All get the same answer."""
+    if not isinstance(model, DistributedDataParallel):
+        return False
+    doubts = torch.tensor(float(bool(model._forward_hooks)))
+    dist.all_reduce(doubts)
+    return bool(doubts)
 
 
 def _work_of_steps(model: nn.Module, count: int = 40) -> dict[str, Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for _ in range(300):  # after these, steps that the report observes are rare
         step(model, optimizer)
-    if isinstance(model, DistributedDataParallel):
-        _await_content(model, optimizer)
+    for _ in range(_MOST_STEPS):
+        is_settled = not _is_doubted(model)
+        found = _work_of_next_steps(model, optimizer, count)
+        if is_settled and not _is_doubted(model):
+            break
+    return found
+
+
+def _work_of_next_steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int) -> dict[str, Any]:
     home, lines, requests = str(Path(agspeed.__file__).parent), [0], []
 
     def trace(frame: Any, event: str, _: Any) -> Any:

@@ -41,7 +41,6 @@ def names_that_come_again() -> dict[str, Any]:
         ]
         found["kept"] = kept
         handles = [hvd.allreduce_async_(torch.ones(1), name=f"{at}", op=hvd.Sum) for at in range(3)]
-        found["same name"] = message_of(lambda: hvd.allreduce_async_(torch.ones(1), name="1", op=hvd.Sum))
         found["backwards"] = [hvd.synchronize(handle) for handle in reversed(handles)]
         found["taken"] = [hvd.synchronize(handle) for handle in handles]
         found["poll"] = message_of(lambda: hvd.poll(handles[0]))

@@ -24,6 +24,7 @@ def test_operations_within_a_captured_model_are_called_without_a_warning_of_our_
         assert not [text for text in found["warned"] if "Dynamo" in text or "agspeed" in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.1, None])
 @pytest.mark.parametrize("backend", ["aot", "native"])
 def test_statistics_of_all_ranks_are_those_of_eager(tmp_path: Path, backend: str, momentum: float | None) -> None:

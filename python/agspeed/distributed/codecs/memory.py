@@ -141,9 +141,10 @@ class Memory:
                 )
                 for name, steps in state["steps"].items()
             }
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError):
             raise UserError(
-                f"this is no state of a sparse codec ({error!r}): load what state_dict() returned."
+                "this is no state of a sparse codec, which has dicts of steps, residuals and velocities by the "
+                "parameters' names: load what state_dict() returned."
             ) from None
         self._slots, self._parts = {}, parts
 

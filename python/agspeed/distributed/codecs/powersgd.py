@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import torch
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 
 from agspeed.distributed.codecs.codec import Bucket, Codec, Steps, Wire
@@ -53,7 +54,10 @@ class PowerSGD(Codec):
         self.load_state_dict(state["state"])
 
     def state_dict(self) -> dict[str, Any]:
+        """Returns what `torch.load` reads without `weights_only=False`. So the generator's state is a tensor."""
         fields = {name: getattr(self._state, name) for name in self._state.__slots__ if name != "process_group"}
+        _, words, *rest = self._state.rng.get_state()
+        fields["rng"] = [torch.from_numpy(words.astype("int64")), *rest]
         return {"names": dict(self._names), "torch": copy.deepcopy(fields)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -61,8 +65,19 @@ class PowerSGD(Codec):
             raise UserError(
                 f"this is no state of {self.name} (it has {sorted(state)}): load what state_dict() returned."
             )
-        self._names = dict(state["names"])
-        for name, value in copy.deepcopy(state["torch"]).items():
+        try:
+            names, fields = dict(state["names"]), copy.deepcopy(dict(state["torch"]))
+            words, *rest = fields.pop("rng")
+            known = set(self._state.__slots__) - {"process_group", "rng"}
+            if fields.keys() != known:
+                raise ValueError(f"it has {sorted(fields)}")
+            self._state.rng.set_state(("MT19937", words.numpy().astype("uint32"), *rest))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(
+                f"this state of {self.name} cannot be read ({error}): load what state_dict() returned under this torch."
+            ) from None
+        self._names = names
+        for name, value in fields.items():
             setattr(self._state, name, value)
 
     def steps(self, bucket: Bucket, wire: Wire) -> Steps:

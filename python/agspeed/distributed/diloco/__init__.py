@@ -24,7 +24,7 @@ def local_steps(
     warmup: int,
     fragments: int = 1,
     outer_lr: float = 0.7,
-    outer_momentum: float = 0.9,
+    outer_momentum: float = 0.5,
     compression: str = "int8",
     process_group: Any = None,
 ) -> LocalSteps:
@@ -59,7 +59,8 @@ def local_steps(
         fragments: into how many parts the parameters are divided, at most `every`. More of them make each
             synchronization shorter.
         outer_lr: the learning rate of the outer optimizer.
-        outer_momentum: its momentum, in [0, 1).
+        outer_momentum: its momentum, in [0, 1). DiLoCo uses 0.9 for hundreds of local steps. With few of them it can
+            make training diverge.
         compression: "int8" sends bytes with error feedback; "none" sends the values.
         process_group: the ranks; None: all of them.
 

@@ -26,7 +26,8 @@ from agspeed.distributed.codecs.int8 import Int8
 from agspeed.distributed.codecs.pipeline import Pipeline
 from agspeed.distributed.codecs.powersgd import PowerSGD
 from agspeed.distributed.codecs.topk import TopK
-from agspeed.errors import UserTypeError
+from agspeed.errors import UserError, UserTypeError
+from agspeed.torch_compat import ddp
 
 __all__ = ["auto", "bf16", "fp16", "int8", "powersgd", "topk"]
 
@@ -107,6 +108,11 @@ def _register(model: DistributedDataParallel, codec: _AnyCodec) -> _AnyCodec:
     if not isinstance(model, DistributedDataParallel):
         raise UserTypeError(
             f"{codec.name} needs a DistributedDataParallel, and got {type(model).__name__}: wrap the model first."
+        )
+    if ddp.hooks_of(model):
+        raise UserError(
+            f"{codec.name} cannot be set, because the model has a communication hook already, and "
+            "DistributedDataParallel takes one only: wrap the module again, and set the codec first."
         )
     names = {parameter: name for name, parameter in model.module.named_parameters()}
     model.register_comm_hook(Pipeline(codec, names, model.process_group), _reduce)

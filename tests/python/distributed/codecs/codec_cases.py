@@ -20,6 +20,7 @@ from agspeed.distributed import hooks
 from agspeed.distributed.codecs import bench, sample_gradients
 from agspeed.distributed.codecs.catalog import CODECS
 from agspeed.distributed.codecs.codec import Codec
+from agspeed.errors import UserError
 from tests.python.distributed import training
 
 _SMALL_BUCKETS = 0.002  # MiB; four buckets or more
@@ -92,6 +93,16 @@ def ddp_that_differs(codecs: list[str]) -> str:
     return "nothing was raised"
 
 
+def ddp_with_two_codecs() -> str:
+    """Sets a second codec. Returns its error."""
+    model, _ = _wrapped("int8", {})
+    try:
+        hooks.topk(model)
+    except UserError as error:
+        return str(error)
+    return "nothing was raised"
+
+
 def ddp_resumed(codec: str, options: Options, folder: Path) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Returns the weights of a training without and with a checkpoint in its middle."""
     model, made = _wrapped(codec, options)
@@ -100,7 +111,7 @@ def ddp_resumed(codec: str, options: Options, folder: Path) -> tuple[list[torch.
     file = folder / f"{codec}-{dist.get_rank()}.pt"
     torch.save({"model": model.module.state_dict(), "codec": made.state_dict()}, file)
     _train(model, 4, offset=4)
-    saved = torch.load(file, weights_only=False)
+    saved = torch.load(file)
     again, loaded = _wrapped(codec, options)
     assert loaded is not None
     again.module.load_state_dict(saved["model"])

@@ -262,6 +262,17 @@ def test_codecs_without_memory_refuse_a_state() -> None:
         PowerSGD().load_state_dict({"steps": {}})
 
 
+@pytest.mark.parametrize("wrong", [{"rng": 7}, {"rng": None}, {"another": 1}])
+def test_a_damaged_state_of_powersgd_changes_nothing(wrong: dict[str, object]) -> None:
+    codec, state = PowerSGD(rank=2), PowerSGD(rank=3).state_dict()
+    before = codec.state_dict()
+    with pytest.raises(UserError, match="this state of powersgd cannot be read"):
+        codec.load_state_dict({"names": {0: ("w",)}, "torch": state["torch"] | wrong})
+    after = codec.state_dict()
+    assert after["names"] == before["names"]
+    assert after["torch"]["matrix_approximation_rank"] == before["torch"]["matrix_approximation_rank"]
+
+
 def test_codecs_that_differ_are_named_at_every_rank() -> None:
     own = [TopK(0.01), TopK(0.02), TopK(0.01)]
     device, sentence = torch.device("cpu"), "they differ ({}): choose one."

@@ -156,6 +156,11 @@ def test_models_that_are_not_wrapped_are_refused() -> None:
         hooks.int8(nn.Linear(2, 2))  # type: ignore[arg-type]
 
 
+def test_a_second_codec_is_refused(ranks: Ranks, tmp_path: Path) -> None:
+    sentence = "topk cannot be set, because the model has a communication hook already"
+    assert all(found.startswith(sentence) for found in ranks.run(cases.ddp_with_two_codecs, tmp_path))
+
+
 # --- Horovod ----------------------------------------------------------------------------------------------------------
 
 
