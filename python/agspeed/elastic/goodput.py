@@ -49,6 +49,14 @@ class Goodput:
         """Replaces this process's counters by another one's."""
         self.num_lost, self.change_seconds = num_lost, change_seconds
 
+    def metrics(self) -> dict[str, float]:
+        """Returns the counters for the status of a TrainJob."""
+        return {
+            "membership_epochs": self.num_epochs,
+            "interrupted_steps": self.num_lost,
+            "change_seconds": sum(self.change_seconds),
+        }
+
     def sentence(self, num_steps: int) -> str:
         """Sums the job up. num_steps: how many steps the training has made."""
         times = ", ".join(f"{seconds:.1f} s" for seconds in self.change_seconds)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 
+from agspeed.cluster import report_progress
 from agspeed.devices.placement import is_sharded, module_tensors
 from agspeed.elastic import control
 from agspeed.elastic.attachments import attached, put_attached
@@ -51,6 +52,7 @@ class State:
         self._names = list(values)
         self._callbacks: list[Callable[[int, int], None]] = []
         self._has_stepped = False  # since the last `take_over`
+        self._num_steps_in_all: int | None = None
         vars(self).update(values)
 
     if TYPE_CHECKING:
@@ -64,6 +66,22 @@ class State:
         """
         self._callbacks.append(callback)
 
+    def report_progress(self, num_steps: int) -> None:
+        """From now on, `advance` shows the progress in the status of this job's TrainJob.
+
+        The status gets what `agspeed.cluster.report_progress` says of steps, and counters of `goodput` as metrics:
+        membership_epochs, interrupted_steps and change_seconds.
+
+        Args:
+            num_steps: how many steps the training has in all.
+
+        Raises:
+            UserError: num_steps is below 1.
+        """
+        if num_steps < 1:
+            raise UserError(f"num_steps: {num_steps} is below 1; pass how many steps the training has in all.")
+        self._num_steps_in_all = num_steps
+
     def advance(self) -> None:
         """Call it right after each step of the optimizer, before ranks communicate again.
 
@@ -76,6 +94,8 @@ class State:
             self._has_stepped = True
             self.goodput.note_first_step()
         self.num_steps += 1
+        if self._num_steps_in_all is not None:
+            report_progress(self.num_steps, self._num_steps_in_all, metrics=self.goodput.metrics())
         connection = control.of_this_process()
         if connection is not None and connection.wants_change:
             raise ChangeInterrupt

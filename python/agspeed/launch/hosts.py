@@ -35,6 +35,9 @@ _NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}@)?[A-Za-z0-9_][A-Za-z0-
 _SLOTS = re.compile(r"[0-9]{1,9}")
 _SLOTS_WORD = re.compile(r"slots=(\S*)")
 _MAX_SLOTS_WORD = re.compile(r"max[_-]slots=[0-9]+")
+_IN_LIST = ". Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."  # Horovod's words
+_IN_FILE = "; write a host and its slots, such as node0 slots=4."
+_OF_SCRIPT = "; print lines such as node0:4."
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ def local(slots: int) -> tuple[Host, ...]:
 
 def parse(text: str) -> tuple[Host, ...]:
     """Returns the hosts of `node0:2,node1:2`. Raises: UserError, which names the wrong entry."""
-    return _distinct([(f"--hosts {text}", _host(f"--hosts {text}", entry)) for entry in text.split(",")])
+    return _distinct([(f"--hosts {text}", _host(f"--hosts {text}", entry, _IN_LIST)) for entry in text.split(",")])
 
 
 def read(path: Path, flag: str = "--hostfile ") -> tuple[Host, ...]:
@@ -106,13 +109,14 @@ def found_by_script(where: str, output: bytes, slots: int | None) -> tuple[Host,
         raise UserError(f"{where}, line {line}: it has bytes that are no ASCII; print lines such as node0:4.") from None
     numbered = [(f"{where}, line {number}", line.strip()) for number, line in enumerate(lines, 1) if line.strip()]
     return _distinct(
-        (at, _host(at, line) if ":" in line else _host_without_number(at, line, slots)) for at, line in numbered
+        (at, _host(at, line, _OF_SCRIPT) if ":" in line else _host_without_number(at, line, slots))
+        for at, line in numbered
     )
 
 
 def _host_without_number(where: str, name: str, slots: int | None) -> Host:
     if not _NAME.fullmatch(name):
-        raise _no_host(where, name)
+        raise _no_host(where, name, _OF_SCRIPT)
     if slots is None:
         raise UserError(f"{where}: {name} has no slots; print {name}:4, for example, or give --slots-per-host.")
     return Host(name, slots)
@@ -123,29 +127,26 @@ def _host_of_line(where: str, words: list[str]) -> Host:
     slots = [match[1] for word in rest if (match := _SLOTS_WORD.fullmatch(word))]
     unknown = [word for word in rest if not _SLOTS_WORD.fullmatch(word) and not _MAX_SLOTS_WORD.fullmatch(word)]
     if unknown:
-        raise UserError(f"{where}: {unknown[0]!r} is unknown; write a host and its slots, such as node0 slots=4.")
+        raise UserError(f"{where}: {unknown[0]!r} is unknown{_IN_FILE}")
     if len(slots) > 1 or (slots and ":" in name):
         raise UserError(f"{where}: {name} has two numbers of slots; write one, such as node0 slots=4.")
     if not slots and ":" not in name:
         raise UserError(f"{where}: {name} has no slots; write how many ranks it may run: {name} slots=4.")
-    return _host(where, f"{name}:{slots[0]}" if slots else name)
+    return _host(where, f"{name}:{slots[0]}" if slots else name, _IN_FILE)
 
 
-def _host(where: str, entry: str) -> Host:
+def _host(where: str, entry: str, remedy: str) -> Host:
     name, separator, count = entry.strip().rpartition(":")
     if not separator or not _NAME.fullmatch(name) or not _SLOTS.fullmatch(count):
-        raise _no_host(where, entry)
+        raise _no_host(where, entry, remedy)
     slots = int(count)
     if not 1 <= slots <= MOST_SLOTS:
         raise UserError(f"{where}: {name} has {slots} slots; write how many ranks it may run, 1 to {MOST_SLOTS}.")
     return Host(name, slots)
 
 
-def _no_host(where: str, entry: str) -> UserError:
-    return UserError(
-        f"{where}: {entry[:_MOST_SHOWN]!r} is not a host with slots. "
-        "Invalid host input, please make sure it has format as : worker-0:2,worker-1:2."
-    )
+def _no_host(where: str, entry: str, remedy: str) -> UserError:
+    return UserError(f"{where}: {entry[:_MOST_SHOWN]!r} is not a host with slots{remedy}")
 
 
 def _distinct(found: Iterable[tuple[str, Host]]) -> tuple[Host, ...]:

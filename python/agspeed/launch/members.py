@@ -367,7 +367,8 @@ class Members:
             self._tell(member, "epoch", place.to_json())
         if epoch.number > 1:
             names = ", ".join(map(str, epoch.members))
-            self._output.write_note(f"epoch {epoch.number}: {len(epoch.members)} members train ({names})")
+            train = "1 member trains" if len(epoch.members) == 1 else f"{len(epoch.members)} members train"
+            self._output.write_note(f"epoch {epoch.number}: {train} ({names})")
 
     def _fail(self, reason: str) -> None:
         """Ends the job. Raises: AgspeedError with the reason, if members still live; else the last failure is it."""

@@ -36,8 +36,9 @@ class Limits:
     least: int
     most: int
     first: int
-    silence_s: float = 2.0
-    """A member that does not answer a `Change` for this long is expelled."""
+    silence_s: float = 4.0
+    """A member that does not answer a `Change` for this long is expelled. A pause of 3 s, for example of its virtual
+    machine, costs no member its place."""
     wait_s: float = 600.0
     """How long members wait until there are enough of them."""
 

@@ -89,10 +89,12 @@ def tc(namespace: str, lines: Iterable[str]) -> None:
 def on_host(namespace: str, name: str, hosts_file: Path, command: Sequence[str]) -> list[str]:
     """The command line that runs a command in a namespace, with the host name `name` and `hosts_file` as /etc/hosts.
 
-    The command ends together with the thread that starts it.
+    This process has to start it. The command ends together with the thread that starts it, or does not begin if this
+    process has ended before.
     """
-    script = 'echo "$1" > /proc/sys/kernel/hostname && mount --bind "$2" /etc/hosts && shift 2 && exec "$@"'
-    inside = [tool("unshare", "util-linux"), "--uts", "sh", "-c", script, "sh", name, str(hosts_file), *command]
+    script = '[ "$PPID" = "$1" ] && echo "$2" > /proc/sys/kernel/hostname && mount --bind "$3" /etc/hosts'
+    arguments = [str(os.getpid()), name, str(hosts_file), *command]
+    inside = [tool("unshare", "util-linux"), "--uts", "sh", "-c", f'{script} && shift 3 && exec "$@"', "sh", *arguments]
     ends_with_us = [tool("setpriv", "util-linux"), "--pdeathsig", "KILL"]
     return [*ends_with_us, tool("ip", "iproute2"), "netns", "exec", namespace, *inside]
 

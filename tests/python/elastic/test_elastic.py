@@ -205,7 +205,7 @@ def test_a_stopped_member_is_given_up_and_ended(training: Training) -> None:
     members = training.wait_for_epoch(3)
     os.kill(members[2], signal.SIGSTOP)
     assert training.finish() == 0, training.job.errors()
-    assert "member 2 on host localhost is ended: it has not answered for 2 s" in training.job.errors()
+    assert "member 2 on host localhost is ended: it has not answered for 4 s" in training.job.errors()
     assert_all_have_the_same(training, 2)
 
 

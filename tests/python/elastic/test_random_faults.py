@@ -29,6 +29,7 @@ _SIZE = 4
 _COMPUTE_S = 0.02
 _SPARED_FAULTS, _WARM_UP_FAULTS = 50, 10
 _MOST_GROWTH_KIB = 8 << 10  # a leak of 200 KiB per fault exceeds it
+_MOMENT_S = 3 if NUM_FAULTS >= _SPARED_FAULTS else 1  # peers wait for 5 s, and the machine may be busy
 
 
 class Striker:
@@ -84,6 +85,20 @@ class Striker:
     def stop_one_for_ever(self) -> None:
         self._end(self._victims(1), signal.SIGSTOP)
 
+    def stop_one_for_a_moment(self) -> None:
+        self._pause(*self._victims(1))
+
+    def stop_one_for_a_moment_while_the_group_changes(self) -> None:
+        first, second = self._victims(2)
+        self._end([first], signal.SIGKILL)
+        self._pause(second)
+
+    def _pause(self, pid: int) -> None:
+        """Stops a process, which stays in the job. So it does not count as struck."""
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(_MOMENT_S)
+        os.kill(pid, signal.SIGCONT)
+
     def _while_it_grows(self, choose: Callable[[list[int]], list[int]]) -> None:
         before = self._job.started()
         self.kill_one()
@@ -111,6 +126,8 @@ class Striker:
 _KINDS = [
     # Not among them for light members: they notice a stopped one only when the group changes.
     Striker.stop_one_for_ever,
+    Striker.stop_one_for_a_moment,
+    Striker.stop_one_for_a_moment_while_the_group_changes,
     Striker.kill_one,
     Striker.kill_two_at_once,
     Striker.kill_all_but_one,

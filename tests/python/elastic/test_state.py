@@ -14,6 +14,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from agspeed import elastic
 from agspeed.elastic import attachments
+from agspeed.elastic import state as state_module
 from agspeed.errors import UserError
 
 
@@ -93,3 +94,22 @@ def test_a_process_leaves_out_what_it_does_not_know_of(monkeypatch: pytest.Monke
     assert notes.got == []
     attachments.put_attached({"net": net}, {"notes": {"net": 2}})
     assert notes.got == [(net, 2)]
+
+
+def test_progress_is_reported_after_each_step_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[tuple[int, int, dict[str, float]]] = []
+    monkeypatch.setattr(
+        state_module, "report_progress", lambda step, num_steps, metrics: reports.append((step, num_steps, metrics))
+    )
+    state = elastic.State()
+    state.advance()
+    state.report_progress(num_steps=3)
+    state.goodput.note_epoch(2, 1)
+    state.advance()
+    counters = {"membership_epochs": 2, "interrupted_steps": 1, "change_seconds": 0}
+    assert reports == [(2, 3, counters)]
+
+
+def test_a_training_without_steps_is_refused() -> None:
+    with pytest.raises(UserError, match="num_steps: 0 is below 1"):
+        elastic.State().report_progress(num_steps=0)

@@ -88,7 +88,7 @@ def test_a_wrong_list_says_what_is_wrong(text: str, sentence: str) -> None:
         ("node0 slots=2\nnode1\n", 2, "node1 has no slots; write how many ranks it may run: node1 slots=4."),
         ("\n# all\nnode0 slots=0", 3, "node0 has 0 slots"),
         ("node0 slots=", 1, "'node0:' is not a host"),
-        ("node0 slots=x", 1, "'node0:x' is not a host"),
+        ("node0 slots=x", 1, "'node0:x' is not a host with slots; write a host and its slots, such as node0 slots=4."),
         ("node0 slots=2 slots=3", 1, "node0 has two numbers of slots"),
         ("node0:2 slots=2", 1, "node0:2 has two numbers of slots"),
         ("node0 slots=2 cpu=3", 1, "'cpu=3' is unknown"),

@@ -282,6 +282,7 @@ def test_an_agent_that_sends_anything_else_ends_the_job(job: Job, data: bytes) -
     assert "host evil-1 (ranks 2 to 3) sent something else than the agent's frames" in err and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_another_version_there_is_named(job: Job) -> None:
     ready = {"version": "9.9", "folder": "", "port": 9, "address": "", "launcher_address": ""}
     (job.folder / "evil").write_bytes(frame({"ready": ready}))

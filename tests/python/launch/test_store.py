@@ -33,6 +33,7 @@ distributed.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["agspeed", "gloo"])
 def test_ranks_that_agspeed_run_starts_listen_on_loopback_alone(backend: str) -> None:
     interfaces = {"AGSPEED_SOCKET_IFNAME": "lo", "GLOO_SOCKET_IFNAME": "lo"}

@@ -314,6 +314,17 @@ def test_a_member_that_does_not_answer_is_expelled_and_ignored_afterwards() -> N
     assert job.ready(1, 1, Position(True, 1), 13) == job.lost(1, 1, 13) == job.gone(1, 13) == []
 
 
+def test_a_pause_of_three_seconds_costs_no_member_its_place() -> None:
+    job = Coordinator(Limits(least=1, most=2, first=2))
+    for member in range(2):
+        job.join(0)
+        job.ready(member, 0, _NEW, 0)
+    job.lost(0, 1, 10)
+    job.ready(0, 1, Position(True, 1), 10)
+    assert job.tick(13.5) == []
+    assert job.ready(1, 1, Position(True, 1), 13.5) == [Epoch(2, (0, 1), source=0, has_lost=False)]
+
+
 def test_a_member_that_computes_for_long_is_waited_for() -> None:
     job = Coordinator(Limits(least=1, most=2, first=2, silence_s=2))
     for member in range(2):
@@ -430,6 +441,7 @@ def test_too_few_members_wait_and_end_after_a_time() -> None:
     assert isinstance(end, End) and end.reason.startswith("1 of at least 2 members were ready after 60 s")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limits", first_of([Limits(1, 3, 2), Limits(2, 2, 2), Limits(2, 3, 3)], 1), ids=str)
 def test_all_orders_of_four_events_of_three_members(limits: Limits) -> None:
     events = [(kind, member) for kind in ("kill", "stop", "leave", "move", "start") for member in range(3)]
