@@ -66,9 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--half-width", type=float, default=0.007, help="stop when the interval is this narrow")
     running.add_argument("--seconds", type=float, help="time limit of one comparison (default 180; comm: per case)")
     running.add_argument(
-        "--sizes", nargs="+", metavar="SIZE", help="message sizes, like 25MiB (comm); default: per case"
+        "--sizes", nargs="+", metavar="SIZE", help="message sizes, like 25MiB (comm, bytes); default: per case"
     )
-    running.add_argument("--sides", metavar="A,B,...", help="what to compare agspeed with (comm); default: per case")
+    running.add_argument(
+        "--sides", metavar="A,B,...", help="what to compare agspeed with (comm, bytes); default: per case"
+    )
     running.add_argument("--workloads", nargs="+", metavar="NAME", help="of a case with several only these")
     running.add_argument(
         "--settle-seconds", type=float, default=900, help="time limit of compiling or tuning one candidate"
@@ -130,18 +132,25 @@ def _run(arguments: argparse.Namespace) -> int:
         "seconds": arguments.seconds,
         "sides": named_sides,
     }
-    command = shlex.join(["python", "benchmarks/run.py", *(sys.argv[1:] if sys.argv else [])])
     selected = cases.select(arguments.case, arguments.kind or (None if arguments.case else "steady"))
     result = cells.run(
         [cases.narrowed(case, arguments.workloads) for case in selected] if arguments.workloads else selected,
         arguments.threads,
         settings,
-        command,
+        _command(sys.argv[1:]),
         arguments.cache_dir,
         arguments.json,
     )
     print(table.render(result))
     return 0 if all(cell["status"] == "ok" for cell in result["cells"]) else 1
+
+
+def _command(words: list[str]) -> str:
+    """Returns the command that measures the same again: the present one, without the path of its result."""
+    if "--json" in words:
+        at = words.index("--json")
+        words = words[:at] + words[at + 2 :]
+    return shlex.join(["python", "benchmarks/run.py", *words])
 
 
 def _share(arguments: argparse.Namespace) -> int:

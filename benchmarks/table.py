@@ -4,13 +4,13 @@
 Every table begins with the command, machine and date that made it. A void or failed cell is shown as such.
 """
 
-import statistics
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from benchmarks import markdown
 from benchmarks.comm import tables as comm_tables
+from benchmarks.exchange import tables as exchange_tables
 from benchmarks.horovod import tables as horovod_tables
 from benchmarks.measure.statistics import geometric_mean
 
@@ -272,6 +272,29 @@ def _codes(cells: list[Cell]) -> str:
     return markdown.table([*columns, "encode GB/s (95 %)", "decode GB/s (95 %)", "copy GB/s (95 %)"], rows)
 
 
+def _operators(cells: list[Cell]) -> str:
+    families = [
+        [cell["case"], str(cell["threads"]), name, f"{mean:.2f}"]
+        for cell in cells
+        for name, mean in cell["families"].items()
+    ]
+    slower = [
+        [
+            str(cell["threads"]),
+            row["family"],
+            str(row["seed"]),
+            row["call"],
+            markdown.interval(row["native"]["speedup"]),
+        ]
+        for cell in cells
+        for row in cell["operators"]
+        if row["is_steady"] and row["native"]["speedup"]["high"] < 1
+    ]
+    means = markdown.table(["case", "threads", "family", "eager / native, geometric mean"], families)
+    below = markdown.table(["threads", "family", "seed", "call", "eager / native (95 %)"], slower)
+    return "\n\n".join([means, "Calls that are slower than eager's:", below if slower else "- none"])
+
+
 def _losses(cells: list[Cell]) -> str:
     rows = [
         [
@@ -279,14 +302,16 @@ def _losses(cells: list[Cell]) -> str:
             row["model"],
             row["way"],
             f"{row['first']:.3f}",
-            f"{statistics.fmean(row['held_out']):.3f}",
-            f"{min(row['held_out']):.3f} to {max(row['held_out']):.3f}",
+            f"{row['mean']:.3f}",
+            f"{row['lowest']:.3f} to {row['highest']:.3f}",
+            "–" if row["over_dense"] is None else f"{row['over_dense']:.3f}",
             f"{row['mib_per_step']:.3f}",
         ]
         for cell in cells
         for row in cell["losses"]
     ]
-    columns = ["case", "model", "way", "first loss", "held-out loss", "over seeds", "MiB sent per step and rank"]
+    columns = ["case", "model", "way", "first loss", "held-out loss", "over seeds", "over dense"]
+    columns += ["MiB sent per step and rank"]
     return markdown.table(columns, rows)
 
 
@@ -319,6 +344,7 @@ def _elastic(cells: list[Cell]) -> str:
             str(job["lost_steps"]),
             f"{job['goodput']:.2f}",
             " → ".join(f"{held['descriptors']}, {held['resident_kib'] / 1024:.0f} MiB" for held in job["held"]),
+            "–" if job["memory_growth_per_hour"] is None else f"{job['memory_growth_per_hour']:+.1%}",
         ]
         for cell in cells
         for job in cell["jobs"]
@@ -326,6 +352,7 @@ def _elastic(cells: list[Cell]) -> str:
     columns = ["case", "way", "faults", "error at all survivors s", "next step s", "pause of a join s", "lost steps"]
     legend = "Seconds: median / 95th percentile / longest. Lost steps: the most of any fault."
     columns += ["goodput", "descriptors, memory of the oldest rank: after the first fault → after the last"]
+    columns += ["growth of its memory per hour"]
     return "\n\n".join([markdown.table(columns, rows), legend])
 
 
@@ -335,13 +362,14 @@ def _elastic_cost(cells: list[Cell]) -> str:
             cell["case"],
             str(cell["ranks"]),
             f"{cell['elastic']['reference_ms']:.2f}",
+            markdown.interval(cell["advance_us"], "{:.1f}".format),
+            f"{cell['advance_us']['value'] / cell['elastic']['reference_ms'] / 10:.3f}",
             *(markdown.interval(cell[side]["slowdown"], "{:.3f}".format) for side in ("elastic", "control")),
-            f"{cell['elastic']['extra_us']['value']:+.1f}",
         ]
         for cell in cells
     ]
-    columns = ["case", "ranks", "plain loop ms", "elastic.run / plain (95 %)", "plain / plain (95 %)"]
-    return markdown.table([*columns, "elastic.run adds µs per step"], rows)
+    columns = ["case", "ranks", "plain loop ms", "`advance` µs (95 %)", "% of a step"]
+    return markdown.table([*columns, "elastic.run / plain (95 %)", "plain / plain (95 %)"], rows)
 
 
 def _nccl_net(cells: list[Cell]) -> str:
@@ -401,6 +429,7 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "warm_start": _warm_start,
     "shared_process": _shared_process,
     "native_compile": _native_compile,
+    "operators": _operators,
     "codes": _codes,
     "losses": _losses,
     "start": _start,
@@ -409,4 +438,5 @@ _SECTIONS: dict[str, Callable[[list[Cell]], str]] = {
     "nccl_net": _nccl_net,
     "comm": comm_tables.render,
     "horovod": horovod_tables.render,
+    "bytes": exchange_tables.render,
 }

@@ -16,6 +16,7 @@ from benchmarks.comm.team import Team
 
 T = TypeVar("T")
 K = TypeVar("K")
+B = TypeVar("B", bound=Block)
 _LEAST_PASSES = 2  # one there, one back
 
 
@@ -54,9 +55,9 @@ class Contest:
             passes += 1
         return {name: found for name, found in blocks.items() if name in self.teams}
 
-    def take_turns(self, actions: Mapping[K, Callable[[], Block]], seconds: float) -> dict[K, list[Block]]:
+    def take_turns(self, actions: Mapping[K, Callable[[], B]], seconds: float) -> dict[K, list[B]]:
         """Like `rotate`, for several actions per side. An action that fails ends the case."""
-        blocks: dict[K, list[Block]] = {key: [] for key in actions}
+        blocks: dict[K, list[B]] = {key: [] for key in actions}
         deadline = time.monotonic() + seconds
         while not all(blocks.values()) or time.monotonic() < deadline:
             for key in [*actions, *reversed(actions)]:

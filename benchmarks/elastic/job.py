@@ -47,20 +47,48 @@ class Fault:
     joined_pause: float | None
 
 
+class _NotesFile:
+    """The notes of one process: a line each, which the process adds as a whole."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._end = path, 0
+        self.notes: list[Note] = []
+
+    def read(self) -> None:
+        """Reads the lines that were added since the last call."""
+        with self._path.open("rb") as file:
+            file.seek(self._end)
+            added = file.read()
+        added = added[: added.rfind(b"\n") + 1]
+        self._end += len(added)
+        rows = [line.split() for line in added.decode("ascii").splitlines()]
+        self.notes += [Note(row[0], float(row[1]), tuple(row[2:])) for row in rows]
+
+
 class Job:
     """`way`: "elastic" under `agspeed run`, or "restart" under torchrun. A context manager.
 
     program: the module that processes run, which takes the arguments of `training.py` and notes the same.
+    spares_oldest: whether the process that has lived longest is never killed, so that its memory shows any growth.
     """
 
     def __init__(
-        self, way: str, size: int, pause: float, seed: int, program: str = "benchmarks.elastic.training"
+        self,
+        way: str,
+        size: int,
+        pause: float,
+        seed: int,
+        program: str = "benchmarks.elastic.training",
+        *,
+        spares_oldest: bool = False,
     ) -> None:
         self._way, self._size, self._pause, self._program = way, size, pause, program
+        self._spares_oldest = spares_oldest
         self._random = random.Random(seed)
         self._folder = tempfile.TemporaryDirectory(prefix="agspeed-elastic-")
         self.path = Path(self._folder.name)
         self._launcher: subprocess.Popen[bytes] | None = None
+        self._files: dict[int, _NotesFile] = {}
 
     def __enter__(self) -> "Job":
         self._start("--job-id", self.path.name)
@@ -90,7 +118,8 @@ class Job:
         self.wait_until_complete(time.monotonic(), self._random.randint(*_KILL_AFTER_STEPS))
         time.sleep(self._random.random() * (self._pause + 0.02))
         ranks = self.processes()
-        rank = self._random.randrange(self._size)
+        spared = self._oldest() if self._spares_oldest else None
+        rank = self._random.choice([rank for rank in range(self._size) if ranks[rank] != spared])
         others = [pid for each, pid in ranks.items() if each != rank]
         killed = time.monotonic()
         os.kill(ranks[rank], signal.SIGKILL)
@@ -143,8 +172,13 @@ class Job:
         return steps * sorted(gaps)[len(gaps) // 2] / seconds
 
     def held(self) -> dict[str, int]:
-        """Descriptors, threads and resident KiB of the rank that has lived longest."""
-        return held_by(min(self.processes().values(), key=lambda pid: self._notes()[pid][0].at))
+        """Descriptors, threads and resident KiB of the process that has lived longest, and its id."""
+        pid = self._oldest()
+        return {"pid": pid, **held_by(pid)}
+
+    def _oldest(self) -> int:
+        notes = self._notes()
+        return min(self.processes().values(), key=lambda pid: notes[pid][0].at)
 
     def _start(self, *options: str) -> None:
         """Starts a launcher. options: of `agspeed run` alone."""
@@ -211,8 +245,8 @@ class Job:
         """The processes whose newest group has `size` ranks, and that have made steps in it since `after`."""
         found = []
         for pid, notes in self._notes().items():
-            epoch = _last(notes, "epoch")
-            if epoch is None or int(epoch.values[1]) != size or not os.path.exists(f"/proc/{pid}"):
+            epoch = _last(notes, "epoch") if os.path.exists(f"/proc/{pid}") else None
+            if epoch is None or int(epoch.values[1]) != size:
                 continue
             since = max(after, epoch.at)
             if sum(note.kind == "step" and note.at > since for note in notes) >= steps:
@@ -220,12 +254,11 @@ class Job:
         return found
 
     def _notes(self) -> dict[int, list[Note]]:
-        found = {}
+        """The notes of each process so far. Only what was added since the last call is read."""
         for path in self.path.iterdir():
             if path.name.isdecimal():
-                rows = [line.split() for line in path.read_text(encoding="ascii").splitlines(keepends=False)]
-                found[int(path.name)] = [Note(row[0], float(row[1]), tuple(row[2:])) for row in rows if len(row) > 1]
-        return found
+                self._files.setdefault(int(path.name), _NotesFile(path)).read()
+        return {pid: file.notes for pid, file in self._files.items()}
 
     def _wait(self, is_so: Callable[[], bool], what: str) -> None:
         assert self._launcher is not None
@@ -261,7 +294,7 @@ def _first(notes: list[Note], kind: str) -> Note | None:
 
 
 def _last(notes: list[Note], kind: str) -> Note | None:
-    return _first(notes[::-1], kind)
+    return next((note for note in reversed(notes) if note.kind == kind), None)
 
 
 def _since(notes: list[Note], kind: str) -> list[Note]:

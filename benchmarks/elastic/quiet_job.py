@@ -24,9 +24,14 @@ _WARM_UP_STEPS = 20
 
 
 class QuietJob:
-    """A job of `quiet_training.py` under `agspeed run`. `way`: "elastic" or "plain". A context manager."""
+    """A job of `quiet_training.py` under `agspeed run`. `way`: "elastic" or "plain". A context manager.
+
+    Attributes:
+        advancing: the seconds of a step in `State.advance`, one number for each call of `run`, at the slowest rank.
+    """
 
     def __init__(self, way: str, size: int) -> None:
+        self.advancing: list[float] = []
         self._way, self._size = way, size
         self._stack = contextlib.ExitStack()
         self._connections: list[socket.socket] = []
@@ -63,7 +68,9 @@ class QuietJob:
         answers = [rank.readline() for rank in self._ranks]
         if not all(answers):
             raise RuntimeError(f"a rank of the {self._way} job has ended")
-        return max(map(float, answers)) / steps
+        seconds, advancing = zip(*(map(float, answer.split()) for answer in answers), strict=True)
+        self.advancing.append(max(advancing) / steps)
+        return max(seconds) / steps
 
     def _start(self, folder: Path) -> subprocess.Popen[bytes]:
         options = ["--min-np", str(self._size)] if self._way == "elastic" else []

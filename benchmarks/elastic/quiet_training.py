@@ -2,8 +2,8 @@
 """One rank of a training that is timed in blocks (`quiet_job.py`), with `elastic.run` or as a plain loop.
 
 Arguments: the path of a socket, and "elastic" or "plain". The rank connects to the socket. For each line with a number,
-it makes that many steps and answers with a line: the seconds from the first step to the end of the last one. The end of
-the connection ends the training.
+it makes that many steps and answers with a line of two numbers: the seconds from the first step to the end of the last
+one, and the seconds of them in `State.advance`. The end of the connection ends the training.
 """
 
 import socket
@@ -20,28 +20,31 @@ from agspeed import elastic
 _WIDTH, _ROWS = 512, 32
 
 
-def _serve(path: str, step: Callable[[], None]) -> None:
+def _serve(path: str, step: Callable[[], float]) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(path)
         with connection.makefile("rw", encoding="ascii") as lines:
             for line in lines:
                 begun = time.perf_counter()
-                for _ in range(int(line)):
-                    step()
-                print(time.perf_counter() - begun, file=lines, flush=True)
+                advancing = sum(step() for _ in range(int(line)))
+                print(time.perf_counter() - begun, advancing, file=lines, flush=True)
 
 
 def _stepper(
     model: nn.Module, optimizer: torch.optim.Optimizer, advance: Callable[[], None] | None = None
-) -> Callable[[], None]:
+) -> Callable[[], float]:
+    """Returns: a function that makes a step, and returns the seconds of it in `advance`."""
     wrapped, batch = DistributedDataParallel(model), torch.randn(_ROWS, _WIDTH)
 
-    def step() -> None:
+    def step() -> float:
         optimizer.zero_grad()
         wrapped(batch).square().mean().backward()
         optimizer.step()
-        if advance is not None:
-            advance()
+        if advance is None:
+            return 0.0
+        begun = time.perf_counter()
+        advance()
+        return time.perf_counter() - begun
 
     return step
 

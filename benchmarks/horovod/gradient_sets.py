@@ -16,19 +16,25 @@ def names() -> list[str]:
 
 def load(name: str) -> Layers:
     """Returns the layers of a set. Raises ValueError if no set has that name."""
-    if name not in (tables := _tables()):
-        raise ValueError(f"unknown gradient set {name!r}; known: {', '.join(tables)}")
-    rows = [line.split() for line in tables[name]["layers"].strip().splitlines()]
+    rows = _rows(name)
     total = math.fsum(float(share) for share, *_ in rows)
-    return [([_num_bytes(shape) for shape in shapes], float(share) / total) for share, *shapes in rows]
+    sizes = [[4 * math.prod(shape) for shape in layer] for layer in shapes(name)]
+    return [(layer, float(share) / total) for layer, (share, *_) in zip(sizes, rows, strict=True)]
+
+
+def shapes(name: str) -> list[list[tuple[int, ...]]]:
+    """Returns the shapes of each layer's parameters. Raises ValueError if no set has that name."""
+    return [[tuple(map(int, shape.split("x"))) for shape in layer] for _, *layer in _rows(name)]
 
 
 def num_bytes(layers: Layers) -> int:
     return sum(sum(sizes) for sizes, _ in layers)
 
 
-def _num_bytes(shape: str) -> int:
-    return 4 * math.prod(map(int, shape.split("x")))
+def _rows(name: str) -> list[list[str]]:
+    if name not in (tables := _tables()):
+        raise ValueError(f"unknown gradient set {name!r}; known: {', '.join(tables)}")
+    return [line.split() for line in tables[name]["layers"].strip().splitlines()]
 
 
 def _tables() -> dict[str, dict[str, str]]:

@@ -159,7 +159,7 @@ class Table:
 
 _FACTS = {
     "machine": lambda result: tuple(result["machine"].get(key) for key in _MACHINE),
-    "torch": lambda result: result.get("torch"),
+    "torch": lambda result: str(result["torch"]).partition("+")[0] if "torch" in result else None,
     "date": lambda result: result["date"],
 }
 

@@ -12,6 +12,7 @@ from types import ModuleType
 
 NAMES = (
     # keep-sorted
+    "bytes",
     "codes",
     "comm",
     "elastic",
@@ -20,6 +21,7 @@ NAMES = (
     "losses",
     "native_compile",
     "nccl_net",
+    "operators",
     "overhead",
     "published",
     "regret",

@@ -152,14 +152,17 @@ def _row(way: str, spec: dict[str, Any], rank: int, steps: int) -> dict[str, Any
 
 
 def _train_together(way: str, task: _Task, rank: int, steps: int) -> tuple[list[float], str]:
+    """`way` is "dense", or a codec. A density follows "topk", and a rank follows "powersgd"."""
     from agspeed.distributed import hooks
 
     wrapped = DistributedDataParallel(task.model)
-    options: dict[str, dict[str, Any]] = {
-        "topk": {"density": 0.01, "warmup_steps": steps // 4},
-        "powersgd": {"rank": 4, "start_step": steps // 4},
-    }
-    codec = getattr(hooks, way)(wrapped, **options.get(way, {})) if way != "dense" else None
+    name, *numbers = way.split()
+    options: dict[str, Any] = {}
+    if name == "topk":
+        options = {"density": float(numbers[0]), "warmup_steps": steps // 4}
+    elif name == "powersgd":
+        options = {"rank": int(numbers[0]), "start_step": steps // 4}
+    codec = getattr(hooks, name)(wrapped, **options) if name != "dense" else None
     losses = list(_losses(wrapped, task, task.optimizer(wrapped.parameters()), rank, steps))
     return losses, codec.sentence() if codec is not None else ""
 
@@ -207,17 +210,24 @@ def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, 
         own = [result for result in results if result["model"] == model]
         for at, way in enumerate(case["ways"]):
             found = [result["rows"][at] for result in own]
+            losses = [row["held_out"] for row in found]
             rows.append(
                 {
                     "model": model,
                     "way": way,
                     "first": fmean(row["first"] for row in found),
-                    "held_out": [row["held_out"] for row in found],
+                    "held_out": losses,
+                    "mean": fmean(losses),
+                    "lowest": min(losses),
+                    "highest": max(losses),
                     "mib_per_step": fmean(row["mib_per_step"] for row in found),
                     "sends": found[0]["sends"],
                     "equal": all(row["equal"] for row in found),
                 }
             )
+    dense = {row["model"]: row["mean"] for row in rows if row["way"] == "dense"}
+    for row in rows:
+        row["over_dense"] = row["mean"] / dense[row["model"]] if row["model"] in dense else None
     wrong = sorted({f"{row['way']} ({row['model']})" for row in rows if not row["equal"]})
     status = {"status": "failed", "reason": f"parameters differ: {', '.join(wrong)}"} if wrong else {"status": "ok"}
     return status | {"losses": rows, "environments": [result["environment"] for result in results]}

@@ -120,6 +120,11 @@ CANDIDATES: dict[str, Candidate] = {
         Candidate("agspeed-eager", _optimized(mode="max", backends=["eager"]), tunes=True),
         Candidate("agspeed-eager-alone", _optimized(mode="deterministic", backends=["eager"]), tunes=True),
         Candidate("agspeed-native", _optimized(mode="deterministic", backends=["native"]), tunes=True),
+        Candidate(
+            "agspeed-native-channels-last",
+            _optimized(mode="deterministic", backends=["native-channels-last"]),
+            tunes=True,
+        ),
         Candidate("agspeed-native-staged", _staged(mode="deterministic", backends=["native"]), tunes=True),
         Candidate("agspeed-aot", _optimized(mode="deterministic", backends=["aot"]), tunes=True),
         Candidate("agspeed-aot-staged", _staged(mode="deterministic", backends=["aot"]), tunes=True),

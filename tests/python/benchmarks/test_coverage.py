@@ -245,6 +245,7 @@ def test_a_narrow_terminal_shows_the_reasons() -> None:
     assert {"native", "form", "2.07", "1.4%", "9"} <= set(words) and "graph-eager." in words
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "the native extension is there")
 def test_a_model_is_measured_from_the_command_line(tmp_path: Path) -> None:
     path = tmp_path / "out.json"

@@ -81,6 +81,7 @@ def test_all_acts_are_announced_with_what_they_show_and_take(
     assert all(f"=== Act {number} of 5: " in shown for number in begun) and "min) ===" in shown
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(netbed.unavailable() is not None, reason=netbed.unavailable() or "-")
 def test_the_act_of_two_ranks_outlives_a_cut_link(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from benchmarks import cases, cells, kinds, run, table, workloads
-from benchmarks.kinds import losses, regret, shared_process, time_to_speed
+from benchmarks.kinds import losses, operators, regret, shared_process, time_to_speed
 from benchmarks.measure import candidates
 from tests.python.support.benchmark_results import SCHEMA, comparison, result_of, steady_cell
 
@@ -29,7 +29,7 @@ def test_every_workload_has_its_case_and_every_case_its_workload() -> None:
     ("arguments", "message"),
     [
         (["run", "--case", "alexnet"], "unknown case alexnet"),
-        (["run", "--kind", "speedy"], "no case of kind 'speedy'; kinds: codes, comm, elastic, elastic_cost, horovod"),
+        (["run", "--kind", "speedy"], "no case of kind 'speedy'; kinds: bytes, codes, comm, elastic, elastic_cost"),
         (["run", "--candidates", "eager,xla"], "unknown candidate 'xla'; known: eager, eager-retained, aot_eager"),
         (["table", "nowhere.json"], "nowhere.json is not a readable result file"),
     ],
@@ -45,6 +45,20 @@ def test_the_list_shows_every_case(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["list"]) == 0
     shown = capsys.readouterr().out
     assert all(case["name"] in shown for case in cases.load())
+
+
+def test_slow_operators_are_listed_unless_their_control_is_unsteady() -> None:
+    def row(call: str, speedup: float, control: float = 1.0) -> dict[str, Any]:
+        sides = {"native": comparison(speedup), "control": comparison(control)}
+        return {"family": "max_pool", "seed": 3, "call": call, **sides}
+
+    rows = [row("fast", 1.5), row("slow", 0.8), row("unsteady", 0.7, 1.2), *(row("equal", 1.0) for _ in range(3))]
+    body = operators.summarize({}, [{"rows": rows, "environment": {"cores": [0]}}])
+    assert [each["call"] for each in body["operators"]][:2] == ["unsteady", "slow"]
+    head = {"case": "operators/native", "kind": "operators", "stresses": "", "threads": 1}
+    shown = table.render(result_of(head | body))
+    assert "| slow |" in shown and not any(f"| {call} |" in shown for call in ("fast", "unsteady", "equal"))
+    assert operators.summarize({}, [{"rows": rows[2:3], "environment": {}}])["status"] == "void"
 
 
 def test_the_oracle_is_the_best_fixed_choice() -> None:
@@ -118,7 +132,7 @@ def test_losses_have_their_table_and_fail_if_ranks_differ() -> None:
     head = {"case": "a", "kind": "losses", "stresses": "", "threads": 2, "wall_seconds": 1.0}
     found = result_of(head | losses.summarize(case, [ended(0), ended(1)]))
     jsonschema.validate(found, SCHEMA)
-    assert "| a | char_gpt | local 8 1 | 4.800 | 2.550 | 2.500 to 2.600 | 0.200 |" in table.render(found)
+    assert "| a | char_gpt | local 8 1 | 4.800 | 2.550 | 2.500 to 2.600 | 1.041 | 0.200 |" in table.render(found)
     failed = losses.summarize(case, [ended(0), ended(1, equal=False)])
     assert (
         failed["status"] == "failed" and failed["reason"] == "parameters differ: dense (char_gpt), local 8 1 (char_gpt)"
@@ -225,6 +239,7 @@ def test_a_real_run_gives_a_valid_result(tmp_path: Path) -> None:
     assert len(cell["environment"]["cores"]) == 1
 
 
+@pytest.mark.slow
 def test_a_crashed_worker_is_a_failed_cell(tmp_path: Path) -> None:
     case = {"name": "broken", "kind": "steady", "stresses": "", "workload": "missing", "gemm_share": 0.0}
     settings = {"candidates": ["eager"], "limits": {}, "settle_seconds": 1, "steps": 0}

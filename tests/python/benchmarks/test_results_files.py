@@ -265,12 +265,23 @@ CODED = {"agspeed": {"ms": estimate(332)}, "agspeed-coded": {"ms": estimate(236)
 CODED |= {"control": {"ratio": estimate(1)}}
 CODE = {"code": "lossless", "values": "gradients", "dtype": "bfloat16", "ratio": 1.4}
 CODE |= {f"{name}_gb_per_s": estimate(3) for name in ("encode", "decode", "copy")}
+EXCHANGE = {"workload": "vgg16", "rates": "1gbit", "way": "agspeed", "sent_mb": {"mean": 50.6}, "fewer_bytes": 1.2}
+EXCHANGE |= {"seconds": estimate(0.4), "speed": estimate(1.1), "error": 4e-8}
+QUIET = {"slowdown": estimate(1), "ms": 10.7}
 CELLS: dict[str, dict[str, Any]] = {
     "comm": {
+        "exchanges": [EXCHANGE],
         "sizes": [{"bytes": 4 << 20, "status": "ok", "sides": SIDES | {"control": {"ratio": estimate(1)}}}],
         "coded": [{"status": "ok", "values": "gradients", "dtype": "bfloat16", "sides": CODED}],
         "codes": [CODE],
         "reals": [{"workload": "mlp", "side": "agspeed-coded", "seconds": estimate(0.1), "over_uncoded": estimate(1)}],
+    },
+    "elastic": {"ranks": 2, "elastic": QUIET, "control": QUIET, "advance_us": estimate(11)},
+    "losses": {
+        "losses": [
+            {"model": "char_gpt", "way": "int8", "mean": 2.3, "lowest": 2.2, "highest": 2.4, "over_dense": 1.0}
+            | {"mib_per_step": 0.1}
+        ]
     },
     "nccl_net": {"operations": [{"bytes": 4 << 20, "ways": WAYS}], "faults": [FAULT]},
     "published": steady_cell("transformers/gpt2", SPEEDUPS),
