@@ -39,8 +39,9 @@ CPP_LAYERS: dict[str, tuple[str, ...]] = {
     "runtime/tune/measure": ("runtime/base",),
     "runtime/tune/store": ("runtime/base",),
     "runtime/tune": ("runtime/base", "runtime/tune/measure", "runtime/tune/store"),
+    "runtime/random": ("runtime/base",),
     "runtime": ("runtime/base", "runtime/memory"),
-    "runtime/aten": ("runtime", "runtime/base", "runtime/memory"),
+    "runtime/aten": ("runtime", "runtime/base", "runtime/memory", "runtime/random"),
     "runtime/autograd": _RUNTIME,
     "comm/security": ("runtime/base",),
     "comm/topology": ("runtime/base",),
@@ -167,7 +168,7 @@ FOREIGN_HEADERS: dict[str, tuple[str, ...]] = {
     r"torch/(extension|python|csrc/(Exceptions|THP|python_|.*/(pybind|python_)))": ("python/csrc",),
     r"(cuda|nvrtc|nvml)\w*\.h": (),
     r"fmt/": ("runtime/base",),
-    r"hwy/": ("comm/compress", "comm/reduce"),
+    r"hwy/": ("comm/compress", "comm/reduce", "runtime/random"),
     r"(openssl/|intel-ipsec-mb\.h)": ("comm/security",),
     r"sqlite3": ("runtime/tune/store",),
 }
@@ -196,7 +197,7 @@ PYTHON_ORDER: tuple[tuple[str, ...], ...] = (
 # These units read JSON and settings only: no torch, no native code, and no other units than the ones listed.
 PURE_PYTHON = {
     "bounded_json": (),
-    "cluster": ("errors", "launch", "version"),
+    "cluster": ("errors", "launch", "log", "version"),
     "errors": (),
     "config": ("errors",),
     "files": (),

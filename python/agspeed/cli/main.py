@@ -54,9 +54,12 @@ def _dispatch(arguments: list[str]) -> int:
         return bench.run(arguments[1:])
     parser = _parser()
     try:
-        parsed = parser.parse_args(arguments)
+        parsed, unknown = parser.parse_known_args(arguments)
     except SystemExit as ended:  # after --help, or after an error in the arguments
         return int(ended.code or 0)
+    if unknown:
+        command = "agspeed" if arguments[0].startswith("-") else f"agspeed {arguments[0]}"
+        raise UserError(f"{command} does not take {' '.join(unknown)}; `{command} --help` lists what it takes.")
     if parsed.version:
         return version.run(parsed.verbose)
     if parsed.run is None:

@@ -28,6 +28,7 @@ def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=600, env=env)
 
 
+@pytest.mark.slow
 @needs_native
 def test_ranks_on_this_host(tmp_path: Path) -> None:
     page = tmp_path / "bench.html"
@@ -74,6 +75,7 @@ def test_against_another_backend() -> None:
     assert titles.split()[-2:] == ["gloo", "speed-up"] and row.endswith("x")
 
 
+@pytest.mark.slow
 @needs_native
 def test_ranks_of_torchrun() -> None:
     options = ["--sizes=64K", "--seconds=0.01", "--link-rate=10gbit", "--dtype=bfloat16"]
@@ -104,6 +106,7 @@ def test_rails_are_named_with_their_shares_and_what_they_can_carry() -> None:
     assert use["gbytes_per_s"] == pytest.approx(row["bus_gbytes_per_s"], rel=0.2)
 
 
+@pytest.mark.slow
 @needs_native
 def test_codecs_are_compared_on_gradients_of_a_file(tmp_path: Path) -> None:
     file, page = tmp_path / "gradients-{rank}.pt", tmp_path / "codecs.html"
@@ -140,6 +143,7 @@ def test_the_help_has_a_whole_line_for_torchrun(agspeed: Any) -> None:
     assert f"{line} \\ -m agspeed comm bench" in text and "..." not in text.split("examples:")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "words"),
     [("--backend=carrier-pigeon", "this torch has no such backend"), ("--sizes=4096G", "2 ranks need")],

@@ -32,6 +32,15 @@ def test_unknown_command_is_a_usage_error(agspeed):
     assert "invalid choice: 'tune'" in result.err
 
 
+def test_an_unknown_option_is_one_sentence_that_names_the_command(agspeed):
+    result = agspeed("run", "-np", "2", "--hosts-discovery", "x", "true")
+    assert result.code == 2
+    assert (
+        result.err
+        == "agspeed: agspeed run does not take --hosts-discovery; `agspeed run --help` lists what it takes.\n"
+    )
+
+
 def test_config_shows_which_place_won(agspeed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "agspeed.toml").write_text('numerics = "exact"\nmode = "off"\n')

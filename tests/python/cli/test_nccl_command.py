@@ -111,6 +111,7 @@ def test_without_nccl_the_plugin_is_of_no_use(plugin, monkeypatch):
     assert statuses(found, monkeypatch)["nccl"] == "warn"
 
 
+@pytest.mark.slow
 def test_the_doctor_asks_the_built_plugin(agspeed, monkeypatch):
     if not nccl.library().exists():
         pytest.skip(f"{nccl.library()} is not built")

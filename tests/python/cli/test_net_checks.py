@@ -198,6 +198,7 @@ def test_the_job_key(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert check.status == "ok"
 
 
+@pytest.mark.slow
 def test_the_doctor_checks_the_network_only_on_request(host: Host, agspeed: Any, monkeypatch: Any) -> None:
     host.add("eth0", "10.0.0.5")
     names = {check["name"] for check in json.loads(agspeed("doctor", "--net", "--json").out)["checks"]}

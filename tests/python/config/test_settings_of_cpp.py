@@ -281,6 +281,7 @@ native.load()
     assert SECRET not in output
 
 
+@pytest.mark.slow
 def test_a_report_and_the_compile_child_have_no_secret(run: Run) -> None:
     script = """
 import os, torch, agspeed

@@ -44,6 +44,7 @@ RESULTS = "\n".join(path.read_text(encoding="utf-8") for path in sorted((ROOT / 
 # --- the site ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     for name in ("mkdocs", "material", "mkdocstrings_handlers.python"):
         pytest.importorskip(name, reason=f"the site needs {name}: run make setup")

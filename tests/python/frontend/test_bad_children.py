@@ -169,6 +169,7 @@ def test_child_that_misbehaves_costs_its_candidate_only(plug_in: None, child: Ch
     assert child._log.num_bytes() < 10 << 20
 
 
+@pytest.mark.slow
 def test_training_goes_on_beside_such_a_child(plug_in: None) -> None:
     model, expected = agspeed.optimize(mlp(), mode="deterministic", backends=["says-why"]), mlp()
     steps(model)
@@ -240,6 +241,7 @@ class UsesOperators(nn.Module):
         return y / scale
 
 
+@pytest.mark.slow
 def test_child_knows_operators_of_modules_on_the_search_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Child
 ) -> None:
@@ -260,6 +262,7 @@ def test_operators_of_what_cannot_be_imported_are_refused_by_name(name: str, tmp
     assert "move the operator to a module of its own" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_module_whose_import_fails_in_the_child_is_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Child
 ) -> None:

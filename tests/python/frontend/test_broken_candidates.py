@@ -203,6 +203,7 @@ def test_plug_in_is_found_and_cannot_replace_or_break_anything(plug_in: Any, cap
     assert "'aot' has the name of a built-in backend and is ignored" in caplog.text
 
 
+@pytest.mark.slow
 def test_plug_in_trains_after_its_trial_in_the_child(plug_in: Any) -> None:
     def script(wrap: Wrap) -> list[Any]:
         return loop(wrap, Linear(lambda layer, x: layer(x).relu()), lambda m, i: as_loss(m(data(4, 8, seed=i))))
@@ -309,6 +310,7 @@ def test_suspended_child_ends_when_training_is_killed(plug_in: Any, captured: An
     assert not left_after_a_while([int(killed.stdout)], 60)
 
 
+@pytest.mark.slow
 def test_training_goes_on_when_the_child_dies(plug_in: Any) -> None:
     model, expected = agspeed.optimize(mlp(), mode="deterministic", backends=["plug-in-crashes-on-trial"]), mlp()
     steps(model)
@@ -343,6 +345,7 @@ def test_candidate_that_breaks_on_a_late_graph_is_out_for_that_graph_only(
     assert _LATE[name][1] in str(agspeed.report(model).to_dict()["fallbacks"])
 
 
+@pytest.mark.slow
 def test_late_graph_is_compiled_in_the_child_while_training_goes_on(plug_in: Any) -> None:
     model = agspeed.optimize(mlp(), mode="deterministic", backends=["plug-in-good"], dynamic=False)
     steps(model)

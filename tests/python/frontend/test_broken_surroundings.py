@@ -102,6 +102,7 @@ def test_inductor_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert printed.startswith("eager: torch's compiler cannot be loaded: FileExistsError"), printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loaded", ["yes", ""], ids=["after loading", "before loading"])
 def test_disk_that_is_full(loaded: str, tmp_path: Path) -> None:
     """If torch finds no folder for temporary files, it cannot load its compiler at all."""

@@ -178,6 +178,7 @@ print(json.dumps({"same": found == expected, "status": status, "reason": status.
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not delayed_device.LIBRARY.exists(), reason="libdelayed_device.so is not built")
 def test_model_on_an_accelerator_trains_as_without_agspeed() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

@@ -59,6 +59,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stuck", ["stuck-here", "stuck-in-child"])
 def test_ctrl_c_in_a_compile_keeps_what_is_known_and_shows_no_frame_of_ours(
     stuck: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

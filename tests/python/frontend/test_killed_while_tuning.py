@@ -167,6 +167,7 @@ def _on_disk(cache: Path) -> dict[str, Any]:
     return records[0]["unfinished"] if records else {"tuner": {"arms": []}, "refusals": []}
 
 
+@pytest.mark.slow
 def test_a_successor_resumes_with_every_pair_on_disk_and_compiles_nothing_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,6 +237,7 @@ def _assert_same(before: dict[str, Any], after: dict[str, Any]) -> None:
         assert value == after[name], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", first_of(["native", "torchscript", "aot", "graph-eager"], 2))
 def test_settings_and_random_stream_are_as_before(backend: str) -> None:
     model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.BatchNorm1d(16), nn.Linear(16, 4)).eval()
@@ -311,6 +312,7 @@ def test_sessions_end_once_torch_compile_has_dropped_their_graphs() -> None:
     assert train(3.0) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", first_of(["agspeed", "torch._dynamo"], 1))
 def test_torch_compile_knows_the_backend_without_an_installed_wheel(first: str) -> None:
     """This holds for every order of imports. Importing agspeed loads no part of torch.compile."""
@@ -341,6 +343,7 @@ def test_bad_option_of_torch_compile_is_named() -> None:
         torch.compile(mlp(), backend="agspeed", options={"mode": "ludicrous"})(data(4, 8))
 
 
+@pytest.mark.slow
 def test_process_ends_cleanly_in_the_middle_of_tuning(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(

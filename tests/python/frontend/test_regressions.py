@@ -90,6 +90,7 @@ def log_softmax_without_dimensions(wrap: Wrap) -> list[Any]:
     return _loop(wrap, Linear(body), [lambda m, i=i: m(data(4, 8, seed=i)) for i in range(5)])  # type: ignore[misc]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "candidate", "numerics"),
     [

@@ -125,6 +125,7 @@ def test_sixteen_models_of_one_process_are_captured_as_each_would_be_alone() -> 
     assert found[last] == described_in_a_process_of_its_own(last)
 
 
+@pytest.mark.slow
 def test_sizes_that_vary_in_one_model_stay_fixed_in_the_next() -> None:
     first, session = tuned(6, "broken", 5)
     train(first, (7, 6))

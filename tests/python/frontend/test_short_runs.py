@@ -62,18 +62,21 @@ def _train(
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
+@pytest.mark.slow
 def test_short_run_loads_nothing_that_tunes(tmp_path: Path) -> None:
     trained = _train("auto", tmp_path, 20, 1000.0, ["native"])
     assert trained["loaded"] == 0 and trained["steps"] == 20
     assert trained["status"] == {"state": "tuning", "reason": "training has been too short so far to pay for tuning"}
 
 
+@pytest.mark.slow
 def test_longer_run_tunes_and_knows_of_the_steps_before(tmp_path: Path) -> None:
     trained = _train("auto", tmp_path, 60, 0.05, ["native"])
     assert 10 < trained["loaded"] < 60, "loaded after 50 ms of steps of 2 ms"
     assert trained["ledger_steps"] == pytest.approx(60, abs=1) and trained["steps"] == 60
 
 
+@pytest.mark.slow
 def test_earlier_decision_is_used_at_once(tmp_path: Path) -> None:
     first = _train("max", tmp_path, 600, 1000.0, ["aot"], sleep_s=0.02)
     assert first["status"]["state"] == "tuned", first
@@ -81,6 +84,7 @@ def test_earlier_decision_is_used_at_once(tmp_path: Path) -> None:
     assert second["loaded"] == 4 and second["decision"] == "cache", second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"not a database"])
 def test_damaged_database_of_earlier_decisions_is_not_an_earlier_decision(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "tuning.sqlite").write_bytes(content)

@@ -76,6 +76,7 @@ def tuned_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache_dir
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "fast-start"])
 def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Path) -> None:
     before = records(tuned_cache)
@@ -86,12 +87,14 @@ def test_second_process_runs_the_stored_plan_at_once(mode: str, tuned_cache: Pat
     assert second["step"] <= 1 and second["equal"], second
 
 
+@pytest.mark.slow
 def test_a_decision_made_under_another_torch_is_not_used(tuned_cache: Path) -> None:
     another_patch = "import torch; torch.__version__ = torch.__version__.partition('+')[0] + '.1'\n"
     other = output_of(another_patch + _SCRIPT, "fast-start", tuned_cache, 8)
     assert other["decision"]["source"] != "cache" and other["equal"], other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arm", ["aot+rX:aot", "aot/no-layout", "nothing-that-exists"])
 def test_a_decision_that_names_no_plan_does_not_stop_training(arm: str, tuned_cache: Path, tmp_path: Path) -> None:
     """An archive from elsewhere may have brought the decision, with a valid checksum."""
@@ -107,6 +110,7 @@ def test_a_decision_that_names_no_plan_does_not_stop_training(arm: str, tuned_ca
     assert other["decision"]["source"] != "cache" and other["equal"], other
 
 
+@pytest.mark.slow
 def test_the_re_checks_of_a_stored_plan_show_what_it_is_worth(tuned_cache: Path) -> None:
     decision = _run("auto", tuned_cache, 600)["decision"]
     assert decision["source"] == "cache" and decision["speedup"]["estimate"] > 1.5, decision
@@ -184,6 +188,7 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 def test_best_candidate_of_each_region_is_found_stored_and_adopted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def plain() -> list[nn.Module]:
 # --- scripts of many kinds --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "trainer",
     [
@@ -110,6 +111,7 @@ def test_a_trainer_reaches_the_weights_of_an_explicit_call(
     assert all(itertools.starmap(torch.equal, zip(explicit, found, strict=True))), f"seed {_SEED}"
 
 
+@pytest.mark.slow
 def test_a_model_of_timm_is_found(request: pytest.FixtureRequest) -> None:
     timm = pytest.importorskip("timm.models.vision_transformer")
 

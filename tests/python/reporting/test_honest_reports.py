@@ -140,6 +140,7 @@ def _check_advice(report: dict[str, Any], shown: str) -> bool:
     return is_too_short
 
 
+@pytest.mark.slow
 def test_times_ratios_and_advice_of_random_reports_agree(tmp_path: Path) -> None:
     num_rows = num_short = num_cold = num_resumed = 0
     for seed in range(NUM_REPORTS):

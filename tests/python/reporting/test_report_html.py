@@ -224,6 +224,17 @@ def test_a_report_of_before_the_pauses_can_still_be_shown(tmp_path):
     assert "Training never stood still." in page and "limit 3.4e-05" not in page
 
 
+def test_bytes_that_no_rail_sent_are_listed_beside_the_rails():
+    report = report_sample.report()
+    rows = Texts(render(report), lambda tag, _: tag == "tr").found
+    assert any("shared memory" in row and "2.0 GiB" in row for row in rows)
+    assert any("saved by lossless coding" in row and "1.0 GiB" in row for row in rows)
+    for name in ("shared_memory_bytes_sent", "bytes_before_coding", "bytes_after_coding"):
+        report["communication"][name] = 0
+    page = render(report)
+    assert "shared memory" not in page and "saved by lossless coding" not in page
+
+
 def test_two_runs_are_compared_on_one_page():
     before, after = report_sample.report(), report_sample.report()
     after["decision"]["chosen"] = "inductor"

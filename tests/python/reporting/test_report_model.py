@@ -31,6 +31,7 @@ def test_empty_and_full_reports_are_valid():
     model.validate(report_sample.report())
 
 
+@pytest.mark.slow
 @given(report_strategies.reports())
 @settings(max_examples=25, suppress_health_check=list(HealthCheck))
 def test_any_report_of_the_schema_can_be_stored_and_shown(tmp_path_factory, data):

@@ -45,6 +45,7 @@ def spoiled(data: dict[str, Any], chance: random.Random) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.slow
 def test_spoiled_reports_are_refused_or_read_by_everything(tmp_path) -> None:
     seed = secrets.randbits(32)
     chance = random.Random(seed)

@@ -77,12 +77,14 @@ def test_each_part_has_a_case() -> None:
     assert {*ALL_LOSE, *RANKS_LOSE, *others} == set(probe.PARTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", every(9, [name for name in ALL_LOSE if name != "dynamo"]))
 def test_without_a_part_that_all_need_models_train_eagerly(part: str, tmp_path: Path) -> None:
     found = train_without(ALL_LOSE[part], cache_dir=str(tmp_path))
     check_that_all_is_eager(found, part, ALL_LOSE[part])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", first_of(["auto", "max"], 1))
 def test_without_dynamo_as_expected_models_train_eagerly_in_each_mode(mode: str, tmp_path: Path) -> None:
     found = train_without(ALL_LOSE["dynamo"], mode=mode, cache_dir=str(tmp_path))

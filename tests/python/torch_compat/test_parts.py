@@ -113,6 +113,7 @@ def test_all_that_is_offered_can_be_imported() -> None:
             assert getattr(module_of(name), path.rpartition(".")[2]) is not None
 
 
+@pytest.mark.slow
 def test_asking_loads_no_module_of_torch() -> None:
     program = (
         "import sys, torch, torch._dynamo\nfrom agspeed.torch_compat import probe\n"

@@ -158,6 +158,7 @@ class Everything(nn.Module):
         return self.second(torch.nn.functional.dropout(x, 0.5)) * (1 + self.calls % 2)
 
 
+@pytest.mark.slow
 def test_effects_of_the_forward_happen_once() -> None:
     eager, model = _made(Everything), _optimized(Everything)
     _train(eager)
