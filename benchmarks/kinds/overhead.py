@@ -63,7 +63,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
 def _running(name: str, workload: Workload, spec: dict[str, Any]) -> Iterator[tuple[Training, candidates.Settled]]:
     training, seconds = workload.build(), spec["settings"]["settle_seconds"]
     with candidates.running(candidates.find(name), training, Path(spec["cache_dir"]), seconds) as settled:
-        yield replace(training, may_retain_memory=candidates.find(name).may_retain_memory), settled
+        yield replace(training, memory=candidates.find(name).memory), settled
 
 
 def _num_stages(training: Training) -> int:

@@ -44,7 +44,7 @@ def measure(spec: dict[str, Any]) -> dict[str, Any]:
     if "agspeed" in sessions:
         rows["agspeed"]["over"] = {
             name: compared["agspeed"].speedup_over(compared[name]).to_dict()
-            for name in candidates.ORACLE
+            for name in candidates.ORACLE + candidates.LEVELLED
             if name in sessions
         }
     for row in rows.values():
@@ -84,9 +84,10 @@ def _settled(
         facts["lost"] = settled.lost
     if settled.code and not candidate.tunes:
         for name, row in rows.items():
-            if row.get("code") == settled.code:
+            is_levelled = candidates.find(name).fuses_optimizers
+            if row.get("code") == settled.code and is_levelled == candidate.fuses_optimizers:
                 return None, {"status": "same-code", "as": name, **facts}
-    training = replace(training, may_retain_memory=candidate.may_retain_memory)
+    training = replace(training, memory=candidate.memory)
     return training, {"status": "timed", **facts, "code": settled.code}
 
 
@@ -96,7 +97,10 @@ def describe(error: Exception) -> str:
 
 
 def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Adds the oracle (best of eager and Inductor in this process) and agspeed's distance from it."""
+    """Adds the oracle (best of eager and Inductor in this process) and agspeed's distance from it.
+
+    If candidates on agspeed's allocator with fused optimizers were timed, adds the distance from the best of these.
+    """
     cell = dict(results[0])
     control = cell["control"]["speedup"]["value"]
     cell["status"] = "ok"
@@ -112,4 +116,7 @@ def summarize(case: dict[str, Any], results: list[dict[str, Any]]) -> dict[str, 
     if "agspeed" in speedups:
         over = cell["candidates"]["agspeed"].get("over", {})
         cell["agspeed_to_oracle"] = over[best]["value"] if best in over else speedups["agspeed"] / fixed[best]
+        levelled = {name: over[name]["value"] for name in candidates.LEVELLED if name in over}
+        if levelled:
+            cell["agspeed_to_levelled"] = min(levelled.values())
     return cell

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import nn
 
-    from benchmarks.workloads.base import Training
+    from benchmarks.workloads.base import Memory, Training
 
 
 @dataclass
@@ -37,17 +37,19 @@ class Settled:
 
 @dataclass(frozen=True)
 class Candidate:
-    """`prepare(module, cache_dir)` works in place. `tunes` is True if agspeed decides while steps run, and
-    `may_retain_memory` if its allocator may be on."""
+    """`prepare(module, cache_dir)` works in place. `tunes` is True if agspeed decides while steps run. With
+    `fuses_optimizers`, optimizers run torch's fused step if they have one."""
 
     name: str
     prepare: Callable[[nn.Module, Path], None]
     tunes: bool = False
     retains_memory: bool = False
+    fuses_optimizers: bool = False
 
     @property
-    def may_retain_memory(self) -> bool:
-        return self.tunes or self.retains_memory
+    def memory(self) -> Memory:
+        """The allocator of its timed steps."""
+        return "retained" if self.retains_memory else "chosen" if self.tunes else "torch"
 
 
 def _compiled(**arguments: Any) -> Callable[[nn.Module, Path], None]:
@@ -93,25 +95,15 @@ def _staged(**arguments: Any) -> Callable[[nn.Module, Path], None]:
     return prepare
 
 
-def _retained(module: nn.Module, cache_dir: Path) -> None:
-    """Eager with agspeed's allocator. It serves all modules, so the first one switches it on."""
-    from agspeed import config
-    from agspeed.tuning.memory.retained import RETAINED
-
-    if RETAINED.describe()["is_on"]:
-        return
-    settings = config.resolve({})
-    if (reason := RETAINED.why_not(module, settings)) is not None:
-        raise RuntimeError(reason)
-    RETAINED.reserve(module, settings)
-    RETAINED.want(module, True)
+def _eager(module: nn.Module, cache_dir: Path) -> None:
+    pass
 
 
 CANDIDATES: dict[str, Candidate] = {
     row.name: row
     for row in (
-        Candidate("eager", lambda module, cache_dir: None),
-        Candidate("eager-retained", _retained, retains_memory=True),
+        Candidate("eager", _eager),
+        Candidate("eager-retained", _eager, retains_memory=True),
         Candidate("aot_eager", _compiled(backend="aot_eager")),
         Candidate("inductor", _compiled()),
         Candidate("inductor-max-autotune", _compiled(mode="max-autotune")),
@@ -128,9 +120,19 @@ CANDIDATES: dict[str, Candidate] = {
         Candidate("agspeed-native-staged", _staged(mode="deterministic", backends=["native"]), tunes=True),
         Candidate("agspeed-aot", _optimized(mode="deterministic", backends=["aot"]), tunes=True),
         Candidate("agspeed-aot-staged", _staged(mode="deterministic", backends=["aot"]), tunes=True),
+        Candidate("eager-levelled", _eager, retains_memory=True, fuses_optimizers=True),
+        Candidate("inductor-levelled", _compiled(), retains_memory=True, fuses_optimizers=True),
+        Candidate(
+            "inductor-max-autotune-levelled",
+            _compiled(mode="max-autotune"),
+            retains_memory=True,
+            fuses_optimizers=True,
+        ),
     )
 }
 ORACLE = ("eager", "inductor", "inductor-max-autotune")
+LEVELLED = tuple(f"{name}-levelled" for name in ORACLE)
+"""The oracle's candidates with what agspeed may add beside a compiler: its allocator and torch's fused optimizers."""
 
 
 def find(name: str) -> Candidate:
@@ -161,10 +163,6 @@ def restore(candidate: Candidate, training: Training) -> None:
             import agspeed
 
             agspeed.restore(module)
-        elif candidate.retains_memory:
-            from agspeed.tuning.memory.retained import RETAINED
-
-            RETAINED.leave(module)
         else:
             module._compiled_call_impl = None
 
@@ -172,13 +170,17 @@ def restore(candidate: Candidate, training: Training) -> None:
 def prepare(candidate: Candidate, training: Training, cache_dir: Path) -> None:
     for module in training.modules.values():
         candidate.prepare(module, cache_dir)
+    for optimizer in training.optimizers if candidate.fuses_optimizers else ():
+        for group in optimizer.param_groups:
+            if "fused" in group:
+                group.update(fused=True, foreach=False)
 
 
 def settle(candidate: Candidate, training: Training, seconds: float, min_steps: int = 6) -> Settled:
     """Runs steps until all is compiled and no module is tuning. Raises TimeoutError after `seconds`."""
     started, steps = time.monotonic(), 0
     least = max(min_steps, 2 * training.period)
-    with generated_code() if candidate.name in ORACLE[1:] else nullcontext(set()) as code:
+    with generated_code() if candidate.name in ORACLE[1:] + LEVELLED[1:] else nullcontext(set()) as code:
         while steps < least or is_tuning(candidate, training):
             training.step(training.batches[steps % len(training.batches)])
             steps += 1

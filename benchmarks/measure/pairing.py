@@ -20,11 +20,11 @@ between units.
 
 import gc
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from benchmarks.measure.memory import use_allocator
 from benchmarks.measure.statistics import Estimate, median_estimate
 from benchmarks.workloads.base import Training
 
@@ -116,7 +116,7 @@ def compare_all(
                 result.stopped = result.reason_to_stop(limits, clock() - started)
     finally:
         gc.unfreeze()
-        _pause_retained_memory(False)
+        use_allocator("chosen")
     return results
 
 
@@ -140,16 +140,10 @@ def _unit(sides: list[Training], results: list[Comparison], clock: Callable[[], 
 
 
 def _switch_and_time(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:
-    _pause_retained_memory(not side.may_retain_memory)
+    use_allocator(side.memory)
     for index in range(first - (steps + 1) // 2, first):
         side.step(side.batches[index % len(side.batches)])
     return _block(side, first, steps, clock)
-
-
-def _pause_retained_memory(is_paused: bool) -> None:
-    module = sys.modules.get("agspeed.tuning.memory.retained")
-    if module is not None:
-        module.RETAINED.set_paused(is_paused)
 
 
 def _block(side: Training, first: int, steps: int, clock: Callable[[], float]) -> float:

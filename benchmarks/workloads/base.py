@@ -6,16 +6,19 @@ one whole training step on a batch, and a fixed list of real batches. Building t
 data, so two candidates start from the same state. Not thread-safe: building seeds torch's global generator.
 """
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 Batch = tuple[Any, ...]
+Memory = Literal["torch", "chosen", "retained"]
+"""A CPU allocator: torch's own, the one that agspeed's session has chosen, or the one that keeps freed memory."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,7 @@ class Training:
     """One training session. `step` does zero_grad, forward, loss, backward and update, and returns the detached loss.
 
     `period` is the number of consecutive batches that make up one unit of equal work. It is above 1 only if batches
-    differ in shape. Timing blocks are whole periods. `may_retain_memory`: agspeed's allocator, which serves the whole
-    process, may be on during the timed steps.
+    differ in shape. Timing blocks are whole periods. `memory`: the allocator of the timed steps.
     """
 
     modules: dict[str, nn.Module]
@@ -32,17 +34,24 @@ class Training:
     batches: Sequence[Batch]
     period: int = 1
     optimizers: Sequence[Optimizer] = ()
-    may_retain_memory: bool = False
+    memory: Memory = "torch"
 
     @torch.no_grad()
     def go_on_from(self, other: "Training") -> None:
-        """Takes over weights, buffers and optimizer states of another session of the same workload."""
+        """Takes over weights, buffers and optimizer states of another session of the same workload.
+
+        Optimizers keep the form of their step, such as `fused`.
+        """
         for name, module in self.modules.items():
             theirs = other.modules[name]
             for own, value in zip(_tensors(module), _tensors(theirs), strict=True):
                 own.copy_(value)
         for optimizer, origin in zip(self.optimizers, other.optimizers, strict=True):
-            optimizer.load_state_dict(origin.state_dict())
+            groups = optimizer.param_groups
+            forms = [{name: group[name] for name in ("foreach", "fused") if name in group} for group in groups]
+            optimizer.load_state_dict(copy.deepcopy(origin.state_dict()))  # it would share tensors
+            for group, form in zip(optimizer.param_groups, forms, strict=True):
+                group.update(form)
 
 
 @dataclass(frozen=True)

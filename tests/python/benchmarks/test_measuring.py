@@ -6,12 +6,15 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from pathlib import Path
 
 import pytest
 import torch
 
+from agspeed import native
+from benchmarks.measure import candidates
 from benchmarks.measure.machine import Watch, pin
-from benchmarks.measure.memory import peak_bytes
+from benchmarks.measure.memory import peak_bytes, use_allocator
 from benchmarks.measure.pairing import Comparison, Limits, compare, compare_all
 from benchmarks.measure.statistics import geometric_mean, median_estimate
 from benchmarks.workloads import load
@@ -118,6 +121,40 @@ def test_all_sides_go_on_from_the_same_weights_and_optimizer_states() -> None:
     mine, theirs = ([float(s["step"]) for o in session.optimizers for s in o.state.values()] for session in sessions)
     # At most one, from the untimed steps after a switch. It would be three if sessions kept their own states.
     assert max(mine + theirs) - min(mine + theirs) <= 1
+
+
+def test_a_levelled_side_runs_the_fused_step_on_the_states_of_eager() -> None:
+    eager, levelled = (load("mlp").build() for _ in range(2))
+    candidates.prepare(candidates.find("eager-levelled"), levelled, Path("unused"))
+    for session in (eager, levelled):
+        session.step(session.batches[0])
+    levelled.go_on_from(eager)
+    forms = [group.get("fused") for session in (eager, levelled) for group in session.optimizers[0].param_groups]
+    assert forms == [None, True]
+    for session in (eager, levelled):
+        session.step(session.batches[1])
+    for mine, theirs in zip(*(session.modules["model"].parameters() for session in (eager, levelled)), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+def test_freed_memory_is_kept_for_the_sides_that_retain_it() -> None:
+    def idle_bytes() -> int:
+        torch.empty(4 << 20)
+        module = native.load()
+        assert module is not None
+        return int(module.retained_memory()["idle_bytes"])
+
+    try:
+        use_allocator("retained")
+        assert idle_bytes() >= 16 << 20
+        use_allocator("torch")
+        assert idle_bytes() == 0
+        use_allocator("retained")
+        assert idle_bytes() >= 16 << 20
+    finally:
+        use_allocator("chosen")
+    assert idle_bytes() == 0, "no session has chosen it"
 
 
 def test_contenders_are_paired_with_each_other_block_by_block() -> None:
