@@ -169,8 +169,9 @@ class MemberHost:
             self._connection.description.check_version(self.name)
             self._ready_by = math.inf
         elif now >= self._ready_by:
+            also = ", that no process of the job is stopped there," if self.is_asking else ""
             raise AgspeedError(
-                f"{self.name} was not ready after {self._start_s:g} s; check that it is up and that "
+                f"{self.name} was not ready after {self._start_s:g} s; check that it is up{also} and that "
                 f"`{self._connection.attempt}` is quick, or raise --start-timeout."
             )
         if self._connection.is_over:

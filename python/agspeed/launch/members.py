@@ -206,6 +206,8 @@ class Members:
         is_needed = isinstance(error, UserError) or not self._roster.may_grow
         if host.is_wanted and is_needed and not self._coordinator.epoch and self._takeover is None:
             raise error
+        if self._takeover is not None:
+            self._takeover.fail_host(str(error))
         if host.is_wanted:
             self._output.write_note(f"{error} The host is tried again in {host.pause(now):g} s.")
         for number in [number for number, each in self._members.items() if each.host is host]:

@@ -42,6 +42,11 @@ def kill_launcher(training: Training) -> None:
     training.job.launcher.wait(TIMEOUT_S)
 
 
+def parent_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.split("\nPPid:")[1].split()[0])
+
+
 def make_steps(training: Training, pids: list[int]) -> None:
     before = {pid: training.step(pid) for pid in pids}
     wait_until(lambda: all(training.step(pid) > before[pid] + 5 for pid in pids), "members make steps")
@@ -137,6 +142,28 @@ def test_no_other_launcher_gets_a_job_that_has_one(training: Training) -> None:
     training.job.launcher = first
     make_steps(training, training.pids("localhost"))
     assert training.stop() == 0 and len(training.pids("localhost")) == 2
+
+
+def test_an_agent_that_does_not_answer_is_no_agent_that_is_not_there(training: Training) -> None:
+    options = ("--min-np", "1", "-H", "localhost:1")
+    begin(training, 1, *options)
+    training.wait_for("localhost")
+    (member,) = training.pids("localhost")
+    agent = parent_of(parent_of(member))  # the agent's keeper has started the member
+    kill_launcher(training)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        training.start(1, "--attach", "a.job", "--start-timeout", "2", *options)
+        assert training.job.launcher is not None and training.job.launcher.wait(SLOW_S) in (1, 2)
+    finally:
+        os.kill(agent, signal.SIGCONT)
+    said = training.job.errors()
+    assert "job a.job was not taken over, because no agent of it has answered: host localhost was not ready" in said
+    assert "that no process of the job is stopped there" in said
+    assert "no processes of job" not in said, said
+    attached(training, 1, *options, said="with 1 ranks\n")
+    make_steps(training, [member])
+    assert training.stop() == 0, training.job.errors()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")

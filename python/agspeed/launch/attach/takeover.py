@@ -40,6 +40,7 @@ class Takeover:
         self.summary = ""
         self._job, self._limits = job, limits
         self._num_hosts = self._num_dropped = 0
+        self._failures: list[str] = []  # of hosts that have not reported
         self._progress = Progress()
         self._reports: dict[int, Report | None] = {}  # None: the member was asked
         self._asked_at = -math.inf
@@ -90,18 +91,28 @@ class Takeover:
         """The member has ended, or its host was lost."""
         self._reports.pop(member, None)
 
+    def fail_host(self, reason: str) -> None:
+        """A host was lost. reason: a sentence."""
+        self._failures.append(reason)
+
     def silent(self) -> list[int]:
         """The members that have not reported."""
         return [member for member, each in self._reports.items() if each is None]
 
     def check(self, hosts: Sequence[MemberHost]) -> None:
-        """Raises: UserError if no host has an agent of the job."""
-        if not self._num_hosts:
-            names = ", ".join(each.host.name for each in hosts) or "any host"
+        """Raises: UserError if no host has reported members of the job."""
+        if self._num_hosts:
+            return
+        if self._failures:
             raise UserError(
-                f"no processes of job {self._job} were found on {names}; give the name and the hosts of the first "
-                "launcher. If it was killed longer ago than --launcher-grace says, start the job again."
+                f"job {self._job} was not taken over, because no agent of it has answered: {' '.join(self._failures)} "
+                "Its processes may still run there. Attach again when the host answers, or end them there."
             )
+        names = ", ".join(each.host.name for each in hosts) or "any host"
+        raise UserError(
+            f"no processes of job {self._job} were found on {names}; give the name and the hosts of the first "
+            "launcher. If it was killed longer ago than --launcher-grace says, start the job again."
+        )
 
     def coordinator(self, now: float) -> tuple[Coordinator, list[Action]]:
         """Returns: the coordinator of the members that have reported, and what to do."""
