@@ -22,7 +22,7 @@ LIMIT_S = 120
 
 @pytest.mark.parametrize("rails", [1, 2])
 def test_a_rail_that_loses_large_packets_is_used_with_small_ones(make_netbed: MakeNetbed, rails: int) -> None:
-    bed = make_netbed(hosts=2, rails=rails, mtu=9000)
+    bed = make_netbed(hosts=2, rails=rails, mtu=9000, rate="200mbit")  # so the blocks take longer than two stalls
     for host in bed.hosts:
         host.rails[-1].drop_larger_than(1500)
     jobs = [
