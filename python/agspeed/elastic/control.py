@@ -10,6 +10,7 @@ call the functions.
 from __future__ import annotations
 
 import _thread
+import ctypes
 import os
 import signal
 import socket
@@ -25,6 +26,7 @@ from agspeed.membership.messages import CONTROL_VARIABLE, Lines, MessageError, P
 __all__ = ["BrokenEpochError", "Control", "of_this_process"]
 
 _CHUNK_BYTES = 1 << 16
+_libc = ctypes.CDLL(None)
 
 
 class BrokenEpochError(Exception):
@@ -78,6 +80,9 @@ class Control:
         with self._changed:
             self._asked, self._asked_at, self._is_broken = None, None, False
         self._send("ready", [epoch, position.has_state, position.step, position.is_done], waiting=position)
+        # The buffers of the last group are free now. Without this, each change of the group leaves more holes in the
+        # heap. The answer needs longer than this takes.
+        _libc.malloc_trim(0)
         with self._changed:
             self._changed.wait_for(lambda: self.is_over or (self._place is not None and self._place.number > epoch))
             if self._error:
