@@ -268,6 +268,8 @@ CODE |= {f"{name}_gb_per_s": estimate(3) for name in ("encode", "decode", "copy"
 EXCHANGE = {"workload": "vgg16", "rates": "1gbit", "way": "agspeed", "sent_mb": {"mean": 50.6}, "fewer_bytes": 1.2}
 EXCHANGE |= {"seconds": estimate(0.4), "speed": estimate(1.1), "error": 4e-8}
 QUIET = {"slowdown": estimate(1), "ms": 10.7}
+FAULTED = {"faults": 200, "lost_steps": 0, "goodput": 0.93, "memory_growth_per_hour": 0.008}
+FAULTED |= {name: {"p50": 0.1, "p95": 0.2, "max": 0.3} for name in ("noticed", "resumed")}
 CELLS: dict[str, dict[str, Any]] = {
     "comm": {
         "exchanges": [EXCHANGE],
@@ -276,7 +278,7 @@ CELLS: dict[str, dict[str, Any]] = {
         "codes": [CODE],
         "reals": [{"workload": "mlp", "side": "agspeed-coded", "seconds": estimate(0.1), "over_uncoded": estimate(1)}],
     },
-    "elastic": {"ranks": 2, "elastic": QUIET, "control": QUIET, "advance_us": estimate(11)},
+    "elastic": {"ranks": 2, "elastic": QUIET, "control": QUIET, "advance_us": estimate(11), "jobs": [FAULTED]},
     "losses": {
         "losses": [
             {"model": "char_gpt", "way": "int8", "mean": 2.3, "lowest": 2.2, "highest": 2.4, "over_dense": 1.0}
