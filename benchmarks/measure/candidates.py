@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from benchmarks.workloads.base import Memory, Training
 
+_MOST_STEPS_OF_OPTIMIZERS = 400
+
 
 @dataclass
 class Settled:
@@ -177,11 +179,18 @@ def prepare(candidate: Candidate, training: Training, cache_dir: Path) -> None:
 
 
 def settle(candidate: Candidate, training: Training, seconds: float, min_steps: int = 6) -> Settled:
-    """Runs steps until all is compiled and no module is tuning. Raises TimeoutError after `seconds`."""
-    started, steps = time.monotonic(), 0
+    """Runs steps until all is compiled and nothing is tuning. Raises TimeoutError after `seconds`.
+
+    Optimizers are decided after modules. They get a limited number of steps, because mode="auto" may never tune some.
+    """
+    started, steps, left = time.monotonic(), 0, _MOST_STEPS_OF_OPTIMIZERS
     least = max(min_steps, 2 * training.period)
     with generated_code() if candidate.name in ORACLE[1:] + LEVELLED[1:] else nullcontext(set()) as code:
-        while steps < least or is_tuning(candidate, training):
+        while True:
+            if steps >= least and not is_tuning(candidate, training):
+                if not (candidate.tunes and left and _is_tuning_optimizers(training)):
+                    break
+                left -= 1
             training.step(training.batches[steps % len(training.batches)])
             steps += 1
             if candidate.tunes:
@@ -200,6 +209,14 @@ def is_tuning(candidate: Candidate, training: Training) -> bool:
     import agspeed
 
     return any(agspeed.status(module) == "tuning" for module in training.modules.values())
+
+
+def _is_tuning_optimizers(training: Training) -> bool:
+    """True while agspeed is still deciding about an optimizer of the session."""
+    from agspeed.frontend.session import session_of
+
+    sessions = [session_of(module) for module in training.modules.values()]
+    return any(tuned.is_tuning for session in sessions if session is not None for tuned in session.optimizers)
 
 
 def _wait_for_compiles(training: Training) -> None:

@@ -10,6 +10,8 @@ from statistics import mean
 import pytest
 import torch
 
+import agspeed
+from agspeed import native
 from benchmarks import workloads
 from benchmarks.measure import candidates, gemm_share
 from benchmarks.workloads.base import Training
@@ -90,6 +92,14 @@ def test_a_compiled_candidate_compiles_every_module_and_leaves_nothing(name: str
     torch._dynamo.utils.counters.clear()
     assert all(math.isfinite(loss) for loss in losses(training, 2))
     assert not torch._dynamo.utils.counters["stats"]
+
+
+@pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
+def test_a_session_settles_when_its_optimizer_is_decided(tmp_path: Path) -> None:
+    training = workloads.load("mlp").build()
+    with candidates.running(candidates.find("agspeed-eager"), training, tmp_path, 300):
+        [tuned] = agspeed.report(training.modules["model"]).to_dict()["optimizers"]
+        assert tuned["name"] == "Adam" and tuned["speedup"] is not None, tuned["why"]
 
 
 def test_a_failing_candidate_leaves_the_settled_ones_compiled(tmp_path: Path) -> None:

@@ -69,6 +69,11 @@ class OptimizerSession:
         on_pause: called with the seconds for which the check has held up training.
         blocker: a reason for which the optimizer keeps its own step.
         level: of the log message if the optimizer cannot be tuned on its device.
+
+    Attributes:
+        chosen: "eager" or "fused".
+        name: the optimizer's class.
+        is_tuning: whether it is not yet decided which step runs.
     """
 
     def __init__(
@@ -95,6 +100,7 @@ class OptimizerSession:
         self.chosen = EAGER
         self._reason = "waiting for the first step with gradients"
         self.name = type(optimizer).__name__
+        self.is_tuning = True
         self._optimizer = weakref.ref(optimizer, lambda _: self._fitness.forget())
         self._driver: TunerDriver | None = None
         self._is_stopped = False
@@ -290,7 +296,7 @@ class OptimizerSession:
                 self.chosen = action["arm"]
             case "decide" | "rollback":
                 self.chosen = action["arm"] if action["kind"] == "decide" else EAGER
-                self._reason = action["reason"]
+                self._reason, self.is_tuning = action["reason"], False
                 logger.info("optimizer %s: %s (%s)", self.name, self.chosen, self._reason)
         return False
 
@@ -311,7 +317,7 @@ class OptimizerSession:
 
     def _stop(self, reason: str) -> None:
         """Stops tuning. If the fused step was chosen, the hooks stay: they run it, and notice other ranks."""
-        self._reason, self._is_stopped = reason, True
+        self._reason, self._is_stopped, self.is_tuning = reason, True, False
         if self.chosen == EAGER:
             self._fitness.forget()
             self._hooks = removed(self._hooks)
