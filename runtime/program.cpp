@@ -140,8 +140,8 @@ class Verifier {
 
   Status check(const Release& release) {
     AG_RETURN_IF_ERROR(checkRead(release.value));
-    const Storage storage = program_.values[release.value].storage;
-    if (storage != Storage::kExternal && storage != Storage::kFresh && storage != Storage::kView) {
+    const ValueDecl& decl = program_.values[release.value];
+    if (decl.storage == Storage::kArena || decl.storage == Storage::kConstant || decl.isScalar) {
       return broken(name(release.value) + " is released but owns no memory");
     }
     alive_[release.value] = false;

@@ -118,7 +118,7 @@ struct ExternalCall {
   std::string reason = {};  ///< why it is not part of a kernel, for reports
 };
 
-/// Drops the executor's reference to a value of storage kExternal, kFresh or kView.
+/// Drops the executor's reference to a tensor of storage kInput, kExternal, kFresh or kView.
 struct Release {
   ValueId value = kNoValue;
 };

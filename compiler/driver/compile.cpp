@@ -40,7 +40,7 @@ StatusOr<runtime::Program> compileEntry(const std::string& name, const std::stri
   return assembleProgram(planned, clusters);
 }
 
-// The last inputs of a Program become constants of its Executable.
+// The last inputs of a Program become constants of its Executable. Constants are never released.
 Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byte>> bytes,
                      std::vector<runtime::ConstantTensor>& constants) {
   if (bytes.size() > program.inputs.size()) {
@@ -55,6 +55,10 @@ Status bindConstants(runtime::Program& program, std::vector<std::vector<std::byt
     constants.push_back({value.type, std::move(bytes[i]), value.isOnHost});
   }
   program.inputs.resize(numArguments);
+  std::erase_if(program.instructions, [&](const runtime::Instruction& instruction) {
+    const auto* release = std::get_if<runtime::Release>(&instruction.op);
+    return release != nullptr && program.values[release->value].storage == runtime::Storage::kConstant;
+  });
   return {};
 }
 

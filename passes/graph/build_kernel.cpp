@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 
+#include "passes/graph/unit_fit.h"
+
 namespace agspeed::passes {
 
 using compiler::Cluster;
@@ -80,12 +82,6 @@ class KernelBuilder {
     return graph_.typeOf(node.kind == NodeKind::kReduce ? node.inputs[0] : node.results[0]).sizes;
   }
 
-  bool isInlined(ValueId value) const {
-    int32_t producer = resolver_.producerOf(value);
-    return producer >= 0 && graph_.nodes[producer].kind == NodeKind::kPointwise &&
-           graph_.nodes[producer].op == PointwiseOp::kConstant;
-  }
-
   bool isInside(ValueId value) const { return std::ranges::binary_search(unit_.nodes, resolver_.producerOf(value)); }
 
   // --- operands over the space ---
@@ -107,12 +103,12 @@ class KernelBuilder {
       const Node& node = graph_.nodes[index];
       for (ValueId input : node.inputs) {
         Access access = resolver_.resolve(input, sizesOf(node), unit_.space.rank());
-        if (!isInlined(access.root) && !isInside(access.root)) loadOperand(access);
+        if (!isInlined(resolver_, access.root) && !isInside(access.root)) loadOperand(access);
       }
     }
     for (int32_t index : unit_.nodes) {
       ValueId value = graph_.nodes[index].results[0];
-      if (!isNeeded_[value]) continue;
+      if (!isNeeded_[value] || std::ranges::binary_search(unit_.copies, index)) continue;
       if (graph_.nodes[index].op == PointwiseOp::kSumRows) {
         addBlockOutput(value);
         continue;
@@ -270,7 +266,7 @@ class KernelBuilder {
   int32_t emitInput(ValueId input, const Node& reader) {
     Access access = resolver_.resolve(input, sizesOf(reader), unit_.space.rank());
     if (auto made = nodeOf_.find(access.root); made != nodeOf_.end()) return made->second;
-    if (isInlined(access.root)) {
+    if (isInlined(resolver_, access.root)) {
       const Node& constant = graph_.nodes[resolver_.producerOf(access.root)];
       return nodeOf_[access.root] = emitConstant(constant);
     }

@@ -6,6 +6,7 @@
 
 #include "passes/graph/build_kernel.h"
 #include "passes/graph/passes.h"
+#include "passes/graph/recompute.h"
 
 namespace agspeed::passes {
 
@@ -21,27 +22,6 @@ Argument listOf(const compiler::Dims& dims) {
   Argument list = Argument::ofList({});
   for (const SymExpr& dim : dims) list.items.push_back(Argument::ofInteger(dim));
   return list;
-}
-
-// By value: whether a unit other than its producer reads it, or the graph returns it.
-std::vector<bool> crossingValues(const AccessResolver& resolver, const std::vector<FusionUnit>& units) {
-  const Graph& graph = resolver.graph();
-  std::vector<bool> isNeeded = compiler::outputMask(graph);
-  std::vector<int32_t> unitOf(graph.nodes.size(), -1);
-  for (size_t u = 0; u < units.size(); ++u) {
-    for (int32_t node : units[u].nodes) unitOf[node] = static_cast<int32_t>(u);
-  }
-  for (size_t u = 0; u < units.size(); ++u) {
-    for (int32_t node : units[u].nodes) {
-      for (ValueId input : graph.nodes[node].inputs) {
-        bool readsThroughViews = units[u].isKernel || graph.nodes[node].viewOffset;
-        ValueId source = readsThroughViews ? resolver.rootOf(input) : input;
-        int32_t producer = resolver.producerOf(source);
-        if (producer >= 0 && unitOf[producer] != static_cast<int32_t>(u)) isNeeded[source] = true;
-      }
-    }
-  }
-  return isNeeded;
 }
 
 // The node; a view of a view becomes a view of the value behind both.
@@ -61,7 +41,7 @@ Node withoutViewsBetween(const AccessResolver& resolver, Node node) {
 StatusOr<Graph> fusePointwise(const Graph& graph) {
   AccessResolver resolver(graph);
   std::vector<FusionUnit> units = planFusion(resolver);
-  std::vector<bool> isNeeded = crossingValues(resolver, units);
+  std::vector<bool> isNeeded = valuesBetween(resolver, units);
   Graph result = graph;
   result.nodes.clear();
   std::map<std::string, int32_t> clusterOf;

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "passes/graph/dependencies.h"
+#include "passes/graph/recompute.h"
+#include "passes/graph/unit_fit.h"
 
 namespace agspeed::passes {
 
@@ -26,14 +28,8 @@ namespace {
 constexpr int64_t kMinFixedColumns = 16;
 constexpr int64_t kMinFixedRows = 16;
 
-bool isFusible(const Node& node) { return node.kind == NodeKind::kPointwise || node.kind == NodeKind::kReduce; }
-
 // Whether the node reads the memory behind views, so that the views need not exist.
 bool readsThroughViews(const Node& node) { return isFusible(node) || node.viewOffset; }
-
-bool isConstant(const Node& node) { return node.kind == NodeKind::kPointwise && node.op == PointwiseOp::kConstant; }
-
-bool sumsRows(const Node& node) { return node.kind == NodeKind::kReduce && node.op == PointwiseOp::kSumRows; }
 
 class Planner {
  public:
@@ -46,7 +42,7 @@ class Planner {
     connectUnits();
     mergeAlongDataFlow();
     mergeSharedReads();
-    return inOrder();
+    return recomputeCheaply(resolver_, limits_, inOrder());
   }
 
  private:
@@ -82,15 +78,9 @@ class Planner {
       worklist_.pop_back();
       for (ValueId input : node.inputs) {
         ValueId source = readsThroughViews(node) ? resolver_.rootOf(input) : input;
-        if (!isFusible(node) || !isInlined(source)) need(source);
+        if (!isFusible(node) || !isInlined(resolver_, source)) need(source);
       }
     }
-  }
-
-  // Whether the value is a constant. A constant that a kernel reads becomes part of that kernel.
-  bool isInlined(ValueId value) const {
-    int32_t producer = resolver_.producerOf(value);
-    return producer >= 0 && isConstant(graph_.nodes[producer]);
   }
 
   // --- units and their order ---
@@ -127,7 +117,7 @@ class Planner {
       for (ValueId input : node.inputs) {
         ValueId source = readsThroughViews(node) ? resolver_.rootOf(input) : input;
         int32_t producer = resolver_.producerOf(source);
-        bool isFree = isFusible(node) && isInlined(source);
+        bool isFree = isFusible(node) && isInlined(resolver_, source);
         if (producer >= 0 && !isFree) connect(unitOf_[producer], unitOf_[i]);
       }
       for (int32_t earlier : effectOrder[i]) connect(unitOf_[earlier], unitOf_[i]);
@@ -186,44 +176,12 @@ class Planner {
     return isWorth ? std::optional(space) : std::nullopt;
   }
 
-  // Whether each point of the iteration reads the element that belongs to this point. A value that the kernel computes
-  // itself can only be read this way.
-  bool readsInPlace(const Access& access, const Space& space) const {
-    if (!compiler::isZero(access.offset)) return false;
-    const Dims& sizes = graph_.typeOf(access.root).sizes;
-    for (size_t d = 0; d < space.rank(); ++d) {
-      bool isAbsent = d >= sizes.size() || isOne(sizes[d]);
-      if (access.rootDims[d] != (isAbsent ? -1 : static_cast<int32_t>(d))) return false;
-    }
-    return true;
-  }
-
-  bool fitsNode(int32_t index, const Space& space, const std::set<int32_t>& members) const {
-    const Node& node = graph_.nodes[index];
-    bool isReduce = node.kind == NodeKind::kReduce;
-    const Dims& sizes = graph_.typeOf(isReduce ? node.inputs[0] : node.results[0]).sizes;
-    std::optional<ShapeClass> shape = classify(sizes, space);
-    if (!shape || (isReduce && shape != ShapeClass::kElement)) return false;
-    for (ValueId input : node.inputs) {
-      Access access = resolver_.resolve(input, sizes, space.rank());
-      if (isInlined(access.root)) continue;
-      int32_t producer = resolver_.producerOf(access.root);
-      bool isInside = members.contains(producer);
-      // A sum over rows is complete only at the end of its kernel, so no node of this kernel can read it.
-      if (isInside && sumsRows(graph_.nodes[producer])) return false;
-      if (isInside ? !readsInPlace(access, space) : !hasUniformColumns(access.strides, space)) return false;
-    }
-    if (sumsRows(node)) return true;
-    const compiler::TensorType& result = graph_.typeOf(node.results[0]);
-    return hasUniformColumns(stridesInSpace(result, space.rank()), space);
-  }
-
   size_t countOperands(const std::vector<int32_t>& nodes, const std::set<int32_t>& members) const {
     std::set<ValueId> roots;
     for (int32_t index : nodes) {
       for (ValueId input : graph_.nodes[index].inputs) {
         ValueId root = resolver_.rootOf(input);
-        bool isLoaded = !isInlined(root) && !members.contains(resolver_.producerOf(root));
+        bool isLoaded = !isInlined(resolver_, root) && !members.contains(resolver_.producerOf(root));
         if (isLoaded) roots.insert(compiler::isZero(resolver_.offsetOf(input)) ? root : input);
       }
       if (isReadOutside(index, members)) roots.insert(graph_.nodes[index].results[0]);
@@ -260,7 +218,7 @@ class Planner {
     std::set<int32_t> members(nodes.begin(), nodes.end());
     if (!haveSameBlocks(nodes) || countOperands(nodes, members) > limits_.maxOperands) return false;
     for (int32_t node : nodes) {
-      if (!fitsNode(node, *space, members)) return false;
+      if (!fitsNode(resolver_, node, *space, members)) return false;
     }
     if (hasDetour(a, b) || hasDetour(b, a)) return false;
     merge(a, b, std::move(nodes), std::move(*space));
@@ -312,7 +270,7 @@ class Planner {
       if (!isLive_[i] || !isFusible(graph_.nodes[i])) continue;
       for (ValueId input : graph_.nodes[i].inputs) {
         ValueId root = resolver_.rootOf(input);
-        if (!isInlined(root)) readers[root].push_back(static_cast<int32_t>(i));
+        if (!isInlined(resolver_, root)) readers[root].push_back(static_cast<int32_t>(i));
       }
     }
     for (const auto& [root, nodes] : readers) {

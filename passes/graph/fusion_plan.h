@@ -5,7 +5,8 @@
 // Every element-wise node and every reduction starts as a unit of its own. A unit merges with units along the data
 // flow, then with units that read the same tensor. Two units merge if both fit one iteration space, no path leads from
 // one to the other through a third unit, and the kernel stays within the limits. Constants and views that only kernels
-// read are in no unit: a kernel contains its constants and reads through views.
+// read are in no unit: a kernel contains its constants and reads through views. At last, kernels get copies of cheap
+// nodes of other kernels, so that their values need not be stored (recompute.h).
 #pragma once
 
 #include <vector>
@@ -24,6 +25,7 @@ struct FusionLimits {
 /// One call (isKernel is false, there is one node), or the nodes of one kernel in execution order.
 struct FusionUnit {
   std::vector<int32_t> nodes;
+  std::vector<int32_t> copies;  ///< those of `nodes` whose results another unit stores, if they are stored; sorted
   bool isKernel = false;
   Space space;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// plan-releases: drops a value after its last use. Inputs, outputs and values in the arena are never dropped, nor are
-// views of the arena, which serve the next call, too. Parts are no tensors of their own.
+// plan-releases: drops a value after its last use. Numbers, outputs and values in the arena are never dropped, nor are
+// views of the arena, which serve the next call, too. Parts are no tensors of their own. A dropped input is freed if
+// the caller has given it away, as a backward's saved tensors.
 //
 // Aliases keep the memory alive if one of them is dropped. So each value is dropped after its own last use, without
 // regard to its aliases.
@@ -15,7 +16,9 @@ using compiler::ValueId;
 
 ReleasePlan planReleases(const Graph& graph, const MemoryPlan& memory) {
   std::vector<bool> isHeld = compiler::outputMask(graph);
-  for (ValueId input : graph.inputs) isHeld[input] = true;
+  for (ValueId input : graph.inputs) {
+    if (graph.values[input].isScalar) isHeld[input] = true;
+  }
   for (const compiler::Node& node : graph.nodes) {
     if (node.kind == compiler::NodeKind::kJoin) {
       for (ValueId part : node.inputs) isHeld[part] = true;

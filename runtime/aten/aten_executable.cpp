@@ -48,7 +48,12 @@ StatusOr<c10::Device> deviceOfEntries(const Executable& executable) {
   return deviceOf(device.value_or(Device{}));
 }
 
-Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, AtenFrame& frame) {
+at::Tensor taken(const at::Tensor& tensor) { return tensor; }
+at::Tensor taken(at::Tensor& tensor) { return std::move(tensor); }
+
+// Copies the references to tensors of constant inputs, and moves the others.
+template <typename Inputs>
+Status setInputs(const AtenEntry& entry, Inputs& inputs, AtenFrame& frame) {
   const size_t expected = entry.program().inputs.size();
   if (inputs.size() != expected) {
     return invalidArgument("takes {} inputs, got {}", expected, inputs.size());
@@ -60,8 +65,8 @@ Status setInputs(const AtenEntry& entry, const std::vector<Argument>& inputs, At
     }
     if (integer != nullptr) {
       frame.setInput(i, *integer);
-    } else if (const auto* tensor = std::get_if<at::Tensor>(&inputs[i])) {
-      frame.setInput(i, *tensor);
+    } else if (auto* tensor = std::get_if<at::Tensor>(&inputs[i])) {
+      frame.setInput(i, taken(*tensor));
     }
   }
   return {};
@@ -146,7 +151,16 @@ StatusOr<std::vector<Argument>> AtenExecutable::run(const AtenEntry& entry, cons
 
 // --- AtenRun ---------------------------------------------------------------------------------------------------------
 
-StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inputs, size_t flexibleFrom) {
+StatusOr<std::vector<Argument>> AtenRun::start(const std::vector<Argument>& inputs) {
+  return startOn(inputs, std::numeric_limits<size_t>::max());
+}
+
+StatusOr<std::vector<Argument>> AtenRun::start(std::vector<Argument>&& inputs, size_t flexibleFrom) {
+  return startOn(inputs, flexibleFrom);
+}
+
+template <typename Inputs>
+StatusOr<std::vector<Argument>> AtenRun::startOn(Inputs& inputs, size_t flexibleFrom) {
   RECORD_FUNCTION(std::string_view(entry_.event), c10::ArrayRef<const c10::IValue>());
   const OperatorsOnly operatorsOnly;
   try {

@@ -54,15 +54,18 @@ class AtenRun {
   explicit AtenRun(const AtenEntry& entry) : entry_(entry), lease_(entry.executor->lease()) {}
 
   /// Runs the first stage and returns its outputs, in order. Inputs from position `flexibleFrom` on may have any
-  /// strides: they are copied if the Program needs others. Errors: kInvalidArgument for inputs that do not fit, else
-  /// the errors of Executor::run.
-  StatusOr<std::vector<Argument>> start(const std::vector<Argument>& inputs,
-                                        size_t flexibleFrom = std::numeric_limits<size_t>::max());
+  /// strides: they are copied if the Program needs others. Tensors that are moved in are freed after their last use, if
+  /// there is no other reference to them. Errors: kInvalidArgument for inputs that do not fit, else the errors of
+  /// Executor::run.
+  StatusOr<std::vector<Argument>> start(const std::vector<Argument>& inputs);
+  StatusOr<std::vector<Argument>> start(std::vector<Argument>&& inputs, size_t flexibleFrom);
   /// Runs the next stage and returns its outputs. Requires: no stage has failed, and there is one left.
   StatusOr<std::vector<Argument>> resume();
 
  private:
   AtenFrame& frame() const { return static_cast<AtenFrame&>(lease_.frame()); }
+  template <typename Inputs>
+  StatusOr<std::vector<Argument>> startOn(Inputs& inputs, size_t flexibleFrom);
   std::vector<Argument> takeOutputs();
 
   const AtenEntry& entry_;

@@ -22,7 +22,7 @@ class ProgramRun final : public BackwardRun {
   StatusOr<std::vector<aten::Argument>> resume(std::vector<aten::Argument> inputs) override {
     if (isStarted_) return run_.resume();
     isStarted_ = true;
-    return run_.start(inputs, firstTangent_);
+    return run_.start(std::move(inputs), firstTangent_);
   }
 
  private:

@@ -97,7 +97,7 @@ TEST(ProgramVerify, RejectsAnOutputInsideTheArena) {
 
 TEST(ProgramVerify, RejectsReleasingWhatOwnsNothing) {
   ProgramBuilder b = valid();
-  b.release(0);
+  b.release(b.arena(kVector, SymExpr(0)));
   EXPECT_THAT(problem(b.program), HasSubstr("owns no memory"));
 }
 

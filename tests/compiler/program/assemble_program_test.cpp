@@ -56,15 +56,17 @@ TEST(AssembleProgram, KeepsOrderAndReleasesAfterTheLastUse) {
   ClusterTable clusters;
   StatusOr<runtime::Program> program = assembleProgram(planned, clusters);
   ASSERT_TRUE(program.hasValue());
-  ASSERT_EQ(program->instructions.size(), 4u);
+  ASSERT_EQ(program->instructions.size(), 6u);
+  auto released = [&](size_t index) { return std::get<runtime::Release>(program->instructions[index].op).value; };
   const auto& kernel = std::get<runtime::KernelCall>(program->instructions[0].op);
-  const auto& call = std::get<runtime::ExternalCall>(program->instructions[1].op);
-  const auto& release = std::get<runtime::Release>(program->instructions[3].op);
+  const auto& call = std::get<runtime::ExternalCall>(program->instructions[2].op);
   EXPECT_EQ(kernel.operands, (std::vector<runtime::ValueId>{find(planned.graph, "x"), find(planned.graph, "a")}));
   EXPECT_EQ(call.op, "aten.mm.default");
   ASSERT_EQ(call.args.size(), 3u);
   EXPECT_EQ(call.args[2].name, "out_dtype");
-  EXPECT_EQ(release.value, find(planned.graph, "m"));
+  EXPECT_EQ(released(1), find(planned.graph, "x"));
+  EXPECT_EQ(released(3), find(planned.graph, "w"));
+  EXPECT_EQ(released(5), find(planned.graph, "m"));
   EXPECT_EQ(program->instructions[0].origin, "exp");
 }
 
