@@ -182,8 +182,11 @@ Status readSymbols(const Json& json, Spec& spec) {
     if (index < 0 || index >= kMaxSymbols) return unsupported("symbol \"" + name + "\" is not a backed size symbol");
     if (spec.hints.size() <= static_cast<size_t>(index)) spec.hints.resize(static_cast<size_t>(index) + 1, 64);
     auto hint = symbol.find("hint");
-    if (hint != symbol.end() && hint->is_number_integer())
-      spec.hints[static_cast<size_t>(index)] = hint->get<int64_t>();
+    if (hint == symbol.end() || !hint->is_number_integer()) continue;
+    const auto value = hint->get<int64_t>();
+    // Graphs take symbols for sizes. A negative one is a number of the program, such as an index from the end.
+    if (value < 0) return unsupported("symbol \"" + name + "\" is negative (" + std::to_string(value) + ")");
+    spec.hints[static_cast<size_t>(index)] = value;
   }
   return {};
 }

@@ -104,6 +104,7 @@ class Recomputer {
   }
 
   std::optional<Formula> formulaOf(int32_t index) const {
+    const std::vector<int32_t>& members = units_[ownerOf_[index]].nodes;
     Formula formula;
     std::vector<int32_t> worklist = {index};
     while (!worklist.empty()) {
@@ -116,7 +117,7 @@ class Recomputer {
         const ValueId root = resolver_.rootOf(input);
         const int32_t producer = resolver_.producerOf(root);
         if (isInlined(resolver_, root)) continue;
-        if (producer >= 0 && ownerOf_[producer] == ownerOf_[index] && !isStored_[root]) {
+        if (!isStored_[root] && std::ranges::binary_search(members, producer)) {
           worklist.push_back(producer);
         } else if (isMutated_[root]) {
           return std::nullopt;
