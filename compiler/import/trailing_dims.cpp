@@ -39,9 +39,14 @@ bool hasTransposedRows(const TensorType& type, size_t numDims, std::span<const i
   if (!columns.isConstant() || columns.constant() > kMostTransposedColumns) return false;
   size_t numRowDims = type.rank() - numDims;
   if (!areUniform(type.sizes, type.strides, numRowDims)) return false;
-  while (numRowDims > 0 && isOne(type.sizes[numRowDims - 1])) --numRowDims;
-  return numRowDims > 0 && isOne(type.strides[numRowDims - 1]) &&
-         estimate(type.sizes[numRowDims - 1], hints) >= kFewestNeighbours;
+  // Dimensions that follow each other in memory become one loop.
+  SymExpr neighbours = 1;
+  for (size_t d = numRowDims; d-- > 0;) {
+    if (isOne(type.sizes[d])) continue;
+    if (!sameValue(type.strides[d], neighbours)) break;
+    neighbours = neighbours * type.sizes[d];
+  }
+  return estimate(neighbours, hints) >= kFewestNeighbours;
 }
 
 SymExpr rowSize(const TensorType& type, size_t numDims) {

@@ -64,7 +64,8 @@ def _assert_close(name: str, got: list[Tensor], wanted: list[Tensor], exact: lis
         if reference.numel() == 0:
             continue
         finite = reference.isfinite()
-        scale = reference[finite].square().mean().sqrt().clamp_min(1e-6)
+        # Rows of one element have gradients of 0 in eager, and of rounding errors in native code.
+        scale = reference[finite].square().mean().sqrt().clamp_min(1e-3)
         error, yardstick = ((t.double() - reference)[finite].abs().max() / scale for t in (mine, eager))
         assert error <= max(4 * yardstick, 2e-6), f"{name}: result {index} errs by {error}, eager by {yardstick}"
 
