@@ -206,13 +206,12 @@ class Members:
         is_needed = isinstance(error, UserError) or not self._roster.may_grow
         if host.is_wanted and is_needed and not self._coordinator.epoch and self._takeover is None:
             raise error
-        if self._takeover is not None:
-            self._takeover.fail_host(str(error))
         if host.is_wanted:
             self._output.write_note(f"{error} The host is tried again in {host.pause(now):g} s.")
-        for number in [number for number, each in self._members.items() if each.host is host]:
-            if self._takeover is not None:
-                self._takeover.drop(number)
+        lost = [number for number, each in self._members.items() if each.host is host]
+        if self._takeover is not None:
+            self._takeover.lose_host(lost, str(error))
+        for number in lost:
             self._remove(number, now)
 
     def _retire_members(self, now: float) -> None:
@@ -260,8 +259,7 @@ class Members:
     # --- members ---
 
     def _hear(self, said: Said, now: float) -> None:
-        member = self._members.get(said.member)
-        if member is not None:
+        if (member := self._members.get(said.member)) is not None:
             self._take(said.member, member.lines.add(said.data), now)
 
     def _take(self, member: int, messages: Iterable[tuple[str, Any]], now: float) -> None:

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from benchmarks import cases, cells, kinds, run, table, workloads
-from benchmarks.kinds import losses, operators, regret, shared_process, time_to_speed
+from benchmarks.kinds import losses, operators, regret, shared_process, steady, time_to_speed
 from benchmarks.measure import candidates
 from tests.python.support.benchmark_results import SCHEMA, comparison, result_of, steady_cell
 
@@ -85,6 +85,15 @@ def test_the_table_sums_up_its_cells() -> None:
     assert "agspeed / best of eager and Inductor: geomean 1.000, worst 1.000" in text
     assert "Fastest without agspeed: inductor 1, eager 1" in text
     assert "X, 2 cores, AVX2, torch 2.11.0; 2026-01-02" in text
+
+
+def test_agspeed_is_compared_with_the_best_levelled_candidate() -> None:
+    ways = {"eager": 1.5, "eager-levelled": 1.3, "inductor-levelled": 1.1}
+    rows = {"agspeed": {"status": "timed", "chosen": {}, "over": {name: {"value": v} for name, v in ways.items()}}}
+    rows["agspeed"] |= comparison(1.5)
+    cell = steady.summarize({}, [{"eager_ms": 2.0, "control": comparison(1.0), "candidates": rows}])
+    assert cell["agspeed_to_levelled"] == 1.1
+    assert "agspeed_to_levelled" not in steady_cell("a", {"agspeed": 1.5})
 
 
 def test_equal_code_shares_its_time() -> None:

@@ -9,6 +9,7 @@ from statistics import mean
 
 import pytest
 import torch
+from torch import nn
 
 import agspeed
 from agspeed import native
@@ -95,9 +96,14 @@ def test_a_compiled_candidate_compiles_every_module_and_leaves_nothing(name: str
 
 
 @pytest.mark.skipif(native.load() is None, reason=native.why_missing() or "-")
-def test_a_session_settles_when_its_optimizer_is_decided(tmp_path: Path) -> None:
+def test_a_session_settles_when_its_optimizer_is_decided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGSPEED_TUNE_OPTIMIZER", "on")
+
+    def prepare(module: nn.Module, folder: Path) -> None:
+        agspeed.optimize(module, mode="max", backends=["native"], cache_dir=str(folder))
+
     training = workloads.load("mlp").build()
-    with candidates.running(candidates.find("agspeed-eager"), training, tmp_path, 300):
+    with candidates.running(candidates.Candidate("native", prepare, tunes=True), training, tmp_path, 300):
         [tuned] = agspeed.report(training.modules["model"]).to_dict()["optimizers"]
         assert tuned["name"] == "Adam" and tuned["speedup"] is not None, tuned["why"]
 

@@ -88,12 +88,14 @@ class Takeover:
             self.later.append((member, kind, value))
 
     def drop(self, member: int) -> None:
-        """The member has ended, or its host was lost."""
+        """The member has ended."""
         self._reports.pop(member, None)
 
-    def fail_host(self, reason: str) -> None:
-        """A host was lost. reason: a sentence."""
+    def lose_host(self, members: Sequence[int], reason: str) -> None:
+        """A host was lost with its members. reason: a sentence."""
         self._failures.append(reason)
+        for member in members:
+            self.drop(member)
 
     def silent(self) -> list[int]:
         """The members that have not reported."""
