@@ -25,7 +25,8 @@ struct FusionLimits {
 /// One call (isKernel is false, there is one node), or the nodes of one kernel in execution order.
 struct FusionUnit {
   std::vector<int32_t> nodes;
-  std::vector<int32_t> copies;  ///< those of `nodes` whose results another unit stores, if they are stored; sorted
+  std::vector<int32_t>
+      copies;  ///< the nodes that another unit holds, too; this unit never stores their results; sorted
   bool isKernel = false;
   Space space;
 };

@@ -66,7 +66,7 @@ _KEEPING = frozenset(
         _aten.upsample_nearest2d_backward.default,
     }
 )
-"""These operators, and those that torch tags as element-wise, give their results the layout of their images."""
+"""Operators whose results have the layout of their images. Operators that torch tags as element-wise do the same."""
 _FUNCTIONS = (torch.conv2d, _aten.conv2d.default, _aten.convolution.default)
 _FEWEST_PIXELS = 8
 """A convolution computes at least this many pixels of a batch for each channel. Otherwise it is slower with

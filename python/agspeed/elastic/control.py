@@ -80,8 +80,8 @@ class Control:
         with self._changed:
             self._asked, self._asked_at, self._is_broken = None, None, False
         self._send("ready", [epoch, position.has_state, position.step, position.is_done], waiting=position)
-        # The buffers of the last group are free now. Without this, each change of the group leaves more holes in the
-        # heap. The answer needs longer than this takes.
+        # The buffers of the last group are free now. Without this call, resident memory grows with each change of the
+        # group. It takes 1 or 2 ms, while the answer is under way.
         _libc.malloc_trim(0)
         with self._changed:
             self._changed.wait_for(lambda: self.is_over or (self._place is not None and self._place.number > epoch))

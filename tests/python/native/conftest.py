@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of native operators need."""
+"""Fixtures for tests of native operators."""
 
 from __future__ import annotations
 

@@ -64,8 +64,7 @@ def _assert_close(name: str, got: list[Tensor], wanted: list[Tensor], exact: lis
         if reference.numel() == 0:
             continue
         finite = reference.isfinite()
-        # Rows of one element have gradients of 0 in eager, and of rounding errors in native code.
-        scale = reference[finite].square().mean().sqrt().clamp_min(1e-3)
+        scale = reference[finite].square().mean().sqrt().clamp_min(1e-6)
         error, yardstick = ((t.double() - reference)[finite].abs().max() / scale for t in (mine, eager))
         assert error <= max(4 * yardstick, 2e-6), f"{name}: result {index} errs by {error}, eager by {yardstick}"
 
@@ -96,6 +95,16 @@ class _Case:
         y = functional.layer_norm(source, self.shape, *affine)
         return functional.gelu(y) + x if self.activates else y
 
+    def in_two_passes(self, x: Tensor, *affine: Tensor) -> Tensor:
+        """The same, with fewer roundings than ATen's kernel, for which an element may differ from a mean of itself."""
+        source = x * 1.5 + 0.25 if self.adds else x
+        dims = [-1 - index for index in range(len(self.shape))]
+        difference = source - source.mean(dims, keepdim=True)
+        y = difference * (difference.square().mean(dims, keepdim=True) + 1e-5).rsqrt()
+        if affine:
+            y = y * affine[0] + affine[1]
+        return functional.gelu(y) + x if self.activates else y
+
     def __str__(self) -> str:
         return f"{self.image.dtype} {tuple(self.image.shape)} with strides {self.image.stride()}"
 
@@ -109,7 +118,7 @@ def test_values_gradients_and_layouts_are_eagers(dtype: torch.dtype) -> None:
         print(name)
         seen: list[Any] = []
         got = _step(_compiled(case.__call__, seen), case.tensors)
-        _assert_close(name, got, _step(case, case.tensors), _step(case, case.tensors, torch.float64))
+        _assert_close(name, got, _step(case, case.tensors), _step(case.in_two_passes, case.tensors, torch.float64))
         assert not _calls(seen), name
 
 
