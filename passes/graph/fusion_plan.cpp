@@ -195,6 +195,28 @@ class Planner {
     return std::ranges::any_of(users_[result], [&](int32_t user) { return isLive_[user] && !members.contains(user); });
   }
 
+  // How many results of calls are read by these nodes alone, maybe through views.
+  size_t countCallResults(const std::vector<int32_t>& nodes, const std::set<int32_t>& members) const {
+    std::set<ValueId> results;
+    for (int32_t index : nodes) {
+      for (ValueId input : graph_.nodes[index].inputs) {
+        ValueId root = resolver_.rootOf(input);
+        int32_t producer = resolver_.producerOf(root);
+        if (producer >= 0 && !isFusible(graph_.nodes[producer]) && isReadOnlyBy(members, root)) results.insert(root);
+      }
+    }
+    return results.size();
+  }
+
+  bool isReadOnlyBy(const std::set<int32_t>& members, ValueId value) const {
+    if (isOutput_[value]) return false;
+    return std::ranges::all_of(users_[value], [&](int32_t user) {
+      const Node& node = graph_.nodes[user];
+      if (members.contains(user)) return true;
+      return node.viewOffset ? isReadOnlyBy(members, node.results[0]) : !isLive_[user];
+    });
+  }
+
   // Whether all sums over rows have the same blocks. One kernel has only one size of blocks.
   bool haveSameBlocks(const std::vector<int32_t>& nodes) const {
     const Node* first = nullptr;
@@ -217,6 +239,7 @@ class Planner {
     std::ranges::merge(x.nodes, y.nodes, std::back_inserter(nodes));
     std::set<int32_t> members(nodes.begin(), nodes.end());
     if (!haveSameBlocks(nodes) || countOperands(nodes, members) > limits_.maxOperands) return false;
+    if (countCallResults(nodes, members) > limits_.maxCallResults) return false;
     for (int32_t node : nodes) {
       if (!fitsNode(resolver_, node, *space, members)) return false;
     }

@@ -20,6 +20,9 @@ namespace agspeed::passes {
 struct FusionLimits {
   size_t maxNodes = 160;
   size_t maxOperands = 24;
+  /// Results of calls that only this kernel reads. All of them wait in memory until it runs. Example: a weight that a
+  /// model uses in 16 steps has 16 gradients to add.
+  size_t maxCallResults = 4;
 };
 
 /// One call (isKernel is false, there is one node), or the nodes of one kernel in execution order.

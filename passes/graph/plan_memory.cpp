@@ -2,6 +2,10 @@
 // plan-memory: places kernel results that are needed only inside the call in one arena. A value that an output may
 // alias gets memory of its own.
 //
+// The arena lives as long as the call, but memory of its own is free again after the value's last use. So large values
+// get memory of their own, too, if the arena would raise the peak of the call clearly. Otherwise the arena is better,
+// because its values share the cache.
+//
 // A joined tensor is placed as a whole. Its life begins with the first kernel that writes a part of it.
 //
 // The arena begins with the values of constant size, which are packed by first fit over their lifetimes. Values of
@@ -21,6 +25,10 @@ using compiler::ValueId;
 namespace {
 
 constexpr int64_t kAlignment = 64;
+// Large values have at least so many bytes. The time of an allocation is then below 1 % of the time to write the value.
+constexpr int64_t kLargeBytes = 128 << 10;
+// How much the arena may raise the peak.
+constexpr double kMostGrowth = 1.10;
 
 struct Lifetime {
   ValueId value = kNoValue;
@@ -127,18 +135,64 @@ SymExpr packSymbolicSizes(const std::vector<Lifetime>& lifetimes, SymExpr base, 
   return base;
 }
 
-}  // namespace
-
-MemoryPlan planMemory(const Graph& graph) {
+MemoryPlan pack(const Graph& graph, const std::vector<Lifetime>& lifetimes) {
   MemoryPlan plan;
   plan.offsets.resize(graph.values.size());
   std::vector<Lifetime> constant;
   std::vector<Lifetime> symbolic;
-  for (Lifetime& lifetime : arenaLifetimes(graph)) {
-    (lifetime.bytes.isConstant() ? constant : symbolic).push_back(std::move(lifetime));
+  for (const Lifetime& lifetime : lifetimes) {
+    (lifetime.bytes.isConstant() ? constant : symbolic).push_back(lifetime);
   }
   plan.arenaBytes = packSymbolicSizes(symbolic, SymExpr(packConstantSizes(std::move(constant), plan)), plan);
   return plan;
+}
+
+// The estimated peak of the call in bytes. It counts each input until its last use.
+int64_t peakOf(const Graph& graph, const MemoryPlan& plan) {
+  struct Block {
+    int64_t bytes = 0;
+    int32_t begin = 0;
+    int32_t end = -1;
+  };
+  const std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
+  const std::vector<int32_t> producers = compiler::producersOf(graph);
+  std::vector<Block> blocks(graph.values.size());  // by class; the blocks outside the arena
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (plan.offsets[v] || graph.values[v].isScalar) continue;
+    Block& block = blocks[classes[v]];
+    int64_t bytes = compiler::estimate(alignedBytes(graph.values[v].type), graph.hints);
+    block.begin = block.bytes == 0 ? producers[v] : std::min(block.begin, producers[v]);
+    block.bytes = std::max(block.bytes, bytes);
+  }
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    for (ValueId input : graph.nodes[i].inputs) blocks[classes[input]].end = static_cast<int32_t>(i);
+  }
+  for (ValueId output : graph.outputs) {
+    if (output != kNoValue) blocks[classes[output]].end = static_cast<int32_t>(graph.nodes.size());
+  }
+  std::vector<int64_t> change(graph.nodes.size() + 2, 0);  // by node
+  for (const Block& block : blocks) {
+    if (block.bytes == 0) continue;
+    change[std::max(block.begin, 0)] += block.bytes;
+    change[std::max(block.begin, block.end) + 1] -= block.bytes;
+  }
+  int64_t live = 0;
+  int64_t peak = 0;
+  for (int64_t bytes : change) peak = std::max(peak, live += bytes);
+  return compiler::estimate(plan.arenaBytes, graph.hints) + peak;
+}
+
+}  // namespace
+
+MemoryPlan planMemory(const Graph& graph) {
+  std::vector<Lifetime> lifetimes = arenaLifetimes(graph);
+  MemoryPlan withLarge = pack(graph, lifetimes);
+  std::erase_if(lifetimes, [&](const Lifetime& lifetime) {
+    return compiler::estimate(lifetime.bytes, graph.hints) >= kLargeBytes;
+  });
+  MemoryPlan plan = pack(graph, lifetimes);
+  const double most = kMostGrowth * static_cast<double>(peakOf(graph, plan));
+  return static_cast<double>(peakOf(graph, withLarge)) > most ? plan : withLarge;
 }
 
 std::string toString(const MemoryPlan& plan, const Graph& graph) {

@@ -36,6 +36,32 @@ def perceptron() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*stages), torch.randn(ROWS, COLUMNS)
 
 
+class OneWeight(nn.Module):
+    """Uses one weight in each of many steps, so its gradient is the sum of as many products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.Linear(COLUMNS, COLUMNS)
+
+    def forward(self, data: Tensor) -> Tensor:
+        state = torch.zeros_like(data[0])
+        for part in data:
+            state = torch.tanh(self.cell(state) + part)
+        return state
+
+
+class Interactions(nn.Module):
+    """Products of pairs of rows, whose gradients are larger than all that native kernels compute."""
+
+    def forward(self, data: Tensor) -> Tensor:
+        rows = torch.tanh(data).unflatten(1, (16, -1))
+        return torch.bmm(rows, rows.transpose(1, 2))
+
+
+def interactions() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(nn.Linear(COLUMNS, 16 * COLUMNS), Interactions()), torch.randn(64, COLUMNS)
+
+
 def step(model: nn.Module, data: Tensor) -> None:
     model.zero_grad()
     model(data).square().mean().backward()
@@ -60,7 +86,7 @@ def make_native(model: nn.Module, data: Tensor, folder: Path) -> None:
     assert {region["chosen"] for region in agspeed.report(model).to_dict()["regions"]} == {"native"}
 
 
-@pytest.mark.parametrize("make", [convolutions, perceptron])
+@pytest.mark.parametrize("make", [convolutions, perceptron, interactions])
 def test_a_native_step_needs_about_as_much_memory_as_eager(make: Any, tmp_path: Path) -> None:
     torch.manual_seed(SEED)
     model, data = make()
@@ -70,6 +96,18 @@ def test_a_native_step_needs_about_as_much_memory_as_eager(make: Any, tmp_path: 
     after = peak(model, data)
     agspeed.restore(model)
     assert after <= MOST * before, f"{after} bytes, eager {before}"
+
+
+def test_few_gradients_of_one_weight_wait_for_their_sum(tmp_path: Path) -> None:
+    torch.manual_seed(SEED)
+    model, data = OneWeight(), torch.randn(16, 8, COLUMNS)
+    step(model, data)
+    before = peak(model, data)
+    make_native(model, data, tmp_path)
+    after = peak(model, data)
+    agspeed.restore(model)
+    weight = 4 * COLUMNS * COLUMNS
+    assert after <= before + 4 * weight, f"{after} bytes, eager {before}, one gradient {weight}"
 
 
 def test_a_retained_graph_keeps_its_saved_tensors(tmp_path: Path) -> None:
