@@ -193,6 +193,21 @@ def release_memory() -> None:
 
 def retained_memory() -> RetainedMemory: ...
 
+# --- optimizers (bind_optimizer.cpp) ----------------------------------------------------------------------------------
+
+class StepRecord:
+    """The layouts of an optimizer's parameters and gradients, and the options of its groups but the learning rate, as
+    they were at one step. It keeps no parameter alive."""
+
+    def __init__(self) -> None: ...
+    def set(self, groups: list[dict[str, Any]]) -> bool:
+        """Records the groups. Returns False, and fits nothing, if a tensor is not strided or an option may change in
+        place."""
+    def fits(self, groups: list[dict[str, Any]]) -> bool:
+        """Returns whether all is as recorded. Options count as changed if they are other objects."""
+    def forget(self) -> None:
+        """Fits nothing from now on."""
+
 # --- network (bind_network.cpp) ---------------------------------------------------------------------------------------
 
 class _InterfaceChoice(TypedDict):

@@ -23,6 +23,8 @@ void bindHorovod(pybind11::module_& module);
 void bindMemory(pybind11::module_& module);
 /// explain_interfaces(): which network interfaces carry a job, and why. describe_transport(): the rails of a rank.
 void bindNetwork(pybind11::module_& module);
+/// StepRecord: whether the layouts and options of an optimizer are as at an earlier step.
+void bindOptimizer(pybind11::module_& module);
 /// ProcessGroup, create_process_group() and collective_algorithms(): the backend "agspeed" of torch.distributed. Binds
 /// nothing if torch was built without torch.distributed.
 void bindProcessGroup(pybind11::module_& module);

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_native, module) {
   agspeed::python::bindRegion(module);
   agspeed::python::bindMemory(module);
   agspeed::python::bindNetwork(module);
+  agspeed::python::bindOptimizer(module);
   agspeed::python::bindProcessGroup(module);
   agspeed::python::bindSettings(module);
   agspeed::python::bindTuner(module);

@@ -66,6 +66,16 @@ def test_fused_step_trains_like_the_plain_one(kind: Any, keywords: dict[str, Any
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
+def test_the_decision_stays_in_the_report_while_both_steps_are_compared_again() -> None:
+    model, optimizer, _, _ = pair(torch.optim.Adam, {})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 12)
+    session = optimizer_session(optimizer)
+    assert session is not None and session.chosen == "fused"
+    session._carry_out(optimizer, {"kind": "run", "arm": "eager"})
+    assert not is_fused(model, optimizer) and session.chosen == "fused"
+
+
 def test_restore_gives_the_optimizer_its_own_step_back() -> None:
     model, optimizer, _, plain = pair(torch.optim.AdamW, {})
     agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])

@@ -9,12 +9,16 @@ step handles, such as sparse gradients. So `Fitness` looks at all gradients befo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from agspeed import native
 from agspeed.config import Settings
 from agspeed.tuning.company import num_ranks
+
+if TYPE_CHECKING:
+    from agspeed._native import StepRecord
 
 FUSIBLE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)
 """The optimizers of torch with the option ``fused``. The others have no such kernel, in any release that agspeed
@@ -87,46 +91,44 @@ class Fitness:
     """Decides for one optimizer, before each step, whether the fused step may run. One thread.
 
     Most steps have the same layouts of gradients and the same options as the step before. Then the check only compares
-    them.
+    them, in native code.
     """
 
     def __init__(self) -> None:
         self.proven: set[Kind] = set()
         """Kinds that the gate has accepted."""
-        self._parameters: list[torch.Tensor] = []  # kept, so that their ids stay their own
-        self._layouts: list[Any] = []
+        self._record: StepRecord | None = None
+        self._num_momenta = 0
         self._state: object = None
 
     def why_not_now(self, optimizer: torch.optim.Optimizer) -> str | None:
         """Returns why the plain step must run with the present gradients, or None. Requires: the optimizer is one of
-        `FUSIBLE`."""
+        `FUSIBLE`, and the native module is loaded."""
+        num_momenta = _num_momenta(optimizer)
+        if self._record is None:
+            module = native.load()
+            assert module is not None
+            self._record = module.StepRecord()
+        is_same_state = num_momenta == self._num_momenta and optimizer.state is self._state
+        if is_same_state and self._record.fits(optimizer.param_groups):
+            return None
+        self.forget()
         for group in optimizer.param_groups:
             if group.get("fused", True) or group.get("differentiable") or group.get("capturable"):
                 return "an option of its groups was changed"
-        try:
-            layouts: list[Any] = [
-                (id(p), p.dtype, p.is_cpu, p.stride(), p.grad.dtype, p.grad.stride())
-                for group in optimizer.param_groups
-                for p in group["params"]
-                if p.grad is not None
-            ]
-        except RuntimeError:  # sparse tensors have no strides
-            return _SPARSE
-        layouts += [_num_momenta(optimizer), *map(_options, optimizer.param_groups)]
-        if layouts == self._layouts and optimizer.state is self._state:
-            return None
-        self._layouts = []
         if (reason := why_unfit(optimizer)) is not None:
             return reason
         if not kinds_of(optimizer) <= self.proven:
             return UNPROVEN
-        self._parameters = [p for _, p in trained(optimizer)]
-        self._layouts, self._state = layouts, optimizer.state
+        self._record.set(optimizer.param_groups)
+        self._num_momenta, self._state = num_momenta, optimizer.state
         return None
 
     def forget(self) -> None:
-        """Lets go of the parameters."""
-        self._parameters, self._layouts, self._state = [], [], None
+        """Makes the next step look at everything again."""
+        if self._record is not None:
+            self._record.forget()
+        self._state = None
 
 
 def why_unfit(optimizer: torch.optim.Optimizer) -> str | None:
@@ -143,7 +145,7 @@ def why_unfit(optimizer: torch.optim.Optimizer) -> str | None:
 
 def _num_momenta(optimizer: torch.optim.Optimizer) -> int:
     """Returns how many of SGD's parameters with gradients have a momentum; 0 for other optimizers."""
-    if not isinstance(optimizer, torch.optim.SGD):
+    if not isinstance(optimizer, torch.optim.SGD) or not optimizer.state:
         return 0
     states = (optimizer.state.get(p) for _, p in trained(optimizer))
     return sum(state is not None and state.get("momentum_buffer") is not None for state in states)

@@ -71,7 +71,7 @@ class OptimizerSession:
         level: of the log message if the optimizer cannot be tuned on its device.
 
     Attributes:
-        chosen: "eager" or "fused".
+        chosen: "eager" or "fused"; the decision, also while the tuner compares both again.
         name: the optimizer's class.
         is_tuning: whether it is not yet decided which step runs.
     """
@@ -97,7 +97,7 @@ class OptimizerSession:
         self._is_check_due, self._num_tries = False, 0
         self._is_unproven, self._num_proofs = False, 0
         self._num_plain, self._why_plain = 0, ""
-        self.chosen = EAGER
+        self.chosen = self._next = EAGER
         self._reason = "waiting for the first step with gradients"
         self.name = type(optimizer).__name__
         self.is_tuning = True
@@ -148,7 +148,7 @@ class OptimizerSession:
             return None
         self._put_back()
         self._begin, self._is_unproven = None, False
-        is_over = self._is_stopped and self.chosen == EAGER
+        is_over = self._is_stopped and self._next == EAGER
         if is_over or _is_paused or not startup.has_machinery():
             return None
         closure = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
@@ -172,7 +172,7 @@ class OptimizerSession:
         reason = why_plain() if optimizer is self._optimizer() else why_never(optimizer, self._settings)
         if reason is not None:
             self._end(reason)
-        elif self.chosen == FUSED:
+        elif self._next == FUSED:
             self._fuse(optimizer)
 
     def _fuse(self, optimizer: torch.optim.Optimizer) -> None:
@@ -213,7 +213,7 @@ class OptimizerSession:
             return
         else:
             self._driver.report_passed()
-            self._driver.tuner.step_finished(self._ran, seconds, disturbed=self._ran != self.chosen)
+            self._driver.tuner.step_finished(self._ran, seconds, disturbed=self._ran != self._next)
         driver = self._driver
         driver.advance(lambda action: self._carry_out(optimizer, action))
         if not self._is_stopped and not self._is_check_due and driver.rest() == FOREVER:
@@ -293,9 +293,9 @@ class OptimizerSession:
                 self._driver.tuner.arm_changed(FUSED, State.READY)
                 return True
             case "run":
-                self.chosen = action["arm"]
+                self._next = action["arm"]
             case "decide" | "rollback":
-                self.chosen = action["arm"] if action["kind"] == "decide" else EAGER
+                self.chosen = self._next = action["arm"] if action["kind"] == "decide" else EAGER
                 self._reason, self.is_tuning = action["reason"], False
                 logger.info("optimizer %s: %s (%s)", self.name, self.chosen, self._reason)
         return False
@@ -312,13 +312,14 @@ class OptimizerSession:
         """Switches to the plain step permanently."""
         if self.chosen == FUSED:
             logger.info("optimizer %s: eager (%s)", self.name, reason)
-        self.chosen, self._num_plain = EAGER, 0
+        self.chosen = self._next = EAGER
+        self._num_plain = 0
         self._stop(reason)
 
     def _stop(self, reason: str) -> None:
         """Stops tuning. If the fused step was chosen, the hooks stay: they run it, and notice other ranks."""
         self._reason, self._is_stopped, self.is_tuning = reason, True, False
-        if self.chosen == EAGER:
+        if self._next == EAGER:
             self._fitness.forget()
             self._hooks = removed(self._hooks)
 
