@@ -29,7 +29,7 @@ COMPARED = {
 
 SPEEDS = "training step"
 """The table of README.md begins so. It has Inductor's and agspeed's speeds with all cores, and then with 1 thread."""
-MODELS = [("steady/two_threads", "published/two_threads"), ("steady/one_thread_newest_torch", "published/one_thread")]
+MODELS = [("steady/two_threads", "published/two_threads"), ("steady/levelled_one_thread", "published/one_thread")]
 """The kept tables of the workloads and of the published models, for each pair of columns."""
 ROWS = {
     "BERT": "bert",
