@@ -143,6 +143,7 @@ def test_the_readmes_speeds_are_those_of_the_kept_results() -> None:
     for number, names in zip(("have 2 threads and", "of 1 thread have"), MODELS, strict=True):
         facts = [kept()[name].facts for name in names]
         [(cpu, isa)] = {(each["machine"][0], each["machine"][1].replace("AVX512", "AVX-512")) for each in facts}
+        cpu = re.sub(r"\(R\)| Processor", "", cpu)
         assert f"{cpu} with 2 cores and {isa}" in text
         dates = " and ".join(sorted({each["date"] for each in facts}))
         assert f"{number} torch {facts[0]['torch']}, {dates}." in text
