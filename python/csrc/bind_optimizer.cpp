@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StepRecord: the layouts of an optimizer's parameters and gradients, and the options of its groups, as they were at one
-// step. It answers at later steps whether anything has changed. Each step asks, so no Python code runs.
+// StepRecord: the layouts of an optimizer's parameters and gradients, and the options of its groups, as they were at
+// one step. It answers at later steps whether anything has changed. Each step asks, so no Python code runs.
 //
 // It keeps no parameter alive. Options are compared by identity, so it records only options that cannot change in
 // place. GIL required.
@@ -41,8 +41,7 @@ struct RecordedParameter {
   Layout layout;
   std::optional<Layout> gradient;
 
-  explicit RecordedParameter(const at::Tensor& parameter)
-      : identity(parameter.getIntrusivePtr()), layout(parameter) {
+  explicit RecordedParameter(const at::Tensor& parameter) : identity(parameter.getIntrusivePtr()), layout(parameter) {
     if (parameter.grad().defined()) gradient.emplace(parameter.grad());
   }
 
