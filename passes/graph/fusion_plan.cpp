@@ -202,7 +202,8 @@ class Planner {
       for (ValueId input : graph_.nodes[index].inputs) {
         ValueId root = resolver_.rootOf(input);
         int32_t producer = resolver_.producerOf(root);
-        if (producer >= 0 && !isFusible(graph_.nodes[producer]) && isReadOnlyBy(members, root)) results.insert(root);
+        bool isCall = producer >= 0 && graph_.nodes[producer].kind == NodeKind::kCall;
+        if (isCall && isReadOnlyBy(members, root)) results.insert(root);
       }
     }
     return results.size();

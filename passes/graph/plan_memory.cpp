@@ -3,8 +3,8 @@
 // alias gets memory of its own.
 //
 // The arena lives as long as the call, but memory of its own is free again after the value's last use. So large values
-// get memory of their own, too, if the arena would raise the peak of the call clearly. Otherwise the arena is better,
-// because its values share the cache.
+// get memory of their own, too, if the arena would raise the peak of the call clearly. Otherwise they stay in the
+// arena, whose pages the next call uses again.
 //
 // A joined tensor is placed as a whole. Its life begins with the first kernel that writes a part of it.
 //
@@ -25,7 +25,7 @@ using compiler::ValueId;
 namespace {
 
 constexpr int64_t kAlignment = 64;
-// Large values have at least so many bytes. The time of an allocation is then below 1 % of the time to write the value.
+// A value of at least this size is large. Smaller values hardly raise the peak.
 constexpr int64_t kLargeBytes = 128 << 10;
 // How much the arena may raise the peak.
 constexpr double kMostGrowth = 1.10;
@@ -156,9 +156,13 @@ int64_t peakOf(const Graph& graph, const MemoryPlan& plan) {
   };
   const std::vector<int32_t> classes = compiler::aliasClassesOf(graph);
   const std::vector<int32_t> producers = compiler::producersOf(graph);
+  std::vector<bool> isInArena(graph.values.size(), false);  // by class: views of the arena take no memory of their own
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    if (plan.offsets[v]) isInArena[classes[v]] = true;
+  }
   std::vector<Block> blocks(graph.values.size());  // by class; the blocks outside the arena
   for (size_t v = 0; v < graph.values.size(); ++v) {
-    if (plan.offsets[v] || graph.values[v].isScalar) continue;
+    if (isInArena[classes[v]] || graph.values[v].isScalar) continue;
     Block& block = blocks[classes[v]];
     int64_t bytes = compiler::estimate(alignedBytes(graph.values[v].type), graph.hints);
     block.begin = block.bytes == 0 ? producers[v] : std::min(block.begin, producers[v]);

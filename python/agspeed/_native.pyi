@@ -201,10 +201,10 @@ class StepRecord:
 
     def __init__(self) -> None: ...
     def set(self, groups: list[dict[str, Any]]) -> bool:
-        """Records the groups. Returns False, and fits nothing, if a tensor is not strided or an option may change in
-        place."""
+        """Records the groups. Returns False, and fits nothing, if a tensor is not strided or an option is anything else
+        than numbers, texts, None, and tuples or lists of these."""
     def fits(self, groups: list[dict[str, Any]]) -> bool:
-        """Returns whether all is as recorded. Options count as changed if they are other objects."""
+        """Returns whether all is as recorded. A number fits another of its type if both or neither are zero."""
     def forget(self) -> None:
         """Fits nothing from now on."""
 

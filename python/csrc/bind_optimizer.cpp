@@ -2,13 +2,13 @@
 // StepRecord: the layouts of an optimizer's parameters and gradients, and the options of its groups, as they were at
 // one step. It answers at later steps whether anything has changed. Each step asks, so no Python code runs.
 //
-// It keeps no parameter alive. Options are compared by identity, so it records only options that cannot change in
-// place. GIL required.
+// It keeps no parameter alive. Numbers among the options fit if they have the same type and both or neither are zero: a
+// schedule that changes them chooses no other code. GIL required.
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
 #include <array>
-#include <string_view>
+#include <optional>
 #include <vector>
 
 #include "python/csrc/bindings.h"
@@ -59,18 +59,42 @@ struct RecordedGroup {
 
 /// Whether the options of a group contain the key. The learning rate chooses no code of a step.
 bool isOption(PyObject* key) {
-  static constexpr std::array<std::string_view, 4> kOthers = {"params", "param_names", "lr", "initial_lr"};
-  Py_ssize_t size = 0;
-  const char* text = PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, &size) : nullptr;
-  return text == nullptr || std::ranges::find(kOthers, std::string_view(text, size)) == kOthers.end();
+  static constexpr std::array kOthers = {"params", "param_names", "lr", "initial_lr"};
+  return !PyUnicode_Check(key) || std::ranges::none_of(kOthers, [&](const char* other) {
+    return PyUnicode_CompareWithASCIIString(key, other) == 0;
+  });
 }
 
-bool isConstant(PyObject* value) {
-  if (PyTuple_CheckExact(value)) {
-    return std::all_of(&PyTuple_GET_ITEM(value, 0), &PyTuple_GET_ITEM(value, 0) + PyTuple_GET_SIZE(value), isConstant);
+bool isNumber(PyObject* value) { return PyLong_CheckExact(value) || PyFloat_CheckExact(value); }
+
+/// A copy of an option that cannot change in place, with lists as tuples; an empty object if there is none.
+py::object constantOf(PyObject* value) {
+  if (PyTuple_CheckExact(value) || PyList_CheckExact(value)) {
+    py::tuple copy = py::reinterpret_steal<py::tuple>(PySequence_Tuple(value));
+    py::tuple constants(copy.size());
+    for (size_t i = 0; i < copy.size(); ++i) {
+      py::object constant = constantOf(copy[i].ptr());
+      if (!constant) return {};
+      constants[i] = constant;
+    }
+    return constants;
   }
-  return value == Py_None || PyBool_Check(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value) ||
-         PyUnicode_CheckExact(value);
+  const bool isConstant = value == Py_None || PyBool_Check(value) || isNumber(value) || PyUnicode_CheckExact(value);
+  return isConstant ? py::reinterpret_borrow<py::object>(value) : py::object();
+}
+
+/// Whether an option chooses the same code as the recorded one.
+bool fitsOption(PyObject* recorded, PyObject* value) {
+  if (recorded == value) return true;
+  if (isNumber(recorded))
+    return Py_TYPE(recorded) == Py_TYPE(value) && PyObject_IsTrue(recorded) == PyObject_IsTrue(value);
+  if (!PyTuple_CheckExact(recorded) || !(PyTuple_CheckExact(value) || PyList_CheckExact(value))) return false;
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(value);
+  if (PyTuple_GET_SIZE(recorded) != size) return false;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (!fitsOption(PyTuple_GET_ITEM(recorded, i), PySequence_Fast_GET_ITEM(value, i))) return false;
+  }
+  return true;
 }
 
 /// Calls `visit(key, value)` for each option of a group until it returns false. Returns false then.
@@ -101,8 +125,9 @@ class StepRecord {
     isSet_ = false;
   }
 
-  bool set(const py::list& groups) {
+  bool set(const py::object& groups) {
     forget();
+    if (!PyList_Check(groups.ptr())) return false;
     for (py::handle group : groups) {
       PyObject* list = parametersOf(group.ptr());
       if (list == nullptr || !setGroup(group.ptr(), list)) return false;
@@ -111,8 +136,9 @@ class StepRecord {
     return true;
   }
 
-  bool fits(const py::list& groups) const {
-    if (!isSet_ || groups.size() != groups_.size()) return false;
+  bool fits(const py::object& groups) const {
+    if (!isSet_ || !PyList_Check(groups.ptr())) return false;
+    if (static_cast<size_t>(PyList_GET_SIZE(groups.ptr())) != groups_.size()) return false;
     for (size_t i = 0; i < groups_.size(); ++i) {
       if (!fitsGroup(groups_[i], PyList_GET_ITEM(groups.ptr(), static_cast<Py_ssize_t>(i)))) return false;
     }
@@ -129,8 +155,10 @@ class StepRecord {
       recorded.parameters.emplace_back(parameter);
     }
     return visitOptions(group, [&](PyObject* key, PyObject* value) {
-      recorded.options.emplace_back(py::reinterpret_borrow<py::object>(key), py::reinterpret_borrow<py::object>(value));
-      return isConstant(value);
+      py::object constant = constantOf(value);
+      if (!constant) return false;
+      recorded.options.emplace_back(py::reinterpret_borrow<py::object>(key), std::move(constant));
+      return true;
     });
   }
 
@@ -145,7 +173,7 @@ class StepRecord {
     const bool areSame = visitOptions(group, [&](PyObject* key, PyObject* value) {
       if (numOptions == recorded.options.size()) return false;
       const auto& [ownKey, ownValue] = recorded.options[numOptions++];
-      return ownKey.ptr() == key && ownValue.ptr() == value;
+      return ownKey.ptr() == key && fitsOption(ownValue.ptr(), value);
     });
     return areSame && numOptions == recorded.options.size();
   }

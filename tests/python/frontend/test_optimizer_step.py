@@ -15,6 +15,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import agspeed
 import agspeed.horovod.torch as hvd
 from agspeed import native
+from agspeed.frontend.optimizers import fitness
 from agspeed.frontend.optimizers.session import optimizer_session
 
 pytestmark = pytest.mark.smoke
@@ -64,6 +65,19 @@ def test_fused_step_trains_like_the_plain_one(kind: Any, keywords: dict[str, Any
     assert is_fused(model, optimizer) and optimizer.param_groups[0]["fused"] is None
     for one, other in zip(mine, reference, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_schedule_of_momenta_needs_no_new_look_at_every_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, optimizer, _, _ = pair(torch.optim.Adam, {"betas": [0.9, 0.999]})
+    agspeed.optimize(model, optimizer, mode="deterministic", backends=["eager"])
+    train(model, optimizer, 12)
+    looks = []
+    monkeypatch.setattr(fitness, "why_unfit", lambda optimizer: looks.append(optimizer))
+    for beta in (0.95, 0.9, 0.85):
+        for group in optimizer.param_groups:
+            group["betas"] = (beta, 0.999)
+        assert is_fused(model, optimizer)
+    assert not looks
 
 
 def test_the_decision_stays_in_the_report_while_both_steps_are_compared_again() -> None:

@@ -80,7 +80,32 @@ def test_new_gradients_of_the_same_layout_and_another_learning_rate_fit() -> Non
     assert before.fits(found)
 
 
-@pytest.mark.parametrize("value", [[0.9, 0.999], torch.tensor(0.9), (0.9, torch.tensor(0.999)), object()])
+def test_numbers_of_a_schedule_fit_and_zero_does_not() -> None:
+    found = groups()
+    found[0].update(weight_decay=0.1, betas=[0.9, 0.999])
+    before = record(found)
+    found[0].update(weight_decay=0.2, betas=(0.8, 0.99))
+    assert before.fits(found)
+    for changed in ({"betas": [0.0, 0.99]}, {"betas": [0.8]}, {"weight_decay": 0.0}, {"weight_decay": 1}):
+        assert not before.fits([{**found[0], **changed}, found[1]]), changed
+
+
+def test_a_list_that_changes_in_place_is_noticed() -> None:
+    found = groups()
+    found[0]["betas"] = [0.9, 0.999]
+    before = record(found)
+    found[0]["betas"][0] = 0.0
+    assert not before.fits(found)
+
+
+@pytest.mark.parametrize("groups_", [(), None, {}])
+def test_groups_that_are_no_list_are_not_recorded(groups_: Any) -> None:
+    module: Any = native.load()
+    made = module.StepRecord()
+    assert not made.set(groups_) and not made.fits(groups_)
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.9), (0.9, torch.tensor(0.999)), [0.9, object()], object()])
 def test_options_that_may_change_in_place_are_not_recorded(value: object) -> None:
     module: Any = native.load()
     found, made = groups(), module.StepRecord()
