@@ -50,7 +50,7 @@ class ChannelInterpreter {
   // Adds this image's part of the gradients to sums: the filter, row by row, then the bias.
   void addWeightGradients(std::vector<double>& sums) const {
     forEachTap([&](const Tap& tap) {
-      sums[filterIndex(tap)] += load(0, tap.windowRow, tap.windowColumn) * load(1, tap.row, tap.column);
+      sums[filterIndex(tap)] += load(0, tap.windowRow, tap.windowColumn) * loadImage(1, tap);
     });
     forEachWindow([&](int64_t row, int64_t column) { sums.back() += load(0, row, column); });
   }
@@ -66,6 +66,7 @@ class ChannelInterpreter {
   // An element of the image that a window reads.
   struct Tap {
     int64_t windowRow, windowColumn, kernelRow, kernelColumn, row, column;
+    bool isInside = true;  // false: an element of the padding, which takes part
   };
 
   void forEachWindow(const std::function<void(int64_t, int64_t)>& body) const {
@@ -81,7 +82,7 @@ class ChannelInterpreter {
         const int64_t column =
             windowColumn * window_.columns.stride - window_.columns.padding + j * window_.columns.dilation;
         const bool isInside = row >= 0 && row < window_.rows.image && column >= 0 && column < window_.columns.image;
-        if (isInside) body({windowRow, windowColumn, i, j, row, column});
+        if (isInside || window_.multipliesPadding) body({windowRow, windowColumn, i, j, row, column, isInside});
       }
     }
   }
@@ -102,6 +103,7 @@ class ChannelInterpreter {
   double load(int operand, int64_t row, int64_t column) const {
     return loadScalar(pointers_[operand], cluster_.operands[operand].dtype, offset(operand, row, column)).real;
   }
+  double loadImage(int operand, const Tap& tap) const { return tap.isInside ? load(operand, tap.row, tap.column) : 0; }
   int64_t loadPosition(int operand, int64_t row, int64_t column) const {
     return loadScalar(pointers_[operand], DType::kI64, offset(operand, row, column)).integer;
   }
@@ -175,9 +177,8 @@ class ChannelInterpreter {
     const bool hasBias = cluster_.operands.size() == 4;
     forEachWindow([&](int64_t row, int64_t column) {
       double sum = hasBias ? load(2, 0, 0) : 0;
-      forEachTapOf(row, column, [&](const Tap& tap) {
-        sum += load(0, tap.row, tap.column) * load(1, tap.kernelRow, tap.kernelColumn);
-      });
+      forEachTapOf(row, column,
+                   [&](const Tap& tap) { sum += loadImage(0, tap) * load(1, tap.kernelRow, tap.kernelColumn); });
       store(hasBias ? 3 : 2, row, column, sum);
     });
   }

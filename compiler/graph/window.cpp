@@ -110,7 +110,8 @@ std::string Window::toString() const {
     return formatText("{} sampling {} {}", axes, kSamplingNames[static_cast<size_t>(sampling)],
                       kOrderNames[static_cast<size_t>(order)]);
   }
-  return formatText("{} divisor {} {}", axes, kDivisorNames[static_cast<size_t>(dividesBy)], divisor);
+  return formatText("{} divisor {} {}{}", axes, kDivisorNames[static_cast<size_t>(dividesBy)], divisor,
+                    multipliesPadding ? " multiplies_padding" : "");
 }
 
 StatusOr<Window> parseWindow(TextReader& in) {
@@ -135,6 +136,7 @@ StatusOr<Window> parseWindow(TextReader& in) {
   AG_ASSIGN_OR_RETURN(const size_t divisor, parseName(in, kDivisorNames, "expected constant, inside, padded or sides"));
   window.dividesBy = static_cast<WindowDivisor>(divisor);
   AG_ASSIGN_OR_RETURN(window.divisor, in.readInteger());
+  window.multipliesPadding = in.accept("multiplies_padding");
   return window;
 }
 
@@ -167,6 +169,8 @@ Status verifyWindow(const Cluster& cluster) {
   if (cluster.operands.size() < numRequired || cluster.operands.size() > info.operands.size()) {
     return fail("has another number of operands");
   }
+  const bool readsPadding = info.op == WindowOp::kDepthwise || info.op == WindowOp::kDepthwiseWeight;
+  if (cluster.window->multipliesPadding && !readsPadding) return fail("has no padding to multiply");
   const DType dtype = cluster.operands[0].dtype;
   if (!isFloat(dtype)) return fail("computes floats only");
   for (size_t i = 0; i < cluster.operands.size(); ++i) {

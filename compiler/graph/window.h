@@ -102,13 +102,17 @@ struct Window {
   int64_t divisor = 1;
   Sampling sampling = Sampling::kNearest;  ///< resampling only
   SamplingOrder order = SamplingOrder::kJoint;
+  /// Convolutions and gradients of filters only: whether the zeros of the padding are multiplied, too, so that infinite
+  /// and NaN factors make NaN there.
+  bool multipliesPadding = false;
 
   bool isResampling() const { return op == WindowOp::kResample || op == WindowOp::kResampleBackward; }
   /// Whether a window of a resampling operator reads two positions of each axis.
   bool isInterpolating() const;
-  /// One line: "window max_pool rows 8 4 3 2 1 1 columns 8 4 3 2 1 1 divisor inside 1". Each axis has the first six
-  /// numbers of WindowAxis. Resampling has three for each axis, image, windows and ratio: "window resample rows 8 16
-  /// 0.5 columns 8 16 0.5 sampling bilinear joint". parseWindow() reads it back.
+  /// One line: "window max_pool rows 8 4 3 2 1 1 columns 8 4 3 2 1 1 divisor inside 1", and
+  /// "multiplies_padding" if it does. Each axis has the first six numbers of WindowAxis. Resampling has three for each
+  /// axis, image, windows and ratio: "window resample rows 8 16 0.5 columns 8 16 0.5 sampling bilinear joint".
+  /// parseWindow() reads it back.
   std::string toString() const;
 };
 

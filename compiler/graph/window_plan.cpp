@@ -47,6 +47,19 @@ AxisPlan planAxis(const WindowAxis& axis, bool isImageResult) {
   return plan;
 }
 
+bool AxisPlan::isInside(int64_t group, const WindowTap& tap) const {
+  const int64_t position = group * step + tap.offset;
+  return position >= 0 && position < source;
+}
+
+std::pair<int64_t, int64_t> AxisPlan::groupsInside(const WindowTap& tap) const {
+  int64_t begin = 0;
+  while (begin < groups() && !isInside(begin, tap)) ++begin;
+  int64_t end = begin;
+  while (end < groups() && isInside(end, tap)) ++end;
+  return {begin, end};
+}
+
 WindowPlan planWindow(const Window& window, DType dtype) {
   WindowPlan plan;
   plan.rows = planAxis(window.rows, isImageGradient(window.op));

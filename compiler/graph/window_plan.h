@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "compiler/graph/window.h"
@@ -39,6 +40,9 @@ struct AxisPlan {
   int64_t sourceLength(int64_t numGroups) const { return (numGroups - 1) * step + span; }
   /// Whether some result reads beyond the source.
   bool hasBorders() const { return first < 0 || first + sourceLength(groups()) > source; }
+  bool isInside(int64_t group, const WindowTap& tap) const;
+  /// The groups [first, second) for which the tap is inside the source.
+  std::pair<int64_t, int64_t> groupsInside(const WindowTap& tap) const;
 };
 
 /// From windows to the image for gradients of an image; else from the image to windows.

@@ -31,6 +31,10 @@ class Importer {
   Importer(const Spec& spec, Device device) : spec_(spec) {
     graph_.hints = spec.hints;
     graph_.device = device;
+    for (const SpecNode& node : spec.nodes) {
+      countReaders(node.args);
+      for (const auto& [name, arg] : node.kwargs) countReaders({arg});
+    }
   }
 
   StatusOr<Graph> import() {
@@ -133,7 +137,7 @@ class Importer {
       OpImport op(graph_, bindings_, node);
       Status status = buildOp(*row, op);
       if (status.isOk()) {
-        bindings_[node.name].values = op.results();
+        bind(node, op.results());
         return {};
       }
       if (status.code() != StatusCode::kUnsupported) return status;
@@ -217,8 +221,22 @@ class Importer {
         AG_ASSIGN_OR_RETURN(call.results.back(), addTensor(formatText("{}.r{}", node.name, i), item));
       }
     }
-    bindings_[node.name].values = call.results;
+    bind(node, call.results);
     return {};
+  }
+
+  void bind(const SpecNode& node, const std::vector<ValueId>& results) {
+    Binding& binding = bindings_[node.name];
+    binding.values = results;
+    binding.definition = &node;
+    binding.numReaders = numReaders_[node.name];
+  }
+
+  void countReaders(const std::vector<SpecArg>& args) {
+    for (const SpecArg& arg : args) {
+      if (arg.kind == SpecArg::Kind::kRef) ++numReaders_[arg.text];
+      countReaders(arg.items);
+    }
   }
 
   StatusOr<Argument> toArgument(const SpecArg& arg, Node& call) {
@@ -293,6 +311,7 @@ class Importer {
   const Spec& spec_;
   Graph graph_;
   Bindings bindings_;
+  std::map<std::string, int, std::less<>> numReaders_;  // by name of a spec node
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/import/op_import.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "runtime/base/format.h"
@@ -111,6 +112,23 @@ bool OpImport::isTensor(const std::string& parameter) const {
 ValueId OpImport::tensor(const std::string& parameter) const {
   AG_CHECK(isTensor(parameter), parameter);
   return bindings_.find(find(parameter)->text)->second.values[0];
+}
+
+std::optional<OpImport::Padded> OpImport::padded(const std::string& parameter) {
+  const Binding& binding = bindings_.find(find(parameter)->text)->second;
+  const bool isPadding = binding.definition && binding.definition->target == "aten.constant_pad_nd.default";
+  if (!isPadding || binding.numReaders != 1) return std::nullopt;
+  const auto changesTensors = [](const Node& node) { return node.effects.isOpaque || !node.effects.mutates.empty(); };
+  if (std::ranges::any_of(emitter_.graph().nodes, changesTensors)) return std::nullopt;
+  OpImport padding(emitter_.graph(), bindings_, *binding.definition);
+  if (!padding.bind("x, pad, value=0").isOk() || !padding.isTensor("x")) return std::nullopt;
+  const auto sides = padding.integers("pad");
+  const auto value = padding.number("value");
+  const bool isZero = value.hasValue() && *value == 0;
+  if (!isZero || !sides.hasValue() || std::ranges::any_of(*sides, [](int64_t side) { return side < 0; })) {
+    return std::nullopt;
+  }
+  return Padded{padding.tensor("x"), *sides};
 }
 
 StatusOr<std::vector<ValueId>> OpImport::tensors(const std::string& parameter) const {

@@ -19,7 +19,9 @@ namespace agspeed::compiler {
 struct Binding {
   std::vector<ValueId> values;  ///< one value, or the elements of a tuple
   std::optional<SymExpr> scalar;
-  bool isFloat = false;  ///< a Python float made from sizes: the value is a 0-d f64 tensor
+  bool isFloat = false;                  ///< a Python float made from sizes: the value is a 0-d f64 tensor
+  const SpecNode* definition = nullptr;  ///< set for operators
+  int numReaders = 0;                    ///< how many arguments of later spec nodes refer to it
 };
 using Bindings = std::map<std::string, Binding, std::less<>>;
 
@@ -41,6 +43,13 @@ class OpImport {
   /// Requires: isTensor(parameter).
   ValueId tensor(const std::string& parameter) const;
   const TensorType& typeOf(const std::string& parameter) { return emitter_.graph().typeOf(tensor(parameter)); }
+  /// The tensor around which a node puts zeros to make this one, if no other node reads this one and the graph changes
+  /// no tensor in place.
+  struct Padded {
+    ValueId inner;
+    std::vector<int64_t> sides;  ///< none is negative: before and after the last dimension, then of the one before, ...
+  };
+  std::optional<Padded> padded(const std::string& parameter);
   /// The tensors of a list. Errors: kUnsupported if it holds something else, or a tensor on another device.
   StatusOr<std::vector<ValueId>> tensors(const std::string& parameter) const;
   /// Errors (of this and the readers below): kUnsupported if the argument is not of that kind.

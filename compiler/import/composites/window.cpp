@@ -74,8 +74,29 @@ Status setAdaptive(WindowLaunch& launch) {
 
 // --- depthwise convolutions ---
 
+struct ConvolvedImage {
+  ValueId value;
+  std::array<int64_t, 2> padding;
+  bool multipliesPadding = false;
+};
+
+StatusOr<ConvolvedImage> imageOf(OpImport& op) {
+  AG_ASSIGN_OR_RETURN(const auto padding, pairOf(op, "padding"));
+  return ConvolvedImage{op.tensor("x"), padding};
+}
+
+// The image inside the zeros, if another operator pads the image for this convolution alone. Then the convolution pads,
+// and that operator is not needed.
+StatusOr<ConvolvedImage> innerImageOf(OpImport& op) {
+  AG_ASSIGN_OR_RETURN(const ConvolvedImage image, imageOf(op));
+  const auto padded = op.padded("x");
+  if (image.padding != std::array<int64_t, 2>{0, 0} || !padded || padded->sides.size() != 4) return image;
+  return ConvolvedImage{padded->inner, {padded->sides[2], padded->sides[0]}, /*multipliesPadding=*/true};
+}
+
 // Reads the arguments of a convolution whose every channel has one filter.
-Status setConvolution(OpImport& op, WindowLaunch& launch, const TensorType& image, const TensorType& windows) {
+Status setConvolution(OpImport& op, WindowLaunch& launch, const ConvolvedImage& source, const TensorType& windows) {
+  const TensorType image = op.emitter().typeOf(source.value);
   const TensorType weight = op.typeOf("weight");
   AG_ASSIGN_OR_RETURN(const int64_t groups, op.integer("groups"));
   if (groups == 1 || image.rank() != 4 || weight.rank() != 4 || op.flag("transposed")) {
@@ -88,17 +109,18 @@ Status setConvolution(OpImport& op, WindowLaunch& launch, const TensorType& imag
     return unsupported("the filter's size is not fixed");
   launch.setAxes(&WindowAxis::kernel, {weight.sizes[2].constant(), weight.sizes[3].constant()});
   AG_ASSIGN_OR_RETURN(const auto stride, pairOf(op, "stride"));
-  AG_ASSIGN_OR_RETURN(const auto padding, pairOf(op, "padding"));
   AG_ASSIGN_OR_RETURN(const auto dilation, pairOf(op, "dilation"));
   launch.setAxes(&WindowAxis::stride, stride);
-  launch.setAxes(&WindowAxis::padding, padding);
+  launch.setAxes(&WindowAxis::padding, source.padding);
   launch.setAxes(&WindowAxis::dilation, dilation);
+  launch.window().multipliesPadding = source.multipliesPadding;
   return {};
 }
 
 StatusOr<WindowLaunch> inputGradient(OpImport& op) {
   WindowLaunch launch(op, WindowOp::kDepthwiseInput);
-  AG_RETURN_IF_ERROR(setConvolution(op, launch, op.typeOf("x"), op.typeOf("grad")));
+  AG_ASSIGN_OR_RETURN(const ConvolvedImage image, imageOf(op));
+  AG_RETURN_IF_ERROR(setConvolution(op, launch, image, op.typeOf("grad")));
   AG_RETURN_IF_ERROR(launch.addInput("grad"));
   AG_RETURN_IF_ERROR(launch.addInput("weight"));
   AG_RETURN_IF_ERROR(launch.addResult(0));
@@ -108,9 +130,10 @@ StatusOr<WindowLaunch> inputGradient(OpImport& op) {
 
 StatusOr<WindowLaunch> weightGradient(OpImport& op) {
   WindowLaunch launch(op, WindowOp::kDepthwiseWeight);
-  AG_RETURN_IF_ERROR(setConvolution(op, launch, op.typeOf("x"), op.typeOf("grad")));
+  AG_ASSIGN_OR_RETURN(const ConvolvedImage image, innerImageOf(op));
+  AG_RETURN_IF_ERROR(setConvolution(op, launch, image, op.typeOf("grad")));
   AG_RETURN_IF_ERROR(launch.addInput("grad"));
-  AG_RETURN_IF_ERROR(launch.addInput("x"));
+  AG_RETURN_IF_ERROR(launch.addInput(image.value));
   AG_RETURN_IF_ERROR(launch.addResult(1));
   if (op.isResultWanted(2)) AG_RETURN_IF_ERROR(launch.addResult(2));
   AG_RETURN_IF_ERROR(launch.check());
@@ -186,8 +209,9 @@ Status buildDepthwise(OpImport& op) {
   AG_RETURN_IF_ERROR(requireTensors(op, {"x", "weight"}));
   WindowLaunch launch(op, WindowOp::kDepthwise);
   AG_ASSIGN_OR_RETURN(const TensorType windows, op.resultType());
-  AG_RETURN_IF_ERROR(setConvolution(op, launch, op.typeOf("x"), windows));
-  AG_RETURN_IF_ERROR(launch.addInput("x"));
+  AG_ASSIGN_OR_RETURN(const ConvolvedImage image, innerImageOf(op));
+  AG_RETURN_IF_ERROR(setConvolution(op, launch, image, windows));
+  AG_RETURN_IF_ERROR(launch.addInput(image.value));
   AG_RETURN_IF_ERROR(launch.addInput("weight"));
   if (op.isTensor("bias")) AG_RETURN_IF_ERROR(launch.addInput("bias"));
   AG_RETURN_IF_ERROR(launch.addResult(0));

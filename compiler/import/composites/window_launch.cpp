@@ -61,9 +61,9 @@ void WindowLaunch::setAxes(int64_t WindowAxis::* member, const std::array<int64_
   window_.columns.*member = values[1];
 }
 
-Status WindowLaunch::addInput(const char* parameter) {
-  inputs_.push_back(op_->tensor(parameter));
-  return addOperand(op_->typeOf(parameter));
+Status WindowLaunch::addInput(ValueId value) {
+  inputs_.push_back(value);
+  return addOperand(op_->emitter().typeOf(value));
 }
 
 Status WindowLaunch::addResult(size_t index) {

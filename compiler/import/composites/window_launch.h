@@ -22,7 +22,8 @@ class WindowLaunch {
   /// Sets the sizes of both axes from the types of image and windows. Errors (of all functions): kUnsupported.
   Status setSizes(const TensorType& image, const TensorType& windows);
   void setAxes(int64_t WindowAxis::* member, const std::array<int64_t, 2>& values);
-  Status addInput(const char* parameter);
+  Status addInput(const char* parameter) { return addInput(op_->tensor(parameter)); }
+  Status addInput(ValueId value);
   Status addResult(size_t index);
   /// Checks everything else. Nothing is emitted before emit().
   Status check();

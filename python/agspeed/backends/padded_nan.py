@@ -4,7 +4,8 @@
 The native kernels multiply only elements inside the image. Most of eager's kernels do the same. The others multiply the
 zeros of the padding, too, so that an infinite or NaN factor makes NaN at the borders. Eager chooses its kernel by the
 processor and by sizes. For example, on an EPYC with AVX-512 the gradients of 5x5 filters come from such a kernel. This
-module tries each form of a convolution once. Where NaN spreads, the image is padded before the convolution. Any thread.
+module tries each form of a convolution once. Where NaN spreads, it pads the image before the convolution. The compiler
+makes the padding a part of the convolution's kernel, which then multiplies the zeros, too. Any thread.
 """
 
 from __future__ import annotations

@@ -272,8 +272,31 @@ def test_nan_spreads_over_the_padding_of_small_images_as_in_eager(
         case = _Case(f"{size}x{size} {dtype}", [image, weight, scale], compute)
         expected, found = case.step(), _compiled(case, seen).step()
         assert len(seen) == 1 and seen[0].native_operators > 0, case.name
+        assert "constant_pad_nd" not in seen[0].generated, case.name
         print(case.name)
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+def test_zeros_around_an_image_are_part_of_the_convolution(format: torch.memory_format) -> None:
+    """For example the padding of models that were ported from TensorFlow, which differs from side to side."""
+    generator = torch.Generator().manual_seed(_SEED)
+    image = torch.randn([2, 24, 6, 7], generator=generator).contiguous(memory_format=format)
+    image[0, 3, 0, 0] = math.inf
+    weight = torch.randn([24, 1, 3, 3], generator=generator)
+    weight[0, 0, 0, 0], weight[1, 0, -1, 0] = math.inf, math.nan
+
+    def compute(x: Tensor, filters: Tensor) -> tuple[Tensor, ...]:
+        return (functional.conv2d(functional.pad(x, (0, 1, 2, 1)), filters, None, 2, groups=24),)
+
+    seen: list[Any] = []
+    case = _Case("padded", [image, weight], compute)
+    found = _compiled(case, seen).compute(image, weight)
+    assert len(seen) == 1
+    torch.testing.assert_close(found, compute(image, weight), equal_nan=True)
+    expected, found = case.step(), _compiled(case, seen).step()
+    assert len(seen) == 2 and seen[1].native_operators > 0
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
 def test_one_number_stands_for_both_sides_of_the_padding() -> None:

@@ -27,7 +27,7 @@ class WeightGradientEmitter {
         kernelRows_(cluster.window->rows.kernel),
         kernelColumns_(cluster.window->columns.kernel),
         memory_(b, cluster, arguments[0], arguments[1]),
-        image_(b, memory_, kImage, plan_, /*border=*/0),
+        image_(b, memory_, kImage, plan_, skipsPadding() ? std::nullopt : std::optional(0.0)),
         gradient_(allocateTile(b, plan_.bandGroups, plan_.columns.results, memory_.vectorOf(kGradient))),
         sums_(allocateTile(b, kernelRows_ + 1, kernelColumns_, memory_.vectorOf(kWeight))) {}
 
@@ -62,64 +62,89 @@ class WeightGradientEmitter {
     emitFor(at(0), at(numBands), [&](Val band) {
       Val first = band * at(plan_.bandGroups);
       Val left = at(numGroups) - first;
-      Val count = select(lt(left, at(plan_.bandGroups)), left, at(plan_.bandGroups));
+      Val count = smaller(left, at(plan_.bandGroups));
       image_.pack(first, count, nullptr);
       emitFor(at(0), count,
               [&](Val row) { memory_.pack(kGradient, first + row, gradient_, row, {.count = plan_.columns.results}); });
-      const auto emitTaps = [&](bool skipsBorders) {
-        for (const WindowTap& row : plan_.rows.taps[0]) emitTapRow(row, {first, count, skipsBorders});
-      };
-      if (!plan_.hasBorders()) return emitTaps(false);
-      // An infinite gradient times the border's zero is NaN.
-      Val isFinite = areFinite(gradient_, count * at(plan_.columns.results));
-      emitIf(isFinite, [&] { emitTaps(false); }, [&] { emitTaps(true); });
+      for (const WindowTap& row : plan_.rows.taps[0]) emitTapRow(row, first, count);
+      if (hasBias()) addBias(count);
     });
   }
 
-  struct Band {
-    Val first;  ///< row of windows
-    Val count;
-    bool skipsBorders = false;  ///< no tap outside of the image takes part
-  };
+  static Val smaller(Val a, Val b) { return select(lt(a, b), a, b); }
+  static Val larger(Val a, Val b) { return select(gt(a, b), a, b); }
 
-  // Adds the products of one row of the kernel. The first row's loop also adds up the gradient, for the bias.
-  void emitTapRow(const WindowTap& row, const Band& band) {
+  void addBias(Val numRows) {
+    const auto addGradient = [&](Val pixel, const std::vector<Val>& sums) {
+      return std::vector<Val>{sums[0] + loadVector(gradient_, pixel)};
+    };
+    add(kernelRows_ * kernelColumns_, emitFor(at(0), numRows * at(gradient_.columns), {zero()}, addGradient)[0]);
+  }
+
+  // Adds the products of one row of the kernel, from the band of `count` rows of windows that begins at `first`.
+  void emitTapRow(const WindowTap& row, Val first, Val count) {
     const std::vector<WindowTap>& columns = plan_.columns.taps[0];
-    for (size_t begin = 0; begin < columns.size(); begin += kMostSums) {
-      const size_t end = std::min<size_t>(begin + kMostSums, columns.size());
-      const bool addsBias = hasBias() && row.index == 0 && begin == 0;
-      std::vector<Val> sums = emitSums(
-          row,
-          {columns.begin() + static_cast<std::ptrdiff_t>(begin), columns.begin() + static_cast<std::ptrdiff_t>(end)},
-          addsBias, band);
-      for (size_t i = begin; i < end; ++i) add(row.index * kernelColumns_ + columns[i].index, sums[i - begin]);
-      if (addsBias) add(kernelRows_ * kernelColumns_, sums.back());
+    Val begin = at(0);
+    Val end = count;
+    if (skipsPadding()) {
+      const auto [firstInside, endInside] = plan_.rows.groupsInside(row);
+      begin = larger(at(firstInside) - first, at(0));
+      end = smaller(at(endInside) - first, count);
+    }
+    for (auto next = columns.begin(); next != columns.end();) {
+      const auto last = columns.end() - next > kMostSums ? next + kMostSums : columns.end();
+      const std::vector<WindowTap> some(next, last);
+      const std::vector<Val> sums = emitSums(row, some, begin, end);
+      for (size_t i = 0; i < some.size(); ++i) add(row.index * kernelColumns_ + some[i].index, sums[i]);
+      next = last;
     }
   }
 
-  std::vector<Val> emitSums(const WindowTap& row, const std::vector<WindowTap>& columns, bool addsBias,
-                            const Band& band) {
-    const std::vector<Val> zeros(columns.size() + (addsBias ? 1 : 0), zero());
-    return emitFor(at(0), band.count, zeros, [&](Val group, const std::vector<Val>& sums) {
+  std::vector<Val> emitSums(const WindowTap& row, const std::vector<WindowTap>& columns, Val begin, Val end) {
+    const std::vector<Val> zeros(columns.size(), zero());
+    return emitFor(begin, end, zeros, [&](Val group, const std::vector<Val>& sums) {
       Val tileRow = group * at(plan_.rows.step) + at(row.offset - plan_.rows.first);
-      Val begin = tileRow * at(plan_.tileColumns());
-      return emitFor(at(0), at(plan_.columns.results), sums, [&](Val pixel, const std::vector<Val>& carried) {
+      Val imageRow = tileRow * at(plan_.tileColumns());
+      Val gradientRow = group * at(gradient_.columns);
+      const auto addPixel = [&](Val pixel, const std::vector<Val>& carried, auto reads) {
         std::vector<Val> next = carried;
-        Val gradient = loadVector(gradient_, group * at(gradient_.columns) + pixel);
-        Val position = begin + pixel * at(plan_.columns.step);
+        Val gradient = loadVector(gradient_, gradientRow + pixel);
+        Val position = imageRow + pixel * at(plan_.columns.step);
         for (size_t i = 0; i < columns.size(); ++i) {
-          next[i] =
-              fma(gradient, loadVector(image_.tile(), position, columns[i].offset - plan_.columns.first), next[i]);
-          if (!band.skipsBorders) continue;
-          Val isInside = isInSource(plan_.rows, band.first + group, row.offset) &
-                         isInSource(plan_.columns, pixel, columns[i].offset);
-          next[i] = select(isInside, next[i], carried[i]);
+          if (!reads(columns[i])) continue;
+          Val element = loadVector(image_.tile(), position, columns[i].offset - plan_.columns.first);
+          next[i] = fma(gradient, element, next[i]);
         }
-        if (addsBias) next.back() = next.back() + gradient;
         return next;
+      };
+      const auto addAtBorder = [&](int64_t pixel, const std::vector<Val>& carried) {
+        return addPixel(at(pixel), carried, [&](const WindowTap& tap) { return plan_.columns.isInside(pixel, tap); });
+      };
+      const auto [firstInner, endInner] = innerPixels(columns);
+      std::vector<Val> next = sums;
+      for (int64_t pixel = 0; pixel < firstInner; ++pixel) next = addAtBorder(pixel, next);
+      next = emitFor(at(firstInner), at(endInner), next, [&](Val pixel, const std::vector<Val>& carried) {
+        return addPixel(pixel, carried, [](const WindowTap&) { return true; });
       });
+      for (int64_t pixel = endInner; pixel < plan_.columns.results; ++pixel) next = addAtBorder(pixel, next);
+      return next;
     });
   }
+
+  // The pixels [first, second) all of whose taps take part.
+  std::pair<int64_t, int64_t> innerPixels(const std::vector<WindowTap>& columns) const {
+    int64_t begin = 0;
+    int64_t end = plan_.columns.results;
+    for (const WindowTap& tap : columns) {
+      if (!skipsPadding()) break;
+      const auto [firstInside, endInside] = plan_.columns.groupsInside(tap);
+      begin = std::max(begin, firstInside);
+      end = std::min(end, endInside);
+    }
+    return {begin, std::max(begin, end)};
+  }
+
+  bool skipsPadding() const { return !cluster_.window->multipliesPadding; }
 
   void add(int64_t position, Val value) {
     storeVector(sums_, at(0), position, loadVector(sums_, at(0), position) + value);

@@ -31,9 +31,6 @@ class WindowEmitter {
       } else if (hasFilter()) {
         emitIf(eq(inner, at(0)) | eq(unit, begin), [&] { packFilters(); }, [] {});
       }
-      if (formulas_.mayNeedToSkipBorders()) {
-        isFilterFinite_ = areFinite(tiles_[1], at(filterRows(1) * filterColumns(1)));
-      }
       emitBands();
     });
   }
@@ -102,20 +99,21 @@ class WindowEmitter {
   // The last group may have fewer rows than there are phases.
   void emitGroupRow(Val firstGroup, Val group, int64_t phase) {
     Val row = (firstGroup + group) * at(plan_.rows.phases()) + at(phase);
+    const auto emit = [&] { emitRow(row, firstGroup + group, group, phase); };
     if (phase < plan_.rows.results % plan_.rows.phases() || plan_.rows.results % plan_.rows.phases() == 0) {
-      emitRow(row, group, phase);
+      emit();
     } else {
-      emitIf(lt(row, at(plan_.rows.results)), [&] { emitRow(row, group, phase); }, [] {});
+      emitIf(lt(row, at(plan_.rows.results)), emit, [] {});
     }
   }
 
-  void emitRow(Val row, Val group, int64_t rowPhase) {
-    const auto emitPixels = [&](bool skipsBorders) { emitPixelsOfRow(row, group, rowPhase, skipsBorders); };
-    if (formulas_.mayNeedToSkipBorders()) {
-      emitIf(isFilterFinite_, [&] { emitPixels(false); }, [&] { emitPixels(true); });
-    } else {
-      emitPixels(false);
-    }
+  // `tileGroup`: the group's place in the tile.
+  void emitRow(Val row, Val group, Val tileGroup, int64_t rowPhase) {
+    PixelBlock block;
+    block.row = row;
+    block.rowPhase = rowPhase;
+    if (formulas_.isConvolution()) block.tapRows = formulas_.tapRows(group, rowPhase);
+    emitPixelsOfRow(block, tileGroup * at(plan_.rows.step * plan_.tileColumns()));
     for (size_t i = 0; i < cluster_.operands.size(); ++i) {
       if (cluster_.operands[i].isOutput) {
         memory_.unpack(static_cast<int>(i), row, tiles_[i], at(0), plan_.columns.results);
@@ -123,19 +121,34 @@ class WindowEmitter {
     }
   }
 
-  void emitPixelsOfRow(Val row, Val group, int64_t rowPhase, bool skipsBorders) {
-    Val position = group * at(plan_.rows.step * plan_.tileColumns());
+  // Blocks that must not read the padding have code of their own.
+  void emitPixelsOfRow(PixelBlock block, Val rowPosition) {
     const int64_t perBlock = formulas_.pixelsPerBlock();
     for (int64_t phase = 0; phase < plan_.columns.phases(); ++phase) {
       const int64_t numPixels = (plan_.columns.results - phase + plan_.columns.phases() - 1) / plan_.columns.phases();
-      const auto emitPixels = [&](Val firstPixel, int64_t count) {
-        Val column = firstPixel * at(plan_.columns.phases()) + at(phase);
-        store({row, column, count, rowPhase, phase, position + firstPixel * at(plan_.columns.step), skipsBorders});
+      block.columnPhase = phase;
+      const auto emitPixels = [&](Val firstPixel, int64_t count, std::optional<int64_t> firstGroup) {
+        block.column = firstPixel * at(plan_.columns.phases()) + at(phase);
+        block.count = count;
+        block.position = rowPosition + firstPixel * at(plan_.columns.step);
+        block.firstGroup = firstGroup;
+        store(block);
       };
-      if (numPixels >= perBlock) {
-        emitFor(at(0), at(numPixels / perBlock), [&](Val block) { emitPixels(block * at(perBlock), perBlock); });
+      const int64_t numBlocks = numPixels / perBlock;
+      const auto clips = [&](int64_t index) { return formulas_.clips(phase, index * perBlock, perBlock); };
+      for (int64_t begin = 0; begin < numBlocks;) {
+        int64_t end = begin;
+        while (end < numBlocks && !clips(end)) ++end;
+        if (begin == end) {
+          emitPixels(at(begin * perBlock), perBlock, begin * perBlock);
+          ++begin;
+          continue;
+        }
+        emitFor(at(begin), at(end), [&](Val index) { emitPixels(index * at(perBlock), perBlock, std::nullopt); });
+        begin = end;
       }
-      if (numPixels % perBlock > 0) emitPixels(at(numPixels - numPixels % perBlock), numPixels % perBlock);
+      const int64_t left = numPixels % perBlock;
+      if (left > 0) emitPixels(at(numPixels - left), left, numPixels - left);
     }
   }
 
@@ -159,7 +172,6 @@ class WindowEmitter {
   std::vector<LaneTile> tiles_;  ///< per operand; of outputs: one row
   std::vector<SourceRows> sources_;
   WindowFormulas formulas_;
-  Val isFilterFinite_;  ///< of the current block of channels; set if formulas_.mayNeedToSkipBorders()
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/kernel/emit/window/lane_tile.h"
 
-#include "compiler/kernel/emit/window/control_flow.h"
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
@@ -70,17 +69,6 @@ Val loadVector(const LaneTile& tile, Val position, int64_t offset) {
 void storeVector(const LaneTile& tile, Val position, int64_t offset, Val value) {
   ValueBuilder& b = *position.builder;
   LLVM::StoreOp::create(b.ops(), b.loc(), value.value, vectorAddress(tile, position, offset), kTileAlignment / 2);
-}
-
-// A finite number times 0 is 0, and any other value times 0 is NaN.
-Val areFinite(const LaneTile& tile, Val count) {
-  ValueBuilder& b = *count.builder;
-  const auto add = [&](Val position, const std::vector<Val>& sums) {
-    return std::vector<Val>{sums[0] + loadVector(tile, position) * 0};
-  };
-  std::vector<Val> sums = emitFor(b.like(count, 0), count, {b.constant(tile.vector, 0)}, add);
-  Value isZero = eq(sums[0], 0).value;
-  return b.wrap(vector::ReductionOp::create(b.ops(), b.loc(), vector::CombiningKind::AND, isZero).getResult());
 }
 
 Val loadLane(const LaneTile& tile, Val position, Val lane) {

@@ -22,8 +22,6 @@ LaneTile allocateTile(passes::ValueBuilder& b, int64_t rows, int64_t columns, ml
 /// The vector at `position + offset`.
 passes::Val loadVector(const LaneTile& tile, passes::Val position, int64_t offset = 0);
 void storeVector(const LaneTile& tile, passes::Val position, int64_t offset, passes::Val value);
-/// Whether the vectors at the first `count` positions hold finite numbers only.
-passes::Val areFinite(const LaneTile& tile, passes::Val count);
 /// One lane of the vector at `position`.
 passes::Val loadLane(const LaneTile& tile, passes::Val position, passes::Val lane);
 void storeLane(const LaneTile& tile, passes::Val position, passes::Val lane, passes::Val value);

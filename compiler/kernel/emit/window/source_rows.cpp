@@ -10,7 +10,8 @@ namespace agspeed::compiler {
 using namespace mlir;
 using namespace passes;
 
-SourceRows::SourceRows(ValueBuilder& b, WindowMemory& memory, int operand, const WindowPlan& plan, double border)
+SourceRows::SourceRows(ValueBuilder& b, WindowMemory& memory, int operand, const WindowPlan& plan,
+                       std::optional<double> border)
     : b_(b), memory_(memory), operand_(operand), plan_(plan), border_(border) {
   tile_ = allocateTile(b, plan.tileRows(), plan.tileColumns(), memory.vectorOf(operand));
   columns_.begin = std::max<int64_t>(plan.columns.first, 0);
@@ -22,8 +23,8 @@ SourceRows::SourceRows(ValueBuilder& b, WindowMemory& memory, int operand, const
 Val SourceRows::at(int64_t value) const { return b_.integer(b_.ops().getI64Type(), value); }
 
 void SourceRows::fill(Val tileRow, int64_t begin, int64_t end) {
-  if (begin >= end) return;
-  Val value = b_.constant(tile_.vector, border_);
+  if (!border_ || begin >= end) return;
+  Val value = b_.constant(tile_.vector, *border_);
   emitFor(at(begin), at(end), [&](Val column) { storeVector(tile_, tileRow * at(tile_.columns) + column, 0, value); });
 }
 

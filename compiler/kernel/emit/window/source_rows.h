@@ -2,6 +2,8 @@
 // SourceRows: copies the rows of a source that a band of results reads to a tile, with borders around them.
 #pragma once
 
+#include <optional>
+
 #include "compiler/graph/window_plan.h"
 #include "compiler/kernel/emit/window/window_memory.h"
 
@@ -9,8 +11,9 @@ namespace agspeed::compiler {
 
 class SourceRows {
  public:
-  /// Allocates the tile. `border`: the value of positions outside of the source.
-  SourceRows(passes::ValueBuilder& b, WindowMemory& memory, int operand, const WindowPlan& plan, double border);
+  /// Allocates the tile. `border`: the value of positions outside of the source; nullopt: they are never read.
+  SourceRows(passes::ValueBuilder& b, WindowMemory& memory, int operand, const WindowPlan& plan,
+             std::optional<double> border);
 
   const LaneTile& tile() const { return tile_; }
 
@@ -27,7 +30,7 @@ class SourceRows {
   WindowMemory& memory_;
   int operand_;
   const WindowPlan& plan_;
-  double border_;
+  std::optional<double> border_;
   LaneTile tile_;
   TileColumns columns_;
 };

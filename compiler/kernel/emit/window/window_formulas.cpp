@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "compiler/kernel/emit/window/window_formulas.h"
 
+#include <algorithm>
 #include <limits>
+
+#include "compiler/kernel/emit/window/control_flow.h"
 
 namespace agspeed::compiler {
 
@@ -15,15 +18,10 @@ Val larger(Val a, Val b) { return select(gt(a, b), a, b); }
 
 }  // namespace
 
-Val isInSource(const AxisPlan& axis, Val group, int64_t offset) {
-  ValueBuilder& b = *group.builder;
-  Val source = group * b.integer(group.type(), axis.step) + b.integer(group.type(), offset);
-  return lt(source, b.integer(group.type(), axis.source), Signedness::kUnsigned);
-}
-
 Val WindowFormulas::at(int64_t value) const { return b_.integer(b_.ops().getI64Type(), value); }
 
-double WindowFormulas::border(int operand) const {
+std::optional<double> WindowFormulas::border(int operand) const {
+  if (skipsPadding()) return std::nullopt;
   if (cluster_.operands[operand].dtype == DType::kI64) return -1;
   return window_.op == WindowOp::kMaxPool ? -std::numeric_limits<double>::infinity() : 0;
 }
@@ -110,30 +108,57 @@ PixelValues WindowFormulas::sum(const PixelBlock& block) const {
 
 // --- convolutions ---
 
-bool WindowFormulas::mayNeedToSkipBorders() const {
-  return (window_.op == WindowOp::kDepthwise || window_.op == WindowOp::kDepthwiseInput) && plan_.hasBorders();
+bool WindowFormulas::clips(int64_t columnPhase, int64_t firstGroup, int64_t count) const {
+  if (!skipsPadding()) return false;
+  const AxisPlan& axis = plan_.columns;
+  return std::ranges::any_of(axis.taps[columnPhase], [&](const WindowTap& tap) {
+    return !axis.isInside(firstGroup, tap) || !axis.isInside(firstGroup + count - 1, tap);
+  });
 }
 
-Val WindowFormulas::isInside(const PixelBlock& block, size_t pixel, const WindowTap& row,
-                             const WindowTap& column) const {
-  const auto group = [&](Val result, const AxisPlan& axis) {
-    return b_.wrap(arith::DivUIOp::create(b_.ops(), b_.loc(), result.value, at(axis.phases()).value).getResult());
-  };
-  return isInSource(plan_.rows, group(block.row, plan_.rows), row.offset) &
-         isInSource(plan_.columns, group(pixelColumn(block, pixel), plan_.columns), column.offset);
+std::pair<Val, Val> WindowFormulas::tapRows(Val group, int64_t rowPhase) const {
+  const std::vector<WindowTap>& taps = plan_.rows.taps[rowPhase];
+  if (!skipsPadding()) return {at(0), at(static_cast<int64_t>(taps.size()))};
+  Val begin = at(0);
+  Val end = at(0);
+  for (const WindowTap& tap : taps) {
+    Val position = group * at(plan_.rows.step) + at(tap.offset);
+    begin = begin + select(lt(position, at(0)), at(1), at(0));
+    end = end + select(lt(position, at(plan_.rows.source)), at(1), at(0));
+  }
+  return {begin, end};
 }
 
+// The taps of an axis and phase are equally far apart, in the kernel and in the source.
 PixelValues WindowFormulas::convolve(const PixelBlock& block) const {
   const bool hasBias = window_.op == WindowOp::kDepthwise && cluster_.operands.size() == 4;
   Val bias = hasBias ? loadVector(tiles_[2], at(0)) : b_.constant(tiles_[0].vector, 0);
-  std::vector<Val> sums(static_cast<size_t>(block.count), bias);
-  Val filter;
-  forEachTap(block, [&](size_t pixel, const WindowTap& row, const WindowTap& column, int64_t offset) {
-    if (pixel == 0) filter = loadVector(tiles_[1], at(0), row.index * window_.columns.kernel + column.index);
-    Val sum = fma(loadVector(tiles_[0], block.position, offset), filter, sums[pixel]);
-    sums[pixel] = block.skipsBorders ? select(isInside(block, pixel, row, column), sum, sums[pixel]) : sum;
-  });
-  return {sums};
+  const std::vector<Val> initial(static_cast<size_t>(block.count), bias);
+  const std::vector<WindowTap>& rows = plan_.rows.taps[block.rowPhase];
+  if (rows.empty()) return {initial};
+  const auto rowAt = [&](Val tap, int64_t WindowTap::* member, int64_t first) {
+    const int64_t distance = rows.size() > 1 ? rows[1].*member - rows[0].*member : 0;
+    return tap * at(distance) + at(rows[0].*member - first);
+  };
+  const auto reads = [&](int64_t pixel, const WindowTap& column) {
+    return !block.firstGroup || !skipsPadding() || plan_.columns.isInside(*block.firstGroup + pixel, column);
+  };
+  const auto addRow = [&](Val row, const std::vector<Val>& carried) {
+    std::vector<Val> sums = carried;
+    Val position = block.position + rowAt(row, &WindowTap::offset, plan_.rows.first) * at(tiles_[0].columns);
+    Val filterRow = rowAt(row, &WindowTap::index, 0) * at(window_.columns.kernel);
+    for (const WindowTap& column : plan_.columns.taps[block.columnPhase]) {
+      Val filter = loadVector(tiles_[1], filterRow, column.index);
+      for (int64_t pixel = 0; pixel < block.count; ++pixel) {
+        if (!reads(pixel, column)) continue;
+        const int64_t offset = column.offset - plan_.columns.first + pixel * plan_.columns.step;
+        Val& sum = sums[static_cast<size_t>(pixel)];
+        sum = fma(loadVector(tiles_[0], position, offset), filter, sum);
+      }
+    }
+    return sums;
+  };
+  return {emitFor(block.tapRows.first, block.tapRows.second, initial, addRow)};
 }
 
 // --- maxima ---

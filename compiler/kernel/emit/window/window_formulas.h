@@ -3,6 +3,8 @@
 // for each operator; emit_window.cpp has the loops around it.
 #pragma once
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "compiler/graph/cluster.h"
@@ -18,15 +20,15 @@ struct PixelBlock {
   int64_t count = 1;
   int64_t rowPhase = 0;
   int64_t columnPhase = 0;
-  passes::Val position;       ///< of the taps with the smallest offsets of the first pixel, in the tiles of inputs
-  bool skipsBorders = false;  ///< no tap outside of the source takes part in a convolution
+  passes::Val position;  ///< of the taps with the smallest offsets of the first pixel, in the tiles of inputs
+  /// Convolutions only: the taps [first, second) of the row's phase take part.
+  std::pair<passes::Val, passes::Val> tapRows;
+  /// The number of the first pixel in its row and phase. nullopt: it is not fixed, and all taps are inside the source.
+  std::optional<int64_t> firstGroup;
 };
 
 /// By output, then by pixel.
 using PixelValues = std::vector<std::vector<passes::Val>>;
-
-/// Whether `group * step + offset` is a position of the source.
-passes::Val isInSource(const AxisPlan& axis, passes::Val group, int64_t offset);
 
 class WindowFormulas {
  public:
@@ -36,10 +38,13 @@ class WindowFormulas {
                  const std::vector<LaneTile>& tiles)
       : b_(b), window_(*cluster.window), cluster_(cluster), plan_(plan), tiles_(tiles) {}
 
-  /// The value of positions outside of the source: no effect on results.
-  double border(int operand) const;
-  /// Whether infinite filters need PixelBlock::skipsBorders, because infinity times the border's zero is NaN.
-  bool mayNeedToSkipBorders() const;
+  /// The value of positions outside of the source: no effect on finite results. nullopt: they are not read.
+  std::optional<double> border(int operand) const;
+  bool isConvolution() const { return window_.op == WindowOp::kDepthwise || window_.op == WindowOp::kDepthwiseInput; }
+  /// Whether PixelBlock::firstGroup has to be set, because some taps of these pixels of a row must not be read.
+  bool clips(int64_t columnPhase, int64_t firstGroup, int64_t count) const;
+  /// See PixelBlock::tapRows.
+  std::pair<passes::Val, passes::Val> tapRows(passes::Val group, int64_t rowPhase) const;
   /// How many pixels of a row are computed together.
   int64_t pixelsPerBlock() const;
   PixelValues compute(const PixelBlock& block) const;
@@ -59,7 +64,7 @@ class WindowFormulas {
   passes::Val count(const WindowAxis& axis, passes::Val index, mlir::Type type) const;
   passes::Val firstInside(const WindowAxis& axis, passes::Val begin) const;
 
-  passes::Val isInside(const PixelBlock& block, size_t pixel, const WindowTap& row, const WindowTap& column) const;
+  bool skipsPadding() const { return isConvolution() && !window_.multipliesPadding; }
   PixelValues sum(const PixelBlock& block) const;
   PixelValues convolve(const PixelBlock& block) const;
   PixelValues maximum(const PixelBlock& block) const;
