@@ -272,7 +272,6 @@ def test_nan_spreads_over_the_padding_of_small_images_as_in_eager(
         case = _Case(f"{size}x{size} {dtype}", [image, weight, scale], compute)
         expected, found = case.step(), _compiled(case, seen).step()
         assert len(seen) == 1 and seen[0].native_operators > 0, case.name
-        assert "constant_pad_nd" not in seen[0].generated, case.name
         print(case.name)
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
