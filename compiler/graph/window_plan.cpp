@@ -14,7 +14,7 @@ constexpr int64_t kLongestTileBytes = 64 << 10;  // of one group of rows; tiles 
 constexpr int64_t kMostTaps = 64;                // they are unrolled
 
 int64_t bytesOf(const WindowPlan& plan, DType dtype) {
-  return plan.tileRows() * plan.tileColumns() * windowLanes(dtype) * static_cast<int64_t>(dtype == DType::kF64 ? 8 : 4);
+  return plan.tileRows() * plan.tileColumns * windowLanes(dtype) * static_cast<int64_t>(dtype == DType::kF64 ? 8 : 4);
 }
 
 bool isImageGradient(WindowOp op) {
@@ -64,6 +64,12 @@ WindowPlan planWindow(const Window& window, DType dtype) {
   WindowPlan plan;
   plan.rows = planAxis(window.rows, isImageGradient(window.op));
   plan.columns = planAxis(window.columns, isImageGradient(window.op));
+  const bool isConvolution = window.op == WindowOp::kDepthwise || window.op == WindowOp::kDepthwiseInput ||
+                             window.op == WindowOp::kDepthwiseWeight;
+  plan.skipsPadding = isConvolution && !window.multipliesPadding;
+  const bool needsBorders = !plan.skipsPadding && plan.columns.hasBorders();
+  plan.firstColumn = needsBorders ? plan.columns.first : 0;
+  plan.tileColumns = needsBorders ? plan.columns.sourceLength(plan.columns.groups()) : plan.columns.source;
   plan.bandGroups = plan.rows.groups();
   while (plan.bandGroups > 1 && bytesOf(plan, dtype) > kTileBytes) --plan.bandGroups;
   return plan;

@@ -51,10 +51,13 @@ AxisPlan planAxis(const WindowAxis& axis, bool isImageResult);
 struct WindowPlan {
   AxisPlan rows;
   AxisPlan columns;
-  int64_t bandGroups = 1;  ///< groups of rows in one tile
+  int64_t bandGroups = 1;     ///< groups of rows in one tile
+  bool skipsPadding = false;  ///< taps outside of the source take no part
+  int64_t firstColumn = 0;    ///< of the source, in a tile: negative if the tile has borders
+  int64_t tileColumns = 1;
 
-  int64_t tileColumns() const { return columns.sourceLength(columns.groups()); }
-  bool hasBorders() const { return rows.hasBorders() || columns.hasBorders(); }
+  /// Whether tiles have columns outside of the source.
+  bool hasTileBorders() const { return firstColumn != 0 || tileColumns != columns.source; }
   int64_t tileRows() const { return rows.sourceLength(bandGroups); }
 };
 

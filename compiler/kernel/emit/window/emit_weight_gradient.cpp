@@ -27,7 +27,7 @@ class WeightGradientEmitter {
         kernelRows_(cluster.window->rows.kernel),
         kernelColumns_(cluster.window->columns.kernel),
         memory_(b, cluster, arguments[0], arguments[1]),
-        image_(b, memory_, kImage, plan_, skipsPadding() ? std::nullopt : std::optional(0.0)),
+        image_(b, memory_, kImage, plan_, plan_.skipsPadding ? std::nullopt : std::optional(0.0)),
         gradient_(allocateTile(b, plan_.bandGroups, plan_.columns.results, memory_.vectorOf(kGradient))),
         sums_(allocateTile(b, kernelRows_ + 1, kernelColumns_, memory_.vectorOf(kWeight))) {}
 
@@ -64,8 +64,7 @@ class WeightGradientEmitter {
       Val left = at(numGroups) - first;
       Val count = smaller(left, at(plan_.bandGroups));
       image_.pack(first, count, nullptr);
-      emitFor(at(0), count,
-              [&](Val row) { memory_.pack(kGradient, first + row, gradient_, row, {.count = plan_.columns.results}); });
+      memory_.pack(kGradient, {first, count, plan_.bandGroups}, gradient_, at(0), {.count = plan_.columns.results});
       for (const WindowTap& row : plan_.rows.taps[0]) emitTapRow(row, first, count);
       if (hasBias()) addBias(count);
     });
@@ -86,7 +85,7 @@ class WeightGradientEmitter {
     const std::vector<WindowTap>& columns = plan_.columns.taps[0];
     Val begin = at(0);
     Val end = count;
-    if (skipsPadding()) {
+    if (plan_.skipsPadding) {
       const auto [firstInside, endInside] = plan_.rows.groupsInside(row);
       begin = larger(at(firstInside) - first, at(0));
       end = smaller(at(endInside) - first, count);
@@ -104,7 +103,7 @@ class WeightGradientEmitter {
     const std::vector<Val> zeros(columns.size(), zero());
     return emitFor(begin, end, zeros, [&](Val group, const std::vector<Val>& sums) {
       Val tileRow = group * at(plan_.rows.step) + at(row.offset - plan_.rows.first);
-      Val imageRow = tileRow * at(plan_.tileColumns());
+      Val imageRow = tileRow * at(plan_.tileColumns);
       Val gradientRow = group * at(gradient_.columns);
       const auto addPixel = [&](Val pixel, const std::vector<Val>& carried, auto reads) {
         std::vector<Val> next = carried;
@@ -112,7 +111,7 @@ class WeightGradientEmitter {
         Val position = imageRow + pixel * at(plan_.columns.step);
         for (size_t i = 0; i < columns.size(); ++i) {
           if (!reads(columns[i])) continue;
-          Val element = loadVector(image_.tile(), position, columns[i].offset - plan_.columns.first);
+          Val element = loadVector(image_.tile(), position, columns[i].offset - plan_.firstColumn);
           next[i] = fma(gradient, element, next[i]);
         }
         return next;
@@ -136,15 +135,13 @@ class WeightGradientEmitter {
     int64_t begin = 0;
     int64_t end = plan_.columns.results;
     for (const WindowTap& tap : columns) {
-      if (!skipsPadding()) break;
+      if (!plan_.skipsPadding) break;
       const auto [firstInside, endInside] = plan_.columns.groupsInside(tap);
       begin = std::max(begin, firstInside);
       end = std::min(end, endInside);
     }
     return {begin, std::max(begin, end)};
   }
-
-  bool skipsPadding() const { return !cluster_.window->multipliesPadding; }
 
   void add(int64_t position, Val value) {
     storeVector(sums_, at(0), position, loadVector(sums_, at(0), position) + value);

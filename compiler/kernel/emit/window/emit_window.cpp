@@ -113,7 +113,7 @@ class WindowEmitter {
     block.row = row;
     block.rowPhase = rowPhase;
     if (formulas_.isConvolution()) block.tapRows = formulas_.tapRows(group, rowPhase);
-    emitPixelsOfRow(block, tileGroup * at(plan_.rows.step * plan_.tileColumns()));
+    emitPixelsOfRow(block, tileGroup * at(plan_.rows.step * plan_.tileColumns));
     for (size_t i = 0; i < cluster_.operands.size(); ++i) {
       if (cluster_.operands[i].isOutput) {
         memory_.unpack(static_cast<int>(i), row, tiles_[i], at(0), plan_.columns.results);

@@ -24,7 +24,7 @@ class SourceRows {
 
  private:
   passes::Val at(int64_t value) const;
-  void fill(passes::Val tileRow, int64_t begin, int64_t end);
+  void fill(passes::Val begin, passes::Val end);
 
   passes::ValueBuilder& b_;
   WindowMemory& memory_;

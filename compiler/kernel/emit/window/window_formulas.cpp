@@ -21,7 +21,7 @@ Val larger(Val a, Val b) { return select(gt(a, b), a, b); }
 Val WindowFormulas::at(int64_t value) const { return b_.integer(b_.ops().getI64Type(), value); }
 
 std::optional<double> WindowFormulas::border(int operand) const {
-  if (skipsPadding()) return std::nullopt;
+  if (plan_.skipsPadding) return std::nullopt;
   if (cluster_.operands[operand].dtype == DType::kI64) return -1;
   return window_.op == WindowOp::kMaxPool ? -std::numeric_limits<double>::infinity() : 0;
 }
@@ -34,7 +34,7 @@ int64_t WindowFormulas::pixelsPerBlock() const {
 void WindowFormulas::forEachTap(const PixelBlock& block, Accumulate body) const {
   for (const WindowTap& row : plan_.rows.taps[block.rowPhase]) {
     for (const WindowTap& column : plan_.columns.taps[block.columnPhase]) {
-      const int64_t offset = (row.offset - plan_.rows.first) * tiles_[0].columns + column.offset - plan_.columns.first;
+      const int64_t offset = (row.offset - plan_.rows.first) * tiles_[0].columns + column.offset - plan_.firstColumn;
       for (int64_t pixel = 0; pixel < block.count; ++pixel) {
         body(static_cast<size_t>(pixel), row, column, offset + pixel * plan_.columns.step);
       }
@@ -109,7 +109,7 @@ PixelValues WindowFormulas::sum(const PixelBlock& block) const {
 // --- convolutions ---
 
 bool WindowFormulas::clips(int64_t columnPhase, int64_t firstGroup, int64_t count) const {
-  if (!skipsPadding()) return false;
+  if (!plan_.skipsPadding) return false;
   const AxisPlan& axis = plan_.columns;
   return std::ranges::any_of(axis.taps[columnPhase], [&](const WindowTap& tap) {
     return !axis.isInside(firstGroup, tap) || !axis.isInside(firstGroup + count - 1, tap);
@@ -118,7 +118,7 @@ bool WindowFormulas::clips(int64_t columnPhase, int64_t firstGroup, int64_t coun
 
 std::pair<Val, Val> WindowFormulas::tapRows(Val group, int64_t rowPhase) const {
   const std::vector<WindowTap>& taps = plan_.rows.taps[rowPhase];
-  if (!skipsPadding()) return {at(0), at(static_cast<int64_t>(taps.size()))};
+  if (!plan_.skipsPadding) return {at(0), at(static_cast<int64_t>(taps.size()))};
   Val begin = at(0);
   Val end = at(0);
   for (const WindowTap& tap : taps) {
@@ -141,7 +141,7 @@ PixelValues WindowFormulas::convolve(const PixelBlock& block) const {
     return tap * at(distance) + at(rows[0].*member - first);
   };
   const auto reads = [&](int64_t pixel, const WindowTap& column) {
-    return !block.firstGroup || !skipsPadding() || plan_.columns.isInside(*block.firstGroup + pixel, column);
+    return !block.firstGroup || !plan_.skipsPadding || plan_.columns.isInside(*block.firstGroup + pixel, column);
   };
   const auto addRow = [&](Val row, const std::vector<Val>& carried) {
     std::vector<Val> sums = carried;
@@ -151,7 +151,7 @@ PixelValues WindowFormulas::convolve(const PixelBlock& block) const {
       Val filter = loadVector(tiles_[1], filterRow, column.index);
       for (int64_t pixel = 0; pixel < block.count; ++pixel) {
         if (!reads(pixel, column)) continue;
-        const int64_t offset = column.offset - plan_.columns.first + pixel * plan_.columns.step;
+        const int64_t offset = column.offset - plan_.firstColumn + pixel * plan_.columns.step;
         Val& sum = sums[static_cast<size_t>(pixel)];
         sum = fma(loadVector(tiles_[0], position, offset), filter, sum);
       }

@@ -20,7 +20,8 @@ struct PixelBlock {
   int64_t count = 1;
   int64_t rowPhase = 0;
   int64_t columnPhase = 0;
-  passes::Val position;  ///< of the taps with the smallest offsets of the first pixel, in the tiles of inputs
+  /// Of the first pixel, in the tiles of inputs. A tap is at its offset from here, minus rows.first and firstColumn.
+  passes::Val position;
   /// Convolutions only: the taps [first, second) of the row's phase take part.
   std::pair<passes::Val, passes::Val> tapRows;
   /// The number of the first pixel in its row and phase. nullopt: it is not fixed, and all taps are inside the source.
@@ -64,7 +65,6 @@ class WindowFormulas {
   passes::Val count(const WindowAxis& axis, passes::Val index, mlir::Type type) const;
   passes::Val firstInside(const WindowAxis& axis, passes::Val begin) const;
 
-  bool skipsPadding() const { return isConvolution() && !window_.multipliesPadding; }
   PixelValues sum(const PixelBlock& block) const;
   PixelValues convolve(const PixelBlock& block) const;
   PixelValues maximum(const PixelBlock& block) const;

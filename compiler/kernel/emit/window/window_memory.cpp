@@ -18,9 +18,11 @@ namespace {
 constexpr int kNumSizes = 4;
 constexpr int64_t kNarrowestBlock = 4;
 
-// The widest block of columns that is transposed in registers; 0: the row is too short.
-int64_t blockWidth(int64_t numColumns, int64_t lanes) {
-  const auto width = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::min(numColumns, lanes))));
+// The width of the blocks of columns that are transposed in registers; 0: the run is too short. The widest blocks are
+// slow where they cross the lines of the cache.
+int64_t blockWidth(int64_t columnsOfRow, int64_t columnsOfRun, int64_t lanes) {
+  const int64_t widest = columnsOfRow % lanes == 0 ? lanes : lanes / 2;
+  const auto width = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::min(columnsOfRun, widest))));
   return width < kNarrowestBlock ? 0 : width;
 }
 
@@ -109,12 +111,24 @@ void WindowMemory::enter(Val image, Val channel) {
   }
 }
 
-WindowMemory::Row WindowMemory::rowOf(int operand, Val row, const LaneTile& tile, Val tileRow,
-                                      const TileColumns& columns) {
-  Val offset = row * strides_[operand][1] + at(columns.begin) * strides_[operand][2];
-  Value memory = LLVM::GEPOp::create(b_.ops(), b_.loc(), bases_[operand].getType(), memoryTypeOf(operand),
-                                     bases_[operand], ValueRange{offset.value});
-  return {operand, memory, tile, tileRow * at(tile.columns) + at(columns.tileBegin), columns.count};
+// The rows are one run if they follow each other in the tile and in memory.
+void WindowMemory::forEachRun(int operand, const RowRange& rows, const LaneTile& tile, Val tileRow,
+                              const TileColumns& columns, llvm::function_ref<void(const Row&)> body) {
+  const std::vector<Val>& strides = strides_[operand];
+  const auto rowAt = [&](Val row, Val numColumns, int64_t mostColumns) {
+    Val offset = (rows.begin + row) * strides[1] + at(columns.begin) * strides[2];
+    Value memory = LLVM::GEPOp::create(b_.ops(), b_.loc(), bases_[operand].getType(), memoryTypeOf(operand),
+                                       bases_[operand], ValueRange{offset.value});
+    Val position = (tileRow + row) * at(tile.columns) + at(columns.tileBegin);
+    return Row{operand, memory, tile, position, numColumns, blockWidth(columns.count, mostColumns, lanes_)};
+  };
+  if (rows.most == 1 || columns.count != tile.columns) {
+    return emitFor(at(0), rows.count, [&](Val row) { body(rowAt(row, at(columns.count), columns.count)); });
+  }
+  Val areOne = eq(strides[1], at(columns.count) * strides[2]);
+  Val numRuns = select(areOne, at(1), rows.count);
+  Val numColumns = select(areOne, rows.count * at(columns.count), at(columns.count));
+  emitFor(at(0), numRuns, [&](Val row) { body(rowAt(row, numColumns, rows.most * columns.count)); });
 }
 
 Value WindowMemory::element(const Row& row, Val offset) const {
@@ -124,24 +138,26 @@ Value WindowMemory::element(const Row& row, Val offset) const {
 
 void WindowMemory::forEachVector(const Row& row, llvm::function_ref<void(Val, Value)> body) {
   Val stride = strides_[row.operand][2];
-  emitFor(at(0), at(row.numColumns), [&](Val column) { body(row.position + column, element(row, column * stride)); });
+  emitFor(at(0), row.numColumns, [&](Val column) { body(row.position + column, element(row, column * stride)); });
 }
 
 void WindowMemory::forEachElement(const Row& row, llvm::function_ref<void(Val, Val, Value)> body) {
   const std::vector<Val>& strides = strides_[row.operand];
   emitFor(at(0), numLanes_, [&](Val lane) {
     Val first = lane * strides[3];
-    emitFor(at(0), at(row.numColumns),
+    emitFor(at(0), row.numColumns,
             [&](Val column) { body(row.position + column, lane, element(row, first + column * strides[2])); });
   });
 }
 
 // The last block overlaps the one before it if the width does not divide the row.
 void WindowMemory::forEachBlock(const Row& row, int64_t width, llvm::function_ref<void(Val)> body) {
-  const int64_t last = row.numColumns - width;
-  emitFor(at(0), at((row.numColumns + width - 1) / width), [&](Val block) {
+  Val last = row.numColumns - at(width);
+  Val numBlocks = b_.wrap(
+      arith::DivUIOp::create(b_.ops(), b_.loc(), (row.numColumns + at(width - 1)).value, at(width).value).getResult());
+  emitFor(at(0), numBlocks, [&](Val block) {
     Val column = block * at(width);
-    body(select(lt(column, at(last)), column, at(last)));
+    body(select(lt(column, last), column, last));
   });
 }
 
@@ -170,61 +186,79 @@ void WindowMemory::unpackBlock(const Row& row, int64_t width, Val column) {
   }
 }
 
-void WindowMemory::pack(int operand, Val row, const LaneTile& tile, Val tileRow, const TileColumns& columns) {
+void WindowMemory::packRow(const Row& row) {
   OpBuilder& ops = b_.ops();
-  const Row source = rowOf(operand, row, tile, tileRow, columns);
-  auto type = VectorType::get({lanes_}, memoryTypeOf(operand));
+  auto type = VectorType::get({lanes_}, memoryTypeOf(row.operand));
+  const unsigned alignment = alignmentOf(row.operand);
   const auto elements = [&] {
-    forEachElement(source, [&](Val position, Val lane, Value memory) {
-      Value loaded = LLVM::LoadOp::create(ops, b_.loc(), memoryTypeOf(operand), memory, alignmentOf(operand));
-      storeLane(tile, position, lane, toTile(operand, loaded));
+    forEachElement(row, [&](Val position, Val lane, Value memory) {
+      Value loaded = LLVM::LoadOp::create(ops, b_.loc(), memoryTypeOf(row.operand), memory, alignment);
+      storeLane(row.tile, position, lane, toTile(row.operand, loaded));
     });
   };
-  if (cluster_.operands[operand].columns == ClusterOperand::Columns::kContiguous) {
+  if (cluster_.operands[row.operand].columns == ClusterOperand::Columns::kContiguous) {
     const auto full = [&](Val position, Value memory) {
-      Value loaded = LLVM::LoadOp::create(ops, b_.loc(), type, memory, alignmentOf(operand));
-      storeVector(tile, position, 0, toTile(operand, loaded));
+      Value loaded = LLVM::LoadOp::create(ops, b_.loc(), type, memory, alignment);
+      storeVector(row.tile, position, 0, toTile(row.operand, loaded));
     };
     const auto masked = [&](Val position, Value memory) {
       Value loaded = LLVM::MaskedLoadOp::create(ops, b_.loc(), type, memory, mask_.value, b_.constant(type, 0).value,
-                                                ops.getI32IntegerAttr(static_cast<int32_t>(alignmentOf(operand))));
-      storeVector(tile, position, 0, toTile(operand, loaded));
+                                                ops.getI32IntegerAttr(static_cast<int32_t>(alignment)));
+      storeVector(row.tile, position, 0, toTile(row.operand, loaded));
     };
-    emitIf(isFull_, [&] { forEachVector(source, full); }, [&] { forEachVector(source, masked); });
-  } else if (const int64_t width = blockWidth(columns.count, lanes_); width > 0) {
+    emitIf(isFull_, [&] { forEachVector(row, full); }, [&] { forEachVector(row, masked); });
+  } else if (const int64_t width = row.blockWidth; width > 0) {
     emitIf(
-        isFull_ & eq(strides_[operand][2], at(1)),
-        [&] { forEachBlock(source, width, [&](Val column) { packBlock(source, width, column); }); }, elements);
+        hasBlocks(row, width), [&] { forEachBlock(row, width, [&](Val column) { packBlock(row, width, column); }); },
+        elements);
   } else {
     elements();
   }
 }
 
-void WindowMemory::unpack(int operand, Val row, const LaneTile& tile, Val tileRow, int64_t numColumns) {
+void WindowMemory::unpackRow(const Row& row) {
   OpBuilder& ops = b_.ops();
-  const Row target = rowOf(operand, row, tile, tileRow, {.count = numColumns});
+  const unsigned alignment = alignmentOf(row.operand);
   const auto elements = [&] {
-    forEachElement(target, [&](Val position, Val lane, Value memory) {
-      Value stored = fromTile(operand, loadLane(tile, position, lane));
-      LLVM::StoreOp::create(ops, b_.loc(), stored, memory, alignmentOf(operand));
+    forEachElement(row, [&](Val position, Val lane, Value memory) {
+      Value stored = fromTile(row.operand, loadLane(row.tile, position, lane));
+      LLVM::StoreOp::create(ops, b_.loc(), stored, memory, alignment);
     });
   };
-  if (cluster_.operands[operand].columns == ClusterOperand::Columns::kContiguous) {
+  if (cluster_.operands[row.operand].columns == ClusterOperand::Columns::kContiguous) {
     const auto full = [&](Val position, Value memory) {
-      LLVM::StoreOp::create(ops, b_.loc(), fromTile(operand, loadVector(tile, position)), memory, alignmentOf(operand));
+      LLVM::StoreOp::create(ops, b_.loc(), fromTile(row.operand, loadVector(row.tile, position)), memory, alignment);
     };
     const auto masked = [&](Val position, Value memory) {
-      LLVM::MaskedStoreOp::create(ops, b_.loc(), fromTile(operand, loadVector(tile, position)), memory, mask_.value,
-                                  ops.getI32IntegerAttr(static_cast<int32_t>(alignmentOf(operand))));
+      LLVM::MaskedStoreOp::create(ops, b_.loc(), fromTile(row.operand, loadVector(row.tile, position)), memory,
+                                  mask_.value, ops.getI32IntegerAttr(static_cast<int32_t>(alignment)));
     };
-    emitIf(isFull_, [&] { forEachVector(target, full); }, [&] { forEachVector(target, masked); });
-  } else if (const int64_t width = blockWidth(numColumns, lanes_); width > 0) {
+    emitIf(isFull_, [&] { forEachVector(row, full); }, [&] { forEachVector(row, masked); });
+  } else if (const int64_t width = row.blockWidth; width > 0) {
     emitIf(
-        isFull_ & eq(strides_[operand][2], at(1)),
-        [&] { forEachBlock(target, width, [&](Val column) { unpackBlock(target, width, column); }); }, elements);
+        hasBlocks(row, width), [&] { forEachBlock(row, width, [&](Val column) { unpackBlock(row, width, column); }); },
+        elements);
   } else {
     elements();
   }
+}
+
+Val WindowMemory::hasBlocks(const Row& row, int64_t width) const {
+  return isFull_ & eq(strides_[row.operand][2], at(1)) & ge(row.numColumns, at(width));
+}
+
+void WindowMemory::pack(int operand, const RowRange& rows, const LaneTile& tile, Val tileRow,
+                        const TileColumns& columns) {
+  forEachRun(operand, rows, tile, tileRow, columns, [&](const Row& row) { packRow(row); });
+}
+
+void WindowMemory::pack(int operand, Val row, const LaneTile& tile, Val tileRow, const TileColumns& columns) {
+  pack(operand, RowRange{row, at(1)}, tile, tileRow, columns);
+}
+
+void WindowMemory::unpack(int operand, Val row, const LaneTile& tile, Val tileRow, int64_t numColumns) {
+  const TileColumns columns{.count = numColumns};
+  forEachRun(operand, {row, at(1)}, tile, tileRow, columns, [&](const Row& each) { unpackRow(each); });
 }
 
 }  // namespace agspeed::compiler

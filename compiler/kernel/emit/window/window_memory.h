@@ -14,6 +14,13 @@
 
 namespace agspeed::compiler {
 
+/// Consecutive rows of an operand.
+struct RowRange {
+  passes::Val begin;
+  passes::Val count;
+  int64_t most = 1;  ///< `count` is never larger
+};
+
 /// Consecutive columns of an operand, and where the first one is in a tile.
 struct TileColumns {
   int64_t begin = 0;
@@ -38,19 +45,22 @@ class WindowMemory {
                    llvm::function_ref<void(passes::Val unit, passes::Val inner)> body);
   /// Later copies are of this image and of the block of channels that begins at `channel`.
   void enter(passes::Val image, passes::Val channel);
-  /// Copies a row of the operand to a row of the tile.
+  /// Copies rows of the operand to rows of the tile, the first one to `tileRow`.
+  void pack(int operand, const RowRange& rows, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
   void pack(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
   /// Copies the first columns of a tile's row to a row of the operand.
   void unpack(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, int64_t numColumns);
 
  private:
-  // A row of an operand and the part of a tile that belongs to it.
+  // Columns of an operand at equal distances, and the part of a tile that belongs to them: a row, or several ones that
+  // follow each other in both.
   struct Row {
     int operand;
     mlir::Value memory;  // of its first column and lane
     const LaneTile& tile;
     passes::Val position;  // of this column in the tile
-    int64_t numColumns;
+    passes::Val numColumns;
+    int64_t blockWidth;
   };
 
   passes::Val at(int64_t value) const;
@@ -59,8 +69,11 @@ class WindowMemory {
   mlir::Value fromTile(int operand, passes::Val value) const;
   mlir::Type memoryTypeOf(int operand) const;
   unsigned alignmentOf(int operand) const;
-  Row rowOf(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
-
+  void forEachRun(int operand, const RowRange& rows, const LaneTile& tile, passes::Val tileRow,
+                  const TileColumns& columns, llvm::function_ref<void(const Row&)> body);
+  passes::Val hasBlocks(const Row& row, int64_t width) const;
+  void packRow(const Row& row);
+  void unpackRow(const Row& row);
   void forEachVector(const Row& row, llvm::function_ref<void(passes::Val position, mlir::Value memory)> body);
   void forEachElement(const Row& row,
                       llvm::function_ref<void(passes::Val position, passes::Val lane, mlir::Value)> body);
