@@ -66,7 +66,9 @@ class _Source:
         for sizes in self._sizes(most_channels):
             if 1024 <= sizes[0] * sizes[1] * sizes[2] * sizes[3] <= _MOST_ELEMENTS:
                 break
-        image = self.normal(*sizes)
+        return self.laid_out(self.normal(*sizes))
+
+    def laid_out(self, image: Tensor) -> Tensor:
         return image.contiguous(memory_format=_LAST) if self.pick.random() < 0.5 else image
 
     def _sizes(self, most_channels: int) -> Iterator[list[int]]:
@@ -80,8 +82,18 @@ Drawn = tuple[str, list[Tensor], Callable[..., Tensor]]
 
 
 def _depthwise(source: _Source) -> Drawn:
-    image = source.image()
-    channels, stride = image.shape[1], source.pick.choice([1, 1, 2])
+    return _depthwise_of(source.image(), source.pick.choice([1, 1, 2]), source)
+
+
+def _depthwise_of_240(source: _Source) -> Drawn:
+    """As in MobileNetV3, on images of 4x4 to 16x16 pixels."""
+    side = source.pick.choice([4, 5, 6, 7, 8, 10, 12, 14, 16])
+    image = source.laid_out(source.normal(source.pick.choice([4, 8, 16, 32]), 240, side, side))
+    return _depthwise_of(image, 1, source)
+
+
+def _depthwise_of(image: Tensor, stride: int, source: _Source) -> Drawn:
+    channels = image.shape[1]
     weight = source.normal(channels, 1, 5, 5)
 
     def compute(x: Tensor, w: Tensor) -> Tensor:
@@ -141,6 +153,7 @@ def _padding(source: _Source) -> Drawn:
 
 FAMILIES: dict[str, Callable[[_Source], Drawn]] = {
     "depthwise": _depthwise,
+    "depthwise_of_240": _depthwise_of_240,
     "layer_norm": _layer_norm,
     "layer_norm_transposed": _transposed_layer_norm,
     "max_pool": _max_pool,
