@@ -16,12 +16,14 @@ constexpr int64_t kFewestInterpolatedChannels = 3;
 // A slice of a launch that is worth a thread has about this many multiplications, or comparisons.
 constexpr int64_t kGrainWork = 1 << 20;
 
-// ATen's kernels for channels-last are vectorised. Kernels with tiles are faster for images of at most this many
-// pixels.
-constexpr int64_t kChannelsLastPixels = 256;
-// ATen's convolutions with fewer taps than this are better than its others, so the limit is lower.
+// ATen's kernels for channels-last are vectorised. Kernels with tiles are faster for images of at most so many pixels,
+// from measurements with one thread on a processor with AVX-512. Convolutions with as many taps as kManyTaps are always
+// faster.
 constexpr int64_t kManyTaps = 25;
-constexpr int64_t kChannelsLastPixelsOfFewTaps = 144;
+constexpr int64_t kConvolvedPixels = 144;
+constexpr int64_t kConvolvedPixelsOfSteps = 256;  // for strides of 2 and more
+constexpr int64_t kPooledPixels = 256;
+constexpr int64_t kMaximaOfFewTapsPixels = 64;  // for maxima of fewer elements than a 3x3 window has
 // For each pixel of channels-last images, ATen's resampling computes its position first. This takes longer than the
 // channels if they are few. Tiles cost little if the larger one of image and result has few elements.
 constexpr int64_t kFewResampledChannels = 20;
@@ -142,14 +144,17 @@ Status WindowLaunch::addOperand(const TensorType& type) {
 }
 
 Status WindowLaunch::refuseWhereAtenIsFaster() const {
-  const auto numPixels = [&](int64_t WindowAxis::* side) { return window_.rows.*side * window_.columns.*side; };
-  const bool hasFewTaps = hasFilter_ && window_.rows.kernel * window_.columns.kernel < kManyTaps;
-  const int64_t most = hasFewTaps ? kChannelsLastPixelsOfFewTaps : kChannelsLastPixels;
-  bool isFaster = numPixels(&WindowAxis::image) > most;
+  const int64_t pixels = window_.rows.image * window_.columns.image;
+  const int64_t taps = window_.rows.kernel * window_.columns.kernel;
+  const bool isMaximum = window_.op == WindowOp::kMaxPool || window_.op == WindowOp::kMaxPoolBackward;
+  bool isFaster = pixels > (isMaximum && taps < 9 ? kMaximaOfFewTapsPixels : kPooledPixels);
   if (window_.isResampling()) {
     const int64_t channels = estimate(sizes_.channels, op_->emitter().graph().hints);
-    const int64_t pixels = std::max(numPixels(&WindowAxis::image), numPixels(&WindowAxis::windows));
-    isFaster = channels > kFewResampledChannels && channels * pixels > kFewResampledElements;
+    const int64_t largest = std::max(pixels, window_.rows.windows * window_.columns.windows);
+    isFaster = channels > kFewResampledChannels && channels * largest > kFewResampledElements;
+  } else if (hasFilter_) {
+    const bool steps = window_.rows.stride > 1 && window_.columns.stride > 1;
+    isFaster = taps < kManyTaps && pixels > (steps ? kConvolvedPixelsOfSteps : kConvolvedPixels);
   }
   isFaster &= isOne(strides_[0].channels);
   return isFaster ? unsupported("ATen is as fast for channels-last images of this size") : Status();

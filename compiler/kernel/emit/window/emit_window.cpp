@@ -50,7 +50,7 @@ class WindowEmitter {
     for (size_t i = 0; i < cluster_.operands.size(); ++i) {
       const auto operand = static_cast<int>(i);
       if (cluster_.operands[i].isOutput) {
-        tiles_.push_back(allocateTile(b_, 1, plan_.columns.results, memory_.vectorOf(operand)));
+        tiles_.push_back(allocateTile(b_, resultRows(), plan_.columns.results, memory_.vectorOf(operand)));
       } else if (isFilter(i)) {
         tiles_.push_back(allocateTile(b_, filterRows(i), filterColumns(i), memory_.vectorOf(operand)));
       } else {
@@ -93,6 +93,12 @@ class WindowEmitter {
       emitFor(at(0), count, [&](Val group) {
         for (int64_t phase = 0; phase < plan_.rows.phases(); ++phase) emitGroupRow(first, group, phase);
       });
+      if (collectsRows()) {
+        Val row = first * at(plan_.rows.phases());
+        Val rowsLeft = at(plan_.rows.results) - row;
+        Val rowsOfBand = count * at(plan_.rows.phases());
+        storeRows(row, select(lt(rowsLeft, rowsOfBand), rowsLeft, rowsOfBand));
+      }
     });
   }
 
@@ -113,16 +119,29 @@ class WindowEmitter {
     block.row = row;
     block.rowPhase = rowPhase;
     if (formulas_.isConvolution()) block.tapRows = formulas_.tapRows(group, rowPhase);
-    emitPixelsOfRow(block, tileGroup * at(plan_.rows.step * plan_.tileColumns));
+    Val resultRow = collectsRows() ? tileGroup * at(plan_.rows.phases()) + at(rowPhase) : at(0);
+    emitPixelsOfRow(block, tileGroup * at(plan_.rows.step * plan_.tileColumns), resultRow * at(plan_.columns.results));
+    if (!collectsRows()) storeRows(row, at(1));
+  }
+
+  // Copies the tiles of results to the rows that begin at `row`.
+  void storeRows(Val row, Val count) {
     for (size_t i = 0; i < cluster_.operands.size(); ++i) {
-      if (cluster_.operands[i].isOutput) {
-        memory_.unpack(static_cast<int>(i), row, tiles_[i], at(0), plan_.columns.results);
-      }
+      if (!cluster_.operands[i].isOutput) continue;
+      memory_.unpack(static_cast<int>(i), {row, count, resultRows()}, tiles_[i], plan_.columns.results);
     }
   }
 
+  int64_t resultRows() const { return collectsRows() ? plan_.bandGroups * plan_.rows.phases() : 1; }
+
+  // Whether the results of a band are copied together, because their rows are too short for vectors.
+  bool collectsRows() const {
+    const bool areVectors = cluster_.operands.back().columns == ClusterOperand::Columns::kContiguous;
+    return !areVectors && plan_.columns.results < WindowMemory::kFewestColumns;
+  }
+
   // Blocks that must not read the padding have code of their own.
-  void emitPixelsOfRow(PixelBlock block, Val rowPosition) {
+  void emitPixelsOfRow(PixelBlock block, Val rowPosition, Val resultRow) {
     const int64_t perBlock = formulas_.pixelsPerBlock();
     for (int64_t phase = 0; phase < plan_.columns.phases(); ++phase) {
       const int64_t numPixels = (plan_.columns.results - phase + plan_.columns.phases() - 1) / plan_.columns.phases();
@@ -130,6 +149,7 @@ class WindowEmitter {
       const auto emitPixels = [&](Val firstPixel, int64_t count, std::optional<int64_t> firstGroup) {
         block.column = firstPixel * at(plan_.columns.phases()) + at(phase);
         block.count = count;
+        block.resultPosition = resultRow + block.column;
         block.position = rowPosition + firstPixel * at(plan_.columns.step);
         block.firstGroup = firstGroup;
         store(block);
@@ -158,7 +178,7 @@ class WindowEmitter {
     for (size_t i = 0; i < cluster_.operands.size(); ++i) {
       if (!cluster_.operands[i].isOutput) continue;
       for (int64_t pixel = 0; pixel < block.count; ++pixel) {
-        storeVector(tiles_[i], block.column, pixel * plan_.columns.phases(),
+        storeVector(tiles_[i], block.resultPosition, pixel * plan_.columns.phases(),
                     values[output][static_cast<size_t>(pixel)]);
       }
       ++output;
@@ -169,7 +189,7 @@ class WindowEmitter {
   const Cluster& cluster_;
   WindowPlan plan_;
   WindowMemory memory_;
-  std::vector<LaneTile> tiles_;  ///< per operand; of outputs: one row
+  std::vector<LaneTile> tiles_;  ///< per operand
   std::vector<SourceRows> sources_;
   WindowFormulas formulas_;
 };

@@ -22,6 +22,7 @@ struct PixelBlock {
   int64_t columnPhase = 0;
   /// Of the first pixel, in the tiles of inputs. A tap is at its offset from here, minus rows.first and firstColumn.
   passes::Val position;
+  passes::Val resultPosition;  ///< of the first pixel, in the tiles of results
   /// Convolutions only: the taps [first, second) of the row's phase take part.
   std::pair<passes::Val, passes::Val> tapRows;
   /// The number of the first pixel in its row and phase. nullopt: it is not fixed, and all taps are inside the source.

@@ -16,14 +16,13 @@ using namespace passes;
 namespace {
 
 constexpr int kNumSizes = 4;
-constexpr int64_t kNarrowestBlock = 4;
 
 // The width of the blocks of columns that are transposed in registers; 0: the run is too short. The widest blocks are
 // slow where they cross the lines of the cache.
 int64_t blockWidth(int64_t columnsOfRow, int64_t columnsOfRun, int64_t lanes) {
   const int64_t widest = columnsOfRow % lanes == 0 ? lanes : lanes / 2;
   const auto width = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(std::min(columnsOfRun, widest))));
-  return width < kNarrowestBlock ? 0 : width;
+  return width < WindowMemory::kFewestColumns ? 0 : width;
 }
 
 }  // namespace
@@ -254,6 +253,11 @@ void WindowMemory::pack(int operand, const RowRange& rows, const LaneTile& tile,
 
 void WindowMemory::pack(int operand, Val row, const LaneTile& tile, Val tileRow, const TileColumns& columns) {
   pack(operand, RowRange{row, at(1)}, tile, tileRow, columns);
+}
+
+void WindowMemory::unpack(int operand, const RowRange& rows, const LaneTile& tile, int64_t numColumns) {
+  const TileColumns columns{.count = numColumns};
+  forEachRun(operand, rows, tile, at(0), columns, [&](const Row& row) { unpackRow(row); });
 }
 
 void WindowMemory::unpack(int operand, Val row, const LaneTile& tile, Val tileRow, int64_t numColumns) {

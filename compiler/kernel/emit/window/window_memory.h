@@ -30,6 +30,10 @@ struct TileColumns {
 
 class WindowMemory {
  public:
+  /// Rows with fewer columns, whose channels are not contiguous, are copied element by element, unless several of them
+  /// are copied together.
+  static constexpr int64_t kFewestColumns = 4;
+
   /// Emits the loads of the pointers and of the integer table (see window.h) at the insertion point.
   WindowMemory(passes::ValueBuilder& b, const Cluster& cluster, mlir::Value pointers, mlir::Value integers);
 
@@ -48,7 +52,8 @@ class WindowMemory {
   /// Copies rows of the operand to rows of the tile, the first one to `tileRow`.
   void pack(int operand, const RowRange& rows, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
   void pack(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, const TileColumns& columns);
-  /// Copies the first columns of a tile's row to a row of the operand.
+  /// Copies the first columns of the tile's first rows to rows of the operand.
+  void unpack(int operand, const RowRange& rows, const LaneTile& tile, int64_t numColumns);
   void unpack(int operand, passes::Val row, const LaneTile& tile, passes::Val tileRow, int64_t numColumns);
 
  private:
