@@ -140,17 +140,25 @@ void WindowMemory::forEachVector(const Row& row, llvm::function_ref<void(Val, Va
   emitFor(at(0), row.numColumns, [&](Val column) { body(row.position + column, element(row, column * stride)); });
 }
 
-void WindowMemory::forEachElement(const Row& row, llvm::function_ref<void(Val, Val, Value)> body) {
-  const std::vector<Val>& strides = strides_[row.operand];
-  emitFor(at(0), numLanes_, [&](Val lane) {
-    Val first = lane * strides[3];
+// Lanes without a channel stand for the last channel. They are loaded, too, because numbers that happen to be in memory
+// may be slow to compute with.
+Val WindowMemory::laneOffset(int operand, Val lane, bool isFull) const {
+  Val last = numLanes_ - at(1);
+  return (isFull ? lane : select(lt(lane, last), lane, last)) * strides_[operand][3];
+}
+
+void WindowMemory::forEachElement(const Row& row, Val numLanes, llvm::function_ref<void(Val, Val, Value)> body) {
+  Val stride = strides_[row.operand][2];
+  emitFor(at(0), numLanes, [&](Val lane) {
+    Val first = laneOffset(row.operand, lane, /*isFull=*/false);
     emitFor(at(0), row.numColumns,
-            [&](Val column) { body(row.position + column, lane, element(row, first + column * strides[2])); });
+            [&](Val column) { body(row.position + column, lane, element(row, first + column * stride)); });
   });
 }
 
 // The last block overlaps the one before it if the width does not divide the row.
-void WindowMemory::forEachBlock(const Row& row, int64_t width, llvm::function_ref<void(Val)> body) {
+void WindowMemory::forEachBlock(const Row& row, llvm::function_ref<void(Val)> body) {
+  const int64_t width = row.blockWidth;
   Val last = row.numColumns - at(width);
   Val numBlocks = b_.wrap(
       arith::DivUIOp::create(b_.ops(), b_.loc(), (row.numColumns + at(width - 1)).value, at(width).value).getResult());
@@ -160,26 +168,27 @@ void WindowMemory::forEachBlock(const Row& row, int64_t width, llvm::function_re
   });
 }
 
-void WindowMemory::packBlock(const Row& row, int64_t width, Val column) {
-  auto type = VectorType::get({width}, memoryTypeOf(row.operand));
+void WindowMemory::packBlock(const Row& row, Val column, bool isFull) {
+  auto type = VectorType::get({row.blockWidth}, memoryTypeOf(row.operand));
   std::vector<Val> rows;
   for (int64_t lane = 0; lane < lanes_; ++lane) {
-    Value address = element(row, column + at(lane) * strides_[row.operand][3]);
+    Value address = element(row, column + laneOffset(row.operand, at(lane), isFull));
     Value loaded = LLVM::LoadOp::create(b_.ops(), b_.loc(), type, address, alignmentOf(row.operand));
     rows.push_back(toTile(row.operand, loaded));
   }
   std::vector<Val> vectors = rowsToLanes(std::move(rows));
-  for (int64_t i = 0; i < width; ++i) {
+  for (int64_t i = 0; i < row.blockWidth; ++i) {
     storeVector(row.tile, row.position + column, i, vectors[static_cast<size_t>(i)]);
   }
 }
 
-void WindowMemory::unpackBlock(const Row& row, int64_t width, Val column) {
+// The last channel is stored after the lanes that stand for it.
+void WindowMemory::unpackBlock(const Row& row, Val column, bool isFull) {
   std::vector<Val> vectors;
-  for (int64_t i = 0; i < width; ++i) vectors.push_back(loadVector(row.tile, row.position + column, i));
+  for (int64_t i = 0; i < row.blockWidth; ++i) vectors.push_back(loadVector(row.tile, row.position + column, i));
   std::vector<Val> rows = lanesToRows(std::move(vectors));
-  for (int64_t lane = 0; lane < lanes_; ++lane) {
-    Value address = element(row, column + at(lane) * strides_[row.operand][3]);
+  for (int64_t lane = lanes_ - 1; lane >= 0; --lane) {
+    Value address = element(row, column + laneOffset(row.operand, at(lane), isFull));
     LLVM::StoreOp::create(b_.ops(), b_.loc(), fromTile(row.operand, rows[static_cast<size_t>(lane)]), address,
                           alignmentOf(row.operand));
   }
@@ -190,7 +199,7 @@ void WindowMemory::packRow(const Row& row) {
   auto type = VectorType::get({lanes_}, memoryTypeOf(row.operand));
   const unsigned alignment = alignmentOf(row.operand);
   const auto elements = [&] {
-    forEachElement(row, [&](Val position, Val lane, Value memory) {
+    forEachElement(row, at(lanes_), [&](Val position, Val lane, Value memory) {
       Value loaded = LLVM::LoadOp::create(ops, b_.loc(), memoryTypeOf(row.operand), memory, alignment);
       storeLane(row.tile, position, lane, toTile(row.operand, loaded));
     });
@@ -206,10 +215,11 @@ void WindowMemory::packRow(const Row& row) {
       storeVector(row.tile, position, 0, toTile(row.operand, loaded));
     };
     emitIf(isFull_, [&] { forEachVector(row, full); }, [&] { forEachVector(row, masked); });
-  } else if (const int64_t width = row.blockWidth; width > 0) {
-    emitIf(
-        hasBlocks(row, width), [&] { forEachBlock(row, width, [&](Val column) { packBlock(row, width, column); }); },
-        elements);
+  } else if (row.blockWidth > 0) {
+    const auto blocks = [&](bool isFull) {
+      return [&, isFull] { forEachBlock(row, [&](Val column) { packBlock(row, column, isFull); }); };
+    };
+    emitIf(hasBlocks(row), [&] { emitIf(isFull_, blocks(true), blocks(false)); }, elements);
   } else {
     elements();
   }
@@ -219,7 +229,7 @@ void WindowMemory::unpackRow(const Row& row) {
   OpBuilder& ops = b_.ops();
   const unsigned alignment = alignmentOf(row.operand);
   const auto elements = [&] {
-    forEachElement(row, [&](Val position, Val lane, Value memory) {
+    forEachElement(row, numLanes_, [&](Val position, Val lane, Value memory) {
       Value stored = fromTile(row.operand, loadLane(row.tile, position, lane));
       LLVM::StoreOp::create(ops, b_.loc(), stored, memory, alignment);
     });
@@ -233,17 +243,18 @@ void WindowMemory::unpackRow(const Row& row) {
                                   mask_.value, ops.getI32IntegerAttr(static_cast<int32_t>(alignment)));
     };
     emitIf(isFull_, [&] { forEachVector(row, full); }, [&] { forEachVector(row, masked); });
-  } else if (const int64_t width = row.blockWidth; width > 0) {
-    emitIf(
-        hasBlocks(row, width), [&] { forEachBlock(row, width, [&](Val column) { unpackBlock(row, width, column); }); },
-        elements);
+  } else if (row.blockWidth > 0) {
+    const auto blocks = [&](bool isFull) {
+      return [&, isFull] { forEachBlock(row, [&](Val column) { unpackBlock(row, column, isFull); }); };
+    };
+    emitIf(hasBlocks(row), [&] { emitIf(isFull_, blocks(true), blocks(false)); }, elements);
   } else {
     elements();
   }
 }
 
-Val WindowMemory::hasBlocks(const Row& row, int64_t width) const {
-  return isFull_ & eq(strides_[row.operand][2], at(1)) & ge(row.numColumns, at(width));
+Val WindowMemory::hasBlocks(const Row& row) const {
+  return eq(strides_[row.operand][2], at(1)) & ge(row.numColumns, at(row.blockWidth));
 }
 
 void WindowMemory::pack(int operand, const RowRange& rows, const LaneTile& tile, Val tileRow,

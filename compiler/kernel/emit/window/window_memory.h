@@ -3,8 +3,7 @@
 // vectors of neighbouring channels in f32, or f64 for f64, or i32 for positions.
 //
 // Rows whose channels are contiguous are copied vector by vector. Of other rows with contiguous columns (NCHW), a block
-// of columns of all lanes is transposed in registers. All others, and blocks with fewer channels than lanes, are copied
-// element by element.
+// of columns of all lanes is transposed in registers. All others are copied element by element.
 #pragma once
 
 #include <vector>
@@ -76,15 +75,16 @@ class WindowMemory {
   unsigned alignmentOf(int operand) const;
   void forEachRun(int operand, const RowRange& rows, const LaneTile& tile, passes::Val tileRow,
                   const TileColumns& columns, llvm::function_ref<void(const Row&)> body);
-  passes::Val hasBlocks(const Row& row, int64_t width) const;
+  passes::Val hasBlocks(const Row& row) const;
   void packRow(const Row& row);
   void unpackRow(const Row& row);
   void forEachVector(const Row& row, llvm::function_ref<void(passes::Val position, mlir::Value memory)> body);
-  void forEachElement(const Row& row,
+  passes::Val laneOffset(int operand, passes::Val lane, bool isFull) const;
+  void forEachElement(const Row& row, passes::Val numLanes,
                       llvm::function_ref<void(passes::Val position, passes::Val lane, mlir::Value)> body);
-  void forEachBlock(const Row& row, int64_t width, llvm::function_ref<void(passes::Val column)> body);
-  void packBlock(const Row& row, int64_t width, passes::Val column);
-  void unpackBlock(const Row& row, int64_t width, passes::Val column);
+  void forEachBlock(const Row& row, llvm::function_ref<void(passes::Val column)> body);
+  void packBlock(const Row& row, passes::Val column, bool isFull);
+  void unpackBlock(const Row& row, passes::Val column, bool isFull);
 
   passes::ValueBuilder& b_;
   const Cluster& cluster_;
