@@ -52,6 +52,25 @@ class BatchNormBuilder {
     return builder;
   }
 
+  // Names a tensor among the arguments.
+  Status use(const char* parameter) {
+    if (!op_.isTensor(parameter)) return unsupported("batch norm without " + std::string(parameter));
+    Operand operand = emitter_.use(op_.tensor(parameter));
+    if (operand.dtype != type_.dtype) return unsupported("parameters of another precision");
+    const bool isStatistic = op_.typeOf(parameter).rank() == 1;
+    names_[parameter] = isStatistic                        ? emitter_.convert(operand, DType::kF64)
+                        : form_ == NormForm::kChannelsLast ? channelsLast(operand)
+                                                           : operand;
+    return {};
+  }
+
+  // Names the weight of the channels; without one, it is 1.
+  Status useWeight() {
+    if (op_.isTensor("weight")) return use("weight");
+    set("weight", emitter_.number(1, DType::kF64));
+    return {};
+  }
+
   const SymExpr& count() const { return count_; }
   // Whether there are no planes that are long enough for sums of their own.
   bool sumsOverRows() const { return form_ != NormForm::kPlanes; }
@@ -141,17 +160,6 @@ class BatchNormBuilder {
   // The number of columns of the matrix whose rows are summed.
   SymExpr numColumns() const { return form_ == NormForm::kMatrix ? type_.sizes[1] * planeSize_ : type_.sizes[1]; }
 
-  Status use(const char* parameter) {
-    if (!op_.isTensor(parameter)) return unsupported("batch norm without " + std::string(parameter));
-    Operand operand = emitter_.use(op_.tensor(parameter));
-    if (operand.dtype != type_.dtype) return unsupported("parameters of another precision");
-    const bool isStatistic = op_.typeOf(parameter).rank() == 1;
-    names_[parameter] = isStatistic                        ? emitter_.convert(operand, DType::kF64)
-                        : form_ == NormForm::kChannelsLast ? channelsLast(operand)
-                                                           : operand;
-    return {};
-  }
-
   // A channels-last view of images, or of a copy of them.
   Operand channelsLast(Operand images) {
     if (const TensorType type = emitter_.typeOf(images.value); !isChannelsLast(type))
@@ -213,6 +221,8 @@ Status defineStatistics(BatchNormBuilder& norm) {
 
 // new = momentum * statistic + (1 - momentum) * old. The variance is divided by count - 1.
 Status setRunning(OpImport& op, BatchNormBuilder& norm) {
+  AG_RETURN_IF_ERROR(norm.use("running_mean"));
+  AG_RETURN_IF_ERROR(norm.use("running_var"));
   AG_ASSIGN_OR_RETURN(double momentum, op.number("momentum"));
   norm.set("momentum", op.emitter().number(momentum, DType::kF64));
   norm.set("freedom", op.emitter().symbol(norm.count() - 1, DType::kF64));
@@ -225,8 +235,10 @@ Status setRunning(OpImport& op, BatchNormBuilder& norm) {
 }  // namespace
 
 Status buildBatchNorm(OpImport& op) {
-  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm,
-                      BatchNormBuilder::make(op, {"weight", "bias", "running_mean", "running_var"}));
+  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op, {}));
+  AG_RETURN_IF_ERROR(norm.useWeight());
+  const bool hasBias = op.isTensor("bias");
+  if (hasBias) AG_RETURN_IF_ERROR(norm.use("bias"));
   AG_ASSIGN_OR_RETURN(double eps, op.number("eps"));
   norm.set("eps", op.emitter().number(eps, DType::kF64));
   AG_RETURN_IF_ERROR(defineStatistics(norm));
@@ -234,16 +246,17 @@ Status buildBatchNorm(OpImport& op) {
   AG_RETURN_IF_ERROR(norm.define("scale", "rstd * weight"));
   norm.broadcast("means", norm["mean"]);
   norm.broadcast("scales", norm["scale"]);
-  norm.broadcast("biases", op.emitter().use(op.tensor("bias")));
-  AG_RETURN_IF_ERROR(norm.resultElements("(x - means) * scales + biases"));
+  if (hasBias) norm.broadcast("biases", op.emitter().use(op.tensor("bias")));
+  AG_RETURN_IF_ERROR(norm.resultElements(hasBias ? "(x - means) * scales + biases" : "(x - means) * scales"));
   AG_RETURN_IF_ERROR(norm.result("mean", 1));
   AG_RETURN_IF_ERROR(norm.result("rstd", 2));
-  return setRunning(op, norm);
+  return op.isTensor("running_mean") ? setRunning(op, norm) : Status();
 }
 
 // With d = x - mean:  dx = scale * (grad - sum(grad) / count - d * rstd^2 * sum(grad * d) / count).
 Status buildBatchNormBackward(OpImport& op) {
-  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op, {"grad", "weight", "mean", "rstd"}));
+  AG_ASSIGN_OR_RETURN(BatchNormBuilder norm, BatchNormBuilder::make(op, {"grad", "mean", "rstd"}));
+  AG_RETURN_IF_ERROR(norm.useWeight());
   norm.broadcast("means", norm["mean"]);
   AG_RETURN_IF_ERROR(norm.defineOverChannels("sumgrad", "grad"));
   AG_RETURN_IF_ERROR(norm.defineOverChannels("dot", "grad * (x - means)"));

@@ -40,6 +40,7 @@ _KEEPING = frozenset(
         *_CONVOLUTIONS,
         _aten._adaptive_avg_pool2d.default,
         _aten._adaptive_avg_pool2d_backward.default,
+        _aten._native_batch_norm_legit.no_stats,
         _aten._native_batch_norm_legit_functional.default,
         _aten._native_batch_norm_legit_no_training.default,
         _aten._to_copy.default,

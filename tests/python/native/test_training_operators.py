@@ -107,6 +107,19 @@ def test_batch_norm_of_channels_last_images(shape: tuple[int, ...], offset: floa
     assert not re.search(r"call aten\.\w*batch_norm", program), program
 
 
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("tracks", [True, False])
+def test_batch_norm_without_parameters_or_running_statistics(
+    affine: bool, tracks: bool, format: torch.memory_format
+) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Tanh(), nn.BatchNorm2d(24, affine=affine, track_running_stats=tracks), nn.SiLU())
+
+    program = _compare(make, torch.randn(6, 24, 5, 7).contiguous(memory_format=format))
+    assert not re.search(r"call aten\.\w*batch_norm", program), program
+
+
 def test_several_batch_norms_in_one_graph() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.BatchNorm2d(24), nn.ReLU(), nn.BatchNorm2d(24), nn.Flatten(), nn.BatchNorm1d(96))
