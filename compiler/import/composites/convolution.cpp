@@ -30,10 +30,14 @@ struct ImageSizes {
   int64_t numElements() const { return batch * pixels * (inputs + outputs); }
 };
 
-// These limits are from measurements with one thread on a processor with AVX-512: images of 1 to 56x56 pixels, 8 to 576
-// channels, batches of 2 to 64, in f32. Calls of the convolution cost about as much per call as the copies of this many
-// elements.
-constexpr int64_t kMostRowElements = 1 << 18;
+// These limits are from measurements on processors with AVX-512, with one thread, or with one and two for channels-last
+// images: images of 1 to 56x56 pixels, 8 to 576 channels, batches of 2 to 64, in f32.
+constexpr int64_t kMostRowElements = 1 << 20;
+constexpr int64_t kMostRowElementsOfBackward = 1 << 21;
+// Several threads do not share the product for a gradient of few weights.
+constexpr int64_t kFewestSharedChannels = 32;
+constexpr int64_t kMostRowElementsOfFewChannels = 1 << 18;
+// Calls of the convolution cost about as much per call as the copies of this many elements.
 constexpr int64_t kMostCopiedElements = 1 << 17;
 // Products of narrower matrices leave vectors empty.
 constexpr int64_t kFewestPixels = 16;
@@ -55,6 +59,20 @@ bool isForwardFasterByImages(const ImageSizes& sizes) {
 
 bool isBackwardFasterByImages(const ImageSizes& sizes) { return packsLess(sizes, 1, 2e5); }
 
+int64_t mostRowElementsOfForward(const ImageSizes&) { return kMostRowElements; }
+
+int64_t mostRowElementsOfBackward(const ImageSizes& sizes) {
+  const bool isShared = std::min(sizes.inputs, sizes.outputs) >= kFewestSharedChannels;
+  return isShared ? kMostRowElementsOfBackward : kMostRowElementsOfFewChannels;
+}
+
+struct FormLimits {
+  bool (*isFasterByImages)(const ImageSizes&);
+  int64_t (*mostRowElements)(const ImageSizes&);  // of channels-last images
+};
+constexpr FormLimits kForward = {isForwardFasterByImages, mostRowElementsOfForward};
+constexpr FormLimits kBackward = {isBackwardFasterByImages, mostRowElementsOfBackward};
+
 // --- the products ---
 
 class Products {
@@ -69,7 +87,7 @@ class Products {
   // Errors (of both): kUnsupported if ATen's convolution is faster, or if there is no product of these tensors.
   Status buildForward() {
     AG_RETURN_IF_ERROR(check({"x", "weight", "bias"}));
-    AG_ASSIGN_OR_RETURN(form_, chooseForm(isForwardFasterByImages));
+    AG_ASSIGN_OR_RETURN(form_, chooseForm(kForward));
     const ValueId x = matrix(arranged("x"));
     const ValueId product = form_ == Form::kRows ? multiply(x, transposed(weight())) : multiply(perImage(weight()), x);
     Operand result = op_->emitter().use(asImages(product, windows_));
@@ -83,7 +101,7 @@ class Products {
 
   Status buildBackward() {
     AG_RETURN_IF_ERROR(check({"grad", "x", "weight"}));
-    AG_ASSIGN_OR_RETURN(form_, chooseForm(isBackwardFasterByImages));
+    AG_ASSIGN_OR_RETURN(form_, chooseForm(kBackward));
     const ValueId grad = arranged("grad");
     if (op_->isResultWanted(0)) AG_RETURN_IF_ERROR(setInputGradient(matrix(grad)));
     if (op_->isResultWanted(1)) AG_RETURN_IF_ERROR(setWeightGradient(matrix(grad)));
@@ -127,15 +145,15 @@ class Products {
     return areEqual ? Status() : unsupported("only a guard makes the sizes equal");
   }
 
-  StatusOr<Form> chooseForm(bool (*isFasterByImages)(const ImageSizes&)) {
+  StatusOr<Form> chooseForm(const FormLimits& limits) {
     if (isOne(pixels_)) return Form::kRows;
     const auto estimated = [this](const SymExpr& size) { return estimate(size, graph().hints); };
     const ImageSizes sizes{estimated(batch_), estimated(pixels_), estimated(image_.sizes[1]),
                            estimated(windows_.sizes[1])};
     const bool isWide = sizes.pixels >= kFewestPixels && hasImages(image_);
-    if (isWide && isFasterByImages(sizes)) return Form::kImages;
+    if (isWide && limits.isFasterByImages(sizes)) return Form::kImages;
     const bool areRows = isChannelsLast(image_) && isChannelsLast(windows_);
-    if (sizes.numElements() <= (areRows ? kMostRowElements : kMostCopiedElements)) return Form::kRows;
+    if (sizes.numElements() <= (areRows ? limits.mostRowElements(sizes) : kMostCopiedElements)) return Form::kRows;
     return unsupported("ATen's 1x1 convolution is as fast for images of this size");
   }
 
