@@ -105,42 +105,48 @@ class WeightGradientEmitter {
       Val tileRow = group * at(plan_.rows.step) + at(row.offset - plan_.rows.first);
       Val imageRow = tileRow * at(plan_.tileColumns);
       Val gradientRow = group * at(gradient_.columns);
-      const auto addPixel = [&](Val pixel, const std::vector<Val>& carried, auto reads) {
-        std::vector<Val> next = carried;
-        Val gradient = loadVector(gradient_, gradientRow + pixel);
-        Val position = imageRow + pixel * at(plan_.columns.step);
-        for (size_t i = 0; i < columns.size(); ++i) {
-          if (!reads(columns[i])) continue;
-          Val element = loadVector(image_.tile(), position, columns[i].offset - plan_.firstColumn);
-          next[i] = fma(gradient, element, next[i]);
-        }
-        return next;
-      };
-      const auto addAtBorder = [&](int64_t pixel, const std::vector<Val>& carried) {
-        return addPixel(at(pixel), carried, [&](const WindowTap& tap) { return plan_.columns.isInside(pixel, tap); });
-      };
-      const auto [firstInner, endInner] = innerPixels(columns);
       std::vector<Val> next = sums;
-      for (int64_t pixel = 0; pixel < firstInner; ++pixel) next = addAtBorder(pixel, next);
-      next = emitFor(at(firstInner), at(endInner), next, [&](Val pixel, const std::vector<Val>& carried) {
-        return addPixel(pixel, carried, [](const WindowTap&) { return true; });
-      });
-      for (int64_t pixel = endInner; pixel < plan_.columns.results; ++pixel) next = addAtBorder(pixel, next);
+      for (const Segment& segment : segmentsOf(columns)) {
+        next = emitFor(at(segment.begin), at(segment.end), next, [&](Val pixel, const std::vector<Val>& carried) {
+          std::vector<Val> added = carried;
+          Val gradient = loadVector(gradient_, gradientRow + pixel);
+          Val position = imageRow + pixel * at(plan_.columns.step);
+          for (size_t i : segment.taps) {
+            Val element = loadVector(image_.tile(), position, columns[i].offset - plan_.firstColumn);
+            added[i] = fma(gradient, element, added[i]);
+          }
+          return added;
+        });
+      }
       return next;
     });
   }
 
-  // The pixels [first, second) all of whose taps take part.
-  std::pair<int64_t, int64_t> innerPixels(const std::vector<WindowTap>& columns) const {
-    int64_t begin = 0;
-    int64_t end = plan_.columns.results;
+  // Neighbouring pixels of a row of windows that read the same taps.
+  struct Segment {
+    int64_t begin;
+    int64_t end;
+    std::vector<size_t> taps;
+  };
+
+  std::vector<Segment> segmentsOf(const std::vector<WindowTap>& columns) const {
+    std::vector<int64_t> bounds = {0, plan_.columns.results};
     for (const WindowTap& tap : columns) {
       if (!plan_.skipsPadding) break;
-      const auto [firstInside, endInside] = plan_.columns.groupsInside(tap);
-      begin = std::max(begin, firstInside);
-      end = std::min(end, endInside);
+      const auto [begin, end] = plan_.columns.groupsInside(tap);
+      bounds.insert(bounds.end(), {begin, end});
     }
-    return {begin, std::max(begin, end)};
+    std::ranges::sort(bounds);
+    std::vector<Segment> segments;
+    for (size_t i = 0; i + 1 < bounds.size(); ++i) {
+      if (bounds[i] == bounds[i + 1]) continue;
+      Segment& segment = segments.emplace_back(Segment{bounds[i], bounds[i + 1], {}});
+      for (size_t tap = 0; tap < columns.size(); ++tap) {
+        const bool reads = !plan_.skipsPadding || plan_.columns.isInside(segment.begin, columns[tap]);
+        if (reads) segment.taps.push_back(tap);
+      }
+    }
+    return segments;
   }
 
   void add(int64_t position, Val value) {

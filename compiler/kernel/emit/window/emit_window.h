@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // emitWindow(): the body of a window kernel. For each block of channels of each image, it copies the rows that some
-// results need to a tile, with borders, computes the results of a row after the other, and copies them to the output.
+// results need to a tile, computes the results of a row after the other, and copies them to the output.
 // compiler/graph/window_plan.h explains bands, groups, phases and taps.
 #pragma once
 

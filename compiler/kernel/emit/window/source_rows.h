@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SourceRows: copies the rows of a source that a band of results reads to a tile, with borders around them.
+// SourceRows: copies the rows of a source that a band of results reads to a tile. The tile has borders around them if
+// taps outside of the source take part.
 #pragma once
 
 #include <optional>
