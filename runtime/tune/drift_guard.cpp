@@ -103,15 +103,16 @@ void DriftGuard::addSteps(int64_t count, int64_t numEager) {
   }
 }
 
-int64_t DriftGuard::routineSpacing(int64_t eagerSteps) const {
-  return static_cast<int64_t>(std::ceil(static_cast<double>(eagerSteps) / fraction_));
+int64_t DriftGuard::nextRoutineStep(int64_t eagerSteps) const {
+  const auto paidAt = [this](int64_t numEager) {
+    return static_cast<int64_t>(std::ceil(static_cast<double>(numEager) / fraction_));
+  };
+  return std::max(lastBlockStep_ + paidAt(eagerSteps), paidAt(numEagerSteps_ + eagerSteps));
 }
 
 bool DriftGuard::isRecheckDue(int64_t eagerSteps) const {
   if (fraction_ <= 0) return false;
-  if (burstBlocks_ > 0) return true;
-  return static_cast<double>(numEagerSteps_ + eagerSteps) <= fraction_ * static_cast<double>(numSteps_) &&
-         numSteps_ - lastBlockStep_ >= routineSpacing(eagerSteps);
+  return burstBlocks_ > 0 || numSteps_ >= nextRoutineStep(eagerSteps);
 }
 
 void DriftGuard::finishBlock() {
@@ -139,7 +140,7 @@ int64_t DriftGuard::quietSteps(int64_t eagerSteps) const {
   const int64_t untilConfirm = isConfirming_ ? std::max<int64_t>(0, confirmAtStep_ - numSteps_) : kQuiet;
   const int64_t quiet = std::min(kQuiet, untilConfirm);
   if (fraction_ <= 0) return quiet;
-  return std::min(quiet, std::max<int64_t>(0, lastBlockStep_ + routineSpacing(eagerSteps) - numSteps_));
+  return std::min(quiet, std::max<int64_t>(0, nextRoutineStep(eagerSteps) - numSteps_));
 }
 
 }  // namespace agspeed::runtime::tune

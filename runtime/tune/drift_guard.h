@@ -70,7 +70,8 @@ class DriftGuard {
   bool mayBurst() const;
   void requestBurst();
   void judge(bool endsBurst);
-  int64_t routineSpacing(int64_t eagerSteps) const;
+  /// The step from which on the eager steps of one more block are within their share.
+  int64_t nextRoutineStep(int64_t eagerSteps) const;
 
   double fraction_;
   int32_t minPairs_;

@@ -187,6 +187,28 @@ TEST(DriftGuard, RestsAfterALongBurst) {
   EXPECT_TRUE(guard.isBursting()) << "a burst of " << burst << " steps";
 }
 
+TEST(DriftGuard, LetsTheDriverKeepSilentAfterABurstHasSpentTheShareOfEagerSteps) {
+  constexpr int64_t kEagerSteps = 4;
+  DriftGuard guard{TunerConfig{}};
+  guard.start(false);
+  guard.suspect();
+  while (guard.isBursting()) {
+    guard.addSteps(2 * kEagerSteps, kEagerSteps);
+    guard.finishBlock();
+  }
+  int64_t numReported = 0;
+  int64_t numSteps = 0;
+  while (!guard.isRecheckDue(kEagerSteps)) {
+    const int64_t quiet = guard.quietSteps(kEagerSteps);
+    guard.addSteps(quiet + 1, 0);
+    guard.addSteadyStep(0, 0.01);
+    numReported += 1;
+    numSteps += quiet + 1;
+  }
+  EXPECT_GT(numSteps, 1000);
+  EXPECT_LT(numReported, numSteps / 8) << "of " << numSteps << " steps";
+}
+
 TEST(DriftGuard, LetsTheDriverKeepSilentBetweenChecks) {
   DriftGuard guard{TunerConfig{}};
   guard.start(false);
