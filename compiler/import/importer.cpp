@@ -213,11 +213,12 @@ class Importer {
       AG_ASSIGN_OR_RETURN(ValueId result, addTensor(node.name, node.type));
       call.results = {result};
     } else if (node.type.kind == SpecType::Kind::kTuple) {
+      const std::vector<SpecArg>* mask = outputMaskOf(node);
       for (size_t i = 0; i < node.type.items.size(); ++i) {
         const SpecType& item = node.type.items[i];
         if (item.kind == SpecType::Kind::kScalar) return unsupported("an integer among an operator's results");
         call.results.push_back(kNoValue);
-        if (item.kind != SpecType::Kind::kTensor) continue;
+        if (item.kind != SpecType::Kind::kTensor || (mask && !(*mask)[i].boolean)) continue;
         AG_ASSIGN_OR_RETURN(call.results.back(), addTensor(formatText("{}.r{}", node.name, i), item));
       }
     }
@@ -237,6 +238,19 @@ class Importer {
       if (arg.kind == SpecArg::Kind::kRef) ++numReaders_[arg.text];
       countReaders(arg.items);
     }
+  }
+
+  // The flags of the gradients that a backward is asked for, or nullptr. Tracing declares some gradients that it is not
+  // asked for, and then it returns None.
+  static const std::vector<SpecArg>* outputMaskOf(const SpecNode& node) {
+    const auto keyword = node.kwargs.find("output_mask");
+    const SpecArg* mask = keyword != node.kwargs.end() ? &keyword->second
+                          : node.args.empty()          ? nullptr
+                                                       : &node.args.back();
+    const auto isFlag = [](const SpecArg& item) { return item.kind == SpecArg::Kind::kBool; };
+    const bool isMask = mask && mask->kind == SpecArg::Kind::kList && mask->items.size() == node.type.items.size() &&
+                        std::ranges::all_of(mask->items, isFlag);
+    return isMask && node.target.ends_with("_backward.default") ? &mask->items : nullptr;
   }
 
   StatusOr<Argument> toArgument(const SpecArg& arg, Node& call) {

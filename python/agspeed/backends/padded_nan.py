@@ -104,10 +104,17 @@ def _spread_of(x: Tensor, weight: Tensor, options: Sequence[Any]) -> _Spread | N
         return None
     if not groups == x.shape[1] == weight.shape[0] or 0 in sizes:
         return None
-    is_channels_last = not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
+    is_channels_last = not x.is_contiguous() and _has_channels_last_strides(x)
     axes = (tuple(numbers) for numbers in (stride, padding, dilation))
     has_onednn = bool(torch.backends.mkldnn.enabled)
     return _spread(_Form(tuple(x.shape[1:]), tuple(weight.shape), is_channels_last, has_onednn, x.dtype, *axes))
+
+
+def _has_channels_last_strides(x: Tensor) -> bool:
+    """Returns whether eager takes an image for a channels-last one. It need not be dense, for example after a slice."""
+    _, channels, _, columns = x.shape
+    _, per_channel, per_row, per_column = x.stride()
+    return 0 < per_channel * channels <= per_column and per_column * columns <= per_row
 
 
 @functools.lru_cache(maxsize=1024)

@@ -120,6 +120,29 @@ def test_batch_norm_without_parameters_or_running_statistics(
     assert not re.search(r"call aten\.\w*batch_norm", program), program
 
 
+@pytest.mark.parametrize("norm", [nn.BatchNorm2d(33).eval(), nn.GroupNorm(3, 33), nn.LayerNorm([5, 13])])
+@pytest.mark.parametrize("trains", [["weight", "bias"], ["bias"]])
+def test_a_norm_trains_on_data_that_needs_no_gradient(norm: nn.Module, trains: list[str]) -> None:
+    """Operators that stay calls return no tensor for a gradient that is not asked for."""
+    for name, parameter in norm.named_parameters():
+        parameter.requires_grad_(name in trains)
+    data = torch.randn(4, 33, 5, 13)
+    seen: list[Any] = []
+
+    def backend(gm: Any, _inputs: list[Any]) -> Any:
+        inputs = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+        seen.append(candidate("native").compile(gm, inputs, CompileOptions(num_threads=1)))
+        return seen[-1]
+
+    gradients = []
+    for compute in (norm, torch.compile(norm, backend=backend)):
+        compute(data).pow(3).sum().backward()
+        gradients.append({name: dict(norm.named_parameters())[name].grad.clone() for name in trains})
+        norm.zero_grad()
+    assert len(seen) == 1
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-4, atol=1e-3)
+
+
 def test_several_batch_norms_in_one_graph() -> None:
     def make() -> nn.Module:
         return nn.Sequential(nn.BatchNorm2d(24), nn.ReLU(), nn.BatchNorm2d(24), nn.Flatten(), nn.BatchNorm1d(96))

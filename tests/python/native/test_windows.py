@@ -276,6 +276,21 @@ def test_nan_spreads_over_the_padding_of_small_images_as_in_eager(
         torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
 
 
+def test_nan_spreads_over_the_padding_of_slices_of_channels_as_in_eager() -> None:
+    image = torch.randn([3, 19, 2, 2]).contiguous(memory_format=torch.channels_last)
+    scale = torch.ones(3, 16, 2, 2)
+    scale[0, 7, 0, 0] = math.nan  # of the gradient
+
+    def compute(x: Tensor, filters: Tensor, factor: Tensor) -> tuple[Tensor, ...]:
+        return (functional.conv2d(x[:, 2:-1], filters, None, 1, 1, groups=16) * factor,)
+
+    seen: list[Any] = []
+    case = _Case("slice", [image, torch.randn(16, 1, 3, 3), scale], compute)
+    expected, found = case.step(), _compiled(case, seen).step()
+    assert len(seen) == 1 and seen[0].native_operators > 0
+    torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
 def test_zeros_around_an_image_are_part_of_the_convolution(format: torch.memory_format) -> None:
     """For example the padding of models that were ported from TensorFlow, which differs from side to side."""
