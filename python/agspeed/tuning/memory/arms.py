@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 _FAULT_S = 4e-6
 """No page fault takes longer, with the clearing of its page, in the kernel and in a virtual machine's host."""
 _LEAST_FAULTS = 256
-"""A step with fewer page faults maps less than one block that the allocator would keep (`BlockCache::kSmallest`)."""
+"""Steps with fewer page faults on average map less than one block that the allocator would keep
+(`BlockCache::kSmallest`)."""
 _LEAST_SHARE = 0.01
 """The tuner accepts only gains above this share of a step."""
-_LEAST_STEPS, _MOST_STEPS = 4, 16
+_LEAST_STEPS, _MOST_STEPS = 4, 64
 _MAX_RATIO = 1.5
 """The best other plan is tried, unless its steps take more than this times eager's."""
 
@@ -102,7 +103,7 @@ class MemoryArms:
         after: list[float] = []
         for arm, counts in self._faults.items():
             if len(counts) >= _LEAST_STEPS and plan_of(arm) in (EAGER, self._session.plan):
-                (after if layout_of(arm) else before).append(statistics.median(counts))
+                (after if layout_of(arm) else before).append(statistics.fmean(counts))
         return {
             **RETAINED.describe(),
             "reason": self._why_off or None,
@@ -117,7 +118,7 @@ class MemoryArms:
         counts, seconds = self._faults[arm["name"]], arm["seconds"]
         if len(counts) < _LEAST_STEPS or seconds is None:
             return False
-        faults = statistics.median(counts)
+        faults = statistics.fmean(counts)  # they come in bursts: most steps may have none
         return faults >= _LEAST_FAULTS and faults * _FAULT_S >= _LEAST_SHARE * seconds["p50"]
 
 

@@ -83,6 +83,15 @@ def test_eager_and_the_plans_ahead_are_tried(faults: Faults, memory: RetainedMem
     assert tried.beside("native", [*known, arm("native/retained")]) == [], "once is enough"
 
 
+def test_page_faults_of_a_few_steps_count(faults: Faults, memory: RetainedMemory) -> None:
+    """torch's allocator gives memory back now and then, so that most steps have no faults and some have very many."""
+    tried = MemoryArms(session())
+    for _ in range(5):
+        run_steps(tried, faults, "eager", 0, count=4)
+        run_steps(tried, faults, "eager", MANY, count=1)
+    assert tried.beside("eager", [arm("eager")]) == ["eager/retained"]
+
+
 def test_a_plan_that_lost_is_tried_beside_eager(faults: Faults, memory: RetainedMemory) -> None:
     tried = MemoryArms(session())
     run_steps(tried, faults, "eager", MANY)
