@@ -9,8 +9,8 @@
 //   to the image (gradient): phases = stride, step 1, offsets (phase + padding - k * dilation) / stride where that
 //   divides
 //
-// The source's rows that some groups of rows need are copied to a tile first, with borders if taps outside of the source
-// take part. A tile holds bands of groups such that it stays in the first-level cache.
+// The source's rows that some groups of rows need are copied to a tile first, with borders if taps outside of the
+// source take part. A tile holds bands of groups such that it stays in the first-level cache.
 #pragma once
 
 #include <cstdint>

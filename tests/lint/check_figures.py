@@ -145,7 +145,7 @@ def test_the_readmes_speeds_are_those_of_the_kept_results() -> None:
         [(cpu, isa)] = {(each["machine"][0], each["machine"][1].replace("AVX512", "AVX-512")) for each in facts}
         cpu = re.sub(r"\(R\)| Processor", "", cpu)
         assert f"{cpu} with 2 cores and {isa}" in text
-        dates = " and ".join(sorted({each["date"] for each in facts}))
+        dates = " and ".join(sorted({result["date"] for name in names for result in kept()[name].results.values()}))
         assert f"{number} torch {facts[0]['torch']}, {dates}." in text
 
 
