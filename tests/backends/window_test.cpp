@@ -212,6 +212,38 @@ TEST_P(WindowKernels, ComputeWhatTheReferenceComputes) {
   }
 }
 
+// Each row of windows has a thousand rows of results here. Tiles lie on the stack, so they must not grow with that.
+TEST(WindowTiles, StaySmallForNarrowResults) {
+  constexpr int64_t kRows = 128000, kColumns = 3, kChannels = 16, kStride = 1000;
+  constexpr int64_t kWindows = kRows / kStride;
+  Cluster cluster;
+  cluster.outerRank = 3;
+  cluster.window = Window();
+  cluster.window->op = WindowOp::kAvgPoolBackward;
+  cluster.window->rows = {kRows, kWindows, 1, kStride, 0, 1};
+  cluster.window->columns = {kColumns, kColumns, 1, 1, 0, 1};
+  for (const bool isOutput : {false, true}) {
+    ClusterOperand operand;
+    operand.dtype = DType::kF32;
+    operand.isOutput = isOutput;
+    operand.columns = ClusterOperand::Columns::kStrided;
+    cluster.operands.push_back(operand);
+  }
+  ASSERT_TRUE(cluster.verify().isOk()) << cluster.verify().toString();
+  const auto kernel = build(cpu::kBackend, cluster);
+  ASSERT_TRUE(kernel);
+  std::vector<float> gradient(kChannels * kWindows * kColumns, 2);
+  std::vector<float> image(kChannels * kRows * kColumns, -1);
+  void* pointers[] = {gradient.data(), image.data()};
+  const int64_t integers[] = {1, kRows,    kColumns, kChannels,  //
+                              0, kColumns, 1,        kWindows * kColumns, 0, kColumns, 1, kRows * kColumns};
+  kernel->launch(0, pointers, integers, 0, 1);
+  for (size_t i = 0; i < image.size(); ++i) {
+    const int64_t row = static_cast<int64_t>(i) / kColumns % kRows;
+    ASSERT_EQ(image[i], row % kStride == 0 ? 2 : 0) << "element " << i;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Operators, WindowKernels,
                          ::testing::Values(WindowOp::kAvgPool, WindowOp::kAvgPoolBackward, WindowOp::kDepthwise,
                                            WindowOp::kDepthwiseInput, WindowOp::kDepthwiseWeight, WindowOp::kMaxPool,

@@ -16,9 +16,9 @@ constexpr int64_t kFewestInterpolatedChannels = 3;
 // A slice of a launch that is worth a thread has about this many multiplications, or comparisons.
 constexpr int64_t kGrainWork = 1 << 20;
 
-// ATen's kernels for channels-last are vectorised. Kernels with tiles are faster for images of at most so many pixels,
-// from measurements with one thread on a processor with AVX-512. Convolutions with as many taps as kManyTaps are always
-// faster.
+// ATen's kernels for channels-last images are vectorised. Kernels with tiles are faster than these if an image has at
+// most the following number of pixels. Convolutions with kManyTaps or more taps are faster for images of any size. The
+// numbers are from measurements with one thread on a processor with AVX-512.
 constexpr int64_t kManyTaps = 25;
 constexpr int64_t kConvolvedPixels = 144;
 constexpr int64_t kConvolvedPixelsOfSteps = 256;  // for strides of 2 and more

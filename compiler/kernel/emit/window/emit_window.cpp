@@ -12,6 +12,8 @@ using namespace passes;
 
 namespace {
 
+constexpr int64_t kMostCollectedVectors = 256;  // a third of a small first-level cache; tiles are on the stack
+
 class WindowEmitter {
  public:
   WindowEmitter(ValueBuilder& b, const Cluster& cluster, ValueRange arguments)
@@ -132,12 +134,14 @@ class WindowEmitter {
     }
   }
 
-  int64_t resultRows() const { return collectsRows() ? plan_.bandGroups * plan_.rows.phases() : 1; }
+  int64_t rowsOfBand() const { return plan_.bandGroups * plan_.rows.phases(); }
+  int64_t resultRows() const { return collectsRows() ? rowsOfBand() : 1; }
 
   // Whether the results of a band are copied together, because their rows are too short for vectors.
   bool collectsRows() const {
     const bool areVectors = cluster_.operands.back().columns == ClusterOperand::Columns::kContiguous;
-    return !areVectors && plan_.columns.results < WindowMemory::kFewestColumns;
+    const bool fits = rowsOfBand() * plan_.columns.results <= kMostCollectedVectors;
+    return !areVectors && fits && plan_.columns.results < WindowMemory::kFewestColumns;
   }
 
   // Blocks that must not read the padding have code of their own.

@@ -20,7 +20,8 @@ struct PixelBlock {
   int64_t count = 1;
   int64_t rowPhase = 0;
   int64_t columnPhase = 0;
-  /// Of the first pixel, in the tiles of inputs. A tap is at its offset from here, minus rows.first and firstColumn.
+  /// The first pixel's place in the tiles of inputs. A tap with row offset r and column offset c is r - rows.first rows
+  /// and c - firstColumn columns after it (see WindowPlan).
   passes::Val position;
   passes::Val resultPosition;  ///< of the first pixel, in the tiles of results
   /// Convolutions only: the taps [first, second) of the row's phase take part.
