@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+import statistics
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -111,19 +112,27 @@ def test_a_cut_link_changes_no_byte_and_ends_nothing(make_netbed: MakeNetbed, ra
 
 
 def test_a_device_of_one_interface_goes_on_over_others(make_netbed: MakeNetbed) -> None:
-    """Small operations use the device's own interface until its link is cut."""
+    """Small operations use the device's own interface until its link is cut.
+
+    Other interfaces help when the processes have to wait for a core, so the shares are counted in short intervals.
+    """
     bed = make_netbed(hosts=2, rails=2)
-    pair = Pair(bed, OURS, 8_000, 1, 4, env={"AGSPEED_NCCL_DEVICES": "nic"})
-    time.sleep(1.5)
-    whole = [rail.sent_bytes for rail in bed.counters()[0]]
+    pair = Pair(bed, OURS, 8_000, 1, 6, env={"AGSPEED_NCCL_DEVICES": "nic"})
+    shares = []
+    for _ in range(25):
+        before = bed.counters()[0]
+        time.sleep(0.1)
+        own, other = [now.since(then).sent_bytes for now, then in zip(bed.counters()[0], before, strict=True)]
+        if own + other > 100_000:
+            shares.append(own / (own + other))
     bed.hosts[1].rails[0].down()
     time.sleep(1.0)
-    cut = [rail.sent_bytes for rail in bed.counters()[0]]
+    cut = bed.counters()[0][1].sent_bytes
     _, wrong = pair.end()
     after = bed.counters()[0][1].sent_bytes
     assert wrong == 0
-    assert whole[0] > 4 * whole[1], whole
-    assert after > cut[1] + 30_000, (cut, after)
+    assert len(shares) > 5 and statistics.median(shares) > 0.8, shares
+    assert after > cut + 30_000, (cut, after)
 
 
 @pytest.mark.parametrize("fault", [name for name in nccl_faults.FAULTS if name != "none"])
