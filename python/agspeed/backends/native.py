@@ -28,6 +28,7 @@ from agspeed.backends.native_listing import listing
 from agspeed.backends.padded_nan import spreading_nan
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
+from agspeed.backends.wide_products import widen_products
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export
@@ -163,6 +164,8 @@ class _NativeRunner:
 def _compile(
     graphs: dict[str, fx.GraphModule], options: CompileOptions, inputs_in_memory_of: Sequence[list[int]] = ()
 ) -> Any:
+    for graph in graphs.values():
+        widen_products(graph)
     specs = {name: export(graph, lift_constants=True) for name, graph in graphs.items()}
     cache_dir = os.path.join(options.cache_dir, "kernels") if options.cache_dir else ""
     module = native.load()
