@@ -129,16 +129,20 @@ def test_the_test_that_owns_figures_names_their_readme(table: tuple[str, str], t
     assert path in sources.read(test)
 
 
-def test_the_readmes_speeds_are_those_of_the_kept_results() -> None:
-    tables = markdown_tables("README.md", sources.read("README.md"))
+@pytest.mark.parametrize("path", ["README.md", "python/docs/pages/does-it-pay.md"])
+def test_speeds_are_those_of_the_kept_results(path: str) -> None:
+    tables = markdown_tables(path, sources.read(path))
     [table] = [table for table in tables if table.titles[0].startswith(SPEEDS)]
     wrong = [
-        f"README.md:{table.line}: {row} should have the figures {sourced_figures(row[0])}"
+        f"{path}:{table.line}: {row} should have the figures {sourced_figures(row[0])}"
         for row in table.rows
         if [figures(cell) for cell in row[1:]] != sourced_figures(row[0])
     ]
     assert not wrong, "\n" + "\n".join(wrong)
     assert set(ROWS) <= {row[0] for row in table.rows}
+
+
+def test_the_readme_names_machines_and_dates_of_its_speeds() -> None:
     text = " ".join(sources.read("README.md").split())
     for number, names in zip(("have 2 threads and", "of 1 thread have"), MODELS, strict=True):
         facts = [kept()[name].facts for name in names]
