@@ -18,12 +18,13 @@ constexpr int64_t kGrainWork = 1 << 20;
 
 // ATen's kernels for channels-last images are vectorised. Kernels with tiles are faster than these if an image has at
 // most the following number of pixels. Convolutions with kManyTaps or more taps are faster for images of any size. The
-// numbers are from measurements with one thread on a processor with AVX-512.
+// numbers are from measurements with one thread on processors with AVX-512 and with AVX2.
 constexpr int64_t kManyTaps = 25;
 constexpr int64_t kConvolvedPixels = 144;
 constexpr int64_t kConvolvedPixelsOfSteps = 256;  // for strides of 2 and more
-constexpr int64_t kPooledPixels = 256;
-constexpr int64_t kMaximaOfFewTapsPixels = 64;  // for maxima of fewer elements than a 3x3 window has
+constexpr int64_t kAveragedPixels = 256;
+constexpr int64_t kMaximaPixels = 64;
+constexpr int64_t kMaximaOfFewTapsPixels = 36;  // for maxima of fewer elements than a 3x3 window has
 // For each pixel of channels-last images, ATen's resampling computes its position first. This takes longer than the
 // channels if they are few. Tiles cost little if the larger one of image and result has few elements.
 constexpr int64_t kFewResampledChannels = 20;
@@ -147,7 +148,8 @@ Status WindowLaunch::refuseWhereAtenIsFaster() const {
   const int64_t pixels = window_.rows.image * window_.columns.image;
   const int64_t taps = window_.rows.kernel * window_.columns.kernel;
   const bool isMaximum = window_.op == WindowOp::kMaxPool || window_.op == WindowOp::kMaxPoolBackward;
-  bool isFaster = pixels > (isMaximum && taps < 9 ? kMaximaOfFewTapsPixels : kPooledPixels);
+  const int64_t maximaPixels = taps < 9 ? kMaximaOfFewTapsPixels : kMaximaPixels;
+  bool isFaster = pixels > (isMaximum ? maximaPixels : kAveragedPixels);
   if (window_.isResampling()) {
     const int64_t channels = estimate(sizes_.channels, op_->emitter().graph().hints);
     const int64_t largest = std::max(pixels, window_.rows.windows * window_.columns.windows);

@@ -66,7 +66,7 @@ class _Random:
     def image(self, dtype: torch.dtype) -> Tensor:
         sizes = [self.pick.choice([1, 2, 3]), self.pick.choice([8, 16, 19, 40])]
         last = self.pick.random() < 0.5
-        sizes += [self.pick.choice([5, 8] if last else [5, 8, 13, 33]) for _ in range(2)]  # others stay calls
+        sizes += [self.pick.choice([5, 6] if last else [5, 8, 13, 33]) for _ in range(2)]  # others stay calls
         image = torch.randn(sizes, generator=self.generator).to(dtype)
         return image.contiguous(memory_format=torch.channels_last) if last else image
 
