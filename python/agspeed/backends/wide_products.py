@@ -48,15 +48,13 @@ def slow_types() -> frozenset[torch.dtype]:
 
 def widen_products(graph: fx.GraphModule) -> None:
     """Puts conversions around the slow products of an ATen graph. Depthwise convolutions stay, because they become
-    native kernels."""
+    native kernels, and so do products of constants of the graph."""
     for node in list(graph.graph.nodes):
-        if node.target in _PRODUCTS and _type_of(node) in slow_types() and not _is_depthwise(node):
-            _widen(graph.graph, node, _type_of(node))
-
-
-def _type_of(product: fx.Node) -> torch.dtype | None:
-    value = product.args[0].meta["val"]  # type: ignore[union-attr]
-    return value.dtype if value.device.type == "cpu" else None
+        if node.target not in _PRODUCTS or not all("val" in factor.meta for factor in node.all_input_nodes):
+            continue
+        first = node.args[0].meta["val"]
+        if first.device.type == "cpu" and first.dtype in slow_types() and not _is_depthwise(node):
+            _widen(graph.graph, node, first.dtype)
 
 
 def _is_depthwise(product: fx.Node) -> bool:
@@ -67,9 +65,9 @@ def _is_depthwise(product: fx.Node) -> bool:
     return bool(weight.shape[1] == 1 and weight.shape[0] == image.shape[1])
 
 
-def _widen(graph: fx.Graph, product: fx.Node, dtype: torch.dtype | None) -> None:
+def _widen(graph: fx.Graph, product: fx.Node, dtype: torch.dtype) -> None:
     def wide(arg: fx.Node) -> fx.Node:
-        return _widened(graph, arg) if _is_of(arg.meta.get("val"), dtype) else arg
+        return _widened(graph, arg) if _is_of(arg.meta["val"], dtype) else arg
 
     with graph.inserting_before(product):
         product.args, product.kwargs = fx.map_arg(product.args, wide), fx.map_arg(product.kwargs, wide)
@@ -82,7 +80,7 @@ def _widen(graph: fx.Graph, product: fx.Node, dtype: torch.dtype | None) -> None
             _narrow(graph, result, dtype)
 
 
-def _narrow(graph: fx.Graph, result: fx.Node, dtype: torch.dtype | None) -> None:
+def _narrow(graph: fx.Graph, result: fx.Node, dtype: torch.dtype) -> None:
     """Converts a float32 result back, behind its views, so that the conversion fuses with what reads them."""
     value = result.meta["val"]
     result.meta["val"] = value.float()
@@ -95,7 +93,7 @@ def _narrow(graph: fx.Graph, result: fx.Node, dtype: torch.dtype | None) -> None
     result.replace_all_uses_with(narrow, delete_user_cb=lambda user: user is not narrow)
 
 
-def _is_of(value: Any, dtype: torch.dtype | None) -> bool:
+def _is_of(value: Any, dtype: torch.dtype) -> bool:
     return isinstance(value, Tensor) and value.dtype == dtype
 
 
@@ -103,7 +101,8 @@ def _widened(graph: fx.Graph, value: fx.Node) -> fx.Node:
     """Converts the source of a view, so that the conversion fuses with its producer, and all views share it."""
     wide = value.meta["val"].float()
     source = value.args[0] if value.target in _VIEWS else None
-    if isinstance(source, fx.Node) and source.meta["val"].stride() == source.meta["val"].float().stride():
+    layout = source.meta.get("val") if isinstance(source, fx.Node) else None
+    if layout is not None and layout.stride() == layout.float().stride():
         node = graph.call_function(value.target, (_widened(graph, source), *value.args[1:]))  # type: ignore[arg-type]
     else:
         node = graph.call_function(_aten._to_copy.default, (value,), {"dtype": torch.float32})
