@@ -12,7 +12,7 @@ namespace agspeed::compiler {
 namespace {
 
 /// See loadOrCompile().
-constexpr int kGeneratorVersion = 6;
+constexpr int kGeneratorVersion = 7;
 
 }  // namespace
 

@@ -2,6 +2,7 @@
 #include "compiler/kernel/object/object_emitter.h"
 
 #include "compiler/kernel/object/host_target.h"
+#include "compiler/kernel/object/masked_stores.h"
 #include "llvm/IR/LegacyPassManager.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Support/raw_ostream.h"
@@ -50,6 +51,7 @@ StatusOr<std::string> emitObject(mlir::ModuleOp module, const passes::PassFunnel
   translated->setTargetTriple(machine->getTargetTriple());
   setFunctionAttributes(*translated, *machine);
   passes::cleanUpKernel(*translated, machine.get(), passes::Vectors::kKept);
+  splitMaskedStores(*translated, *machine);
   funnel.dumpCode("ll", [&] { return passes::toString(*translated); });
   funnel.dumpCode("s", [&] { return assemblyOf(*translated, *machine); });
   AG_ASSIGN_OR_RETURN(std::string object, generateCode(*translated, *machine, llvm::CodeGenFileType::ObjectFile));
