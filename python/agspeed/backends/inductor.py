@@ -37,7 +37,7 @@ from agspeed.backends.joint import (
     new_context,
     refuse_gradients_of_its_own,
 )
-from agspeed.backends.kept_nan import ACTIVATIONS, LOSSES, keeping_nan
+from agspeed.backends.numerics.kept_nan import ACTIVATIONS, LOSSES, keeping_nan
 from agspeed.backends.region import PairRunner, make_runner
 from agspeed.backends.stages import Stages, cut
 from agspeed.devices.placement import home_of, tensors_in

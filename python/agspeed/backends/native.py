@@ -23,12 +23,12 @@ from agspeed.backends.base import Candidate, CompileOptions, Runner, to_end
 from agspeed.backends.channels_last import arrange, may_gain
 from agspeed.backends.checkpointing import as_plain_calls
 from agspeed.backends.joint import BoxedRunner, trace
-from agspeed.backends.kept_nan import LOSSES, keeping_nan
 from agspeed.backends.native_listing import listing
-from agspeed.backends.padded_nan import spreading_nan
+from agspeed.backends.numerics.kept_nan import LOSSES, keeping_nan
+from agspeed.backends.numerics.padded_nan import spreading_nan
+from agspeed.backends.numerics.wide_products import widen_products
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
-from agspeed.backends.wide_products import widen_products
 from agspeed.devices.placement import home_of, tensors_in
 from agspeed.errors import UnsupportedError
 from agspeed.graph_spec.export import GraphSpec, export

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from agspeed.backends import CompileOptions, candidate, wide_products
+from agspeed.backends import CompileOptions, candidate
+from agspeed.backends.numerics import wide_products
 
 pytestmark = pytest.mark.usefixtures("needs_native")
 Function = Callable[..., Tensor]
