@@ -18,7 +18,7 @@ namespace {
 constexpr unsigned kRegisterBits = 256;
 
 // Stores `numLanes` lanes of the vector from lane `first` on, before the given instruction.
-void storeHalf(llvm::IntrinsicInst* store, unsigned first, unsigned numLanes) {
+void storePart(llvm::IntrinsicInst* store, unsigned first, unsigned numLanes) {
   llvm::IRBuilder<> builder(store);
   llvm::Value* whole = store->getArgOperand(0);
   llvm::Value* place = store->getArgOperand(1);
@@ -29,7 +29,7 @@ void storeHalf(llvm::IntrinsicInst* store, unsigned first, unsigned numLanes) {
   llvm::Value* isAny = builder.CreateOrReduce(mask);
   llvm::Instruction* anyEnd = llvm::SplitBlockAndInsertIfThen(isAny, store->getIterator(), /*Unreachable=*/false);
   builder.SetInsertPoint(anyEnd);
-  llvm::Value* half = builder.CreateShuffleVector(whole, lanes);
+  llvm::Value* part = builder.CreateShuffleVector(whole, lanes);
   auto* element = llvm::cast<llvm::VectorType>(whole->getType())->getElementType();
   llvm::Value* begin = builder.CreateConstGEP1_32(element, place, first);
   llvm::Instruction* wholeEnd = nullptr;
@@ -37,9 +37,9 @@ void storeHalf(llvm::IntrinsicInst* store, unsigned first, unsigned numLanes) {
   llvm::SplitBlockAndInsertIfThenElse(builder.CreateAndReduce(mask), anyEnd->getIterator(), &wholeEnd, &partEnd);
   const llvm::Align align(element->getScalarSizeInBits() / 8);
   builder.SetInsertPoint(wholeEnd);
-  builder.CreateAlignedStore(half, begin, align);
+  builder.CreateAlignedStore(part, begin, align);
   builder.SetInsertPoint(partEnd);
-  builder.CreateMaskedStore(half, begin, align, mask);
+  builder.CreateMaskedStore(part, begin, align, mask);
 }
 
 }  // namespace
@@ -52,6 +52,7 @@ void splitMaskedStores(llvm::Module& module, const llvm::TargetMachine& machine)
     for (llvm::Instruction& instruction : llvm::instructions(function)) {
       auto* call = llvm::dyn_cast<llvm::IntrinsicInst>(&instruction);
       if (call == nullptr || call->getIntrinsicID() != llvm::Intrinsic::masked_store) continue;
+      if (llvm::isa<llvm::Constant>(call->getArgOperand(call->arg_size() - 1))) continue;
       const unsigned bits = call->getArgOperand(0)->getType()->getScalarSizeInBits();
       if (bits == 32 || bits == 64) stores.push_back(call);
     }
@@ -59,7 +60,7 @@ void splitMaskedStores(llvm::Module& module, const llvm::TargetMachine& machine)
   for (llvm::IntrinsicInst* store : stores) {
     auto* type = llvm::cast<llvm::FixedVectorType>(store->getArgOperand(0)->getType());
     const unsigned numLanes = std::min(kRegisterBits / type->getScalarSizeInBits(), type->getNumElements());
-    for (unsigned first = 0; first < type->getNumElements(); first += numLanes) storeHalf(store, first, numLanes);
+    for (unsigned first = 0; first < type->getNumElements(); first += numLanes) storePart(store, first, numLanes);
     store->eraseFromParent();
   }
 }

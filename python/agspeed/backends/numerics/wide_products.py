@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes matrix products and convolutions of 16-bit floats in float32 where torch has no fast 16-bit ones.
 
-torch's fast 16-bit products come from oneDNN. Without AVX-512, oneDNN has none, and torch runs plain loops, which can
-be a hundred times slower than a float32 product. Both round a sum in float32 once, so the results differ only by the
-order of the additions.
+torch's fast 16-bit products come from oneDNN. Without AVX-512, oneDNN has none, and torch runs plain loops, which are
+much slower than a float32 product (`steady/avx2_one_thread` in benchmarks/results). Both round a sum in float32 once,
+so the results differ only by the order of the additions. Attention's backward rounds fewer of its intermediate values.
 
 The partitioner must see the 16-bit tensors, because they need half the memory between forward and backward. So this
 changes the graph of one direction, not the joint one. Thread-safety: one thread per graph.
