@@ -11,11 +11,14 @@
 // and then the columns of a channel are added. Statistics take two passes: the rounded mean of every channel, then the
 // sums of the residuals from it and of their squares. Channels-last input is a matrix [N * plane, C] of this kind. It
 // is computed as [N, ..., C], and the pass turn-images gives its neighbours these sizes too.
+//
+// Elements of 16 bits compute in float32. Parameters and statistics are float32 or have the input's dtype.
 #include <algorithm>
 #include <numeric>
 
 #include "compiler/import/expression.h"
 #include "compiler/import/op_table.h"
+#include "compiler/import/promotion.h"
 
 namespace agspeed::compiler {
 namespace {
@@ -28,14 +31,14 @@ constexpr int64_t kFewestMatrixColumns = 16;
 constexpr int64_t kMostMatrixColumns = 16384;
 
 // State of one batch-norm import: named operands. Statistics, [C] or [N, C], are f64 like ATen's, because planes may
-// cancel; elements have the input's dtype, and are [N, ..., C] in the form kChannelsLast.
+// cancel; elements have the input's compute type, and are [N, ..., C] in the form kChannelsLast.
 class BatchNormBuilder {
  public:
   // Names "x" and the parameters.
   static StatusOr<BatchNormBuilder> make(OpImport& op, std::initializer_list<const char*> parameters) {
     if (!op.isTensor("x") || !op.flag("training")) return unsupported("the batch's own statistics are not asked for");
     const TensorType& type = op.typeOf("x");
-    if (type.dtype != DType::kF32 && type.dtype != DType::kF64) return unsupported("statistics of other precision");
+    if (!isFloat(type.dtype)) return unsupported("the input is not of floats");
     if (type.rank() < 2 || (!isContiguous(type) && !isChannelsLast(type)))
       return unsupported("the input is neither contiguous nor channels-last [N, C, ...]");
     BatchNormBuilder builder(op, type);
@@ -55,12 +58,12 @@ class BatchNormBuilder {
   // Names a tensor among the arguments.
   Status use(const char* parameter) {
     if (!op_.isTensor(parameter)) return unsupported("batch norm without " + std::string(parameter));
-    Operand operand = emitter_.use(op_.tensor(parameter));
-    if (operand.dtype != type_.dtype) return unsupported("parameters of another precision");
+    const Operand operand = emitter_.use(op_.tensor(parameter));
+    if (operand.dtype != type_.dtype && operand.dtype != compute_)
+      return unsupported("parameters of another precision");
     const bool isStatistic = op_.typeOf(parameter).rank() == 1;
-    names_[parameter] = isStatistic                        ? emitter_.convert(operand, DType::kF64)
-                        : form_ == NormForm::kChannelsLast ? channelsLast(operand)
-                                                           : operand;
+    names_[parameter] =
+        isStatistic ? emitter_.convert(operand, DType::kF64) : emitter_.convert(ordered(operand), compute_);
     return {};
   }
 
@@ -82,16 +85,16 @@ class BatchNormBuilder {
     return {};
   }
 
-  // As define(), but rounded to the input's dtype.
+  // As define(), but rounded to the compute type.
   Status defineRounded(const char* name, std::string_view expression) {
     AG_RETURN_IF_ERROR(define(name, expression));
-    names_[name] = emitter_.convert(emitter_.convert(names_[name], type_.dtype), DType::kF64);
+    names_[name] = emitter_.convert(emitter_.convert(names_[name], compute_), DType::kF64);
     return {};
   }
 
   // Defines name as [N, C]: the sum of an expression of elements over each plane.
   Status defineOverPlanes(const char* name, std::string_view expression) {
-    AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, type_.dtype, emitter_));
+    AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, compute_, emitter_));
     Operand sum = emitter_.reduce(PointwiseOp::kReduceSum, elements, type_.rank() - 2, /*keepDims=*/false);
     names_[name] = emitter_.convert(sum, DType::kF64);
     return {};
@@ -106,7 +109,7 @@ class BatchNormBuilder {
 
   // Defines name as [C]: the sum of an expression of elements, by sums over rows.
   Status defineOverRows(const char* name, std::string_view expression) {
-    AG_ASSIGN_OR_RETURN(Operand sum, emitExpression(expression, names_, type_.dtype, emitter_));
+    AG_ASSIGN_OR_RETURN(Operand sum, emitExpression(expression, names_, compute_, emitter_));
     const size_t numRowDims = form_ == NormForm::kMatrix ? 1 : type_.rank() - 1;
     sum = emitter_.convert(emitter_.sumRows(sum, numRowDims, 0), DType::kF64);
     if (numRowDims + 1 < type_.rank()) sum = emitter_.reduce(PointwiseOp::kReduceSum, sum, type_.rank() - 2, false);
@@ -121,14 +124,14 @@ class BatchNormBuilder {
     return defineOverBatch(name, "planes");
   }
 
-  // Defines `name` as a [C] or [N, C] operand for use with elements: in their dtype, with a dimension of size 1 for
-  // each dimension of a plane. In a matrix each element of a row has its own copy, because the row is one loop.
+  // Defines `name` as a [C] or [N, C] operand for use with elements: in their compute type, with a dimension of size 1
+  // for each dimension of a plane. In a matrix each element of a row has its own copy, because the row is one loop.
   void broadcast(const char* name, const Operand& source) {
     const size_t numPlaneDims = form_ == NormForm::kChannelsLast ? 0 : type_.rank() - 2;
-    Operand operand = emitter_.unsqueezeLast(emitter_.convert(source, type_.dtype), numPlaneDims);
+    Operand operand = emitter_.unsqueezeLast(emitter_.convert(source, compute_), numPlaneDims);
     if (form_ == NormForm::kMatrix && numPlaneDims > 0) {
       const Dims row(type_.sizes.begin() + 1, type_.sizes.end());
-      operand = emitter_.copy(operand, contiguousType(type_.dtype, row));
+      operand = emitter_.copy(operand, contiguousType(compute_, row));
     }
     names_[name] = operand;
   }
@@ -138,10 +141,10 @@ class BatchNormBuilder {
 
   // Sets the first result to an expression of elements.
   Status resultElements(std::string_view expression) {
-    AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, type_.dtype, emitter_));
+    AG_ASSIGN_OR_RETURN(Operand elements, emitExpression(expression, names_, compute_, emitter_));
     if (form_ == NormForm::kChannelsLast) {
       AG_ASSIGN_OR_RETURN(const TensorType declared, op_.resultType(0));
-      elements = channelsSecond(elements, declared);
+      elements = channelsSecond(emitter_.convert(elements, declared.dtype), declared);
     }
     return op_.setResult(elements, 0);
   }
@@ -150,6 +153,7 @@ class BatchNormBuilder {
   BatchNormBuilder(OpImport& op, const TensorType& type)
       : op_(op),
         type_(type),
+        compute_(computeType(type.dtype)),
         planeSize_(numElements(Dims(type.sizes.begin() + 2, type.sizes.end()))),
         count_(type.sizes[0] * planeSize_),
         form_(!isContiguous(type)                                                 ? NormForm::kChannelsLast
@@ -159,6 +163,11 @@ class BatchNormBuilder {
 
   // The number of columns of the matrix whose rows are summed.
   SymExpr numColumns() const { return form_ == NormForm::kMatrix ? type_.sizes[1] * planeSize_ : type_.sizes[1]; }
+
+  // The operand in the form's order of dimensions.
+  Operand ordered(const Operand& operand) {
+    return form_ == NormForm::kChannelsLast ? channelsLast(operand) : operand;
+  }
 
   // A channels-last view of images, or of a copy of them.
   Operand channelsLast(Operand images) {
@@ -188,6 +197,7 @@ class BatchNormBuilder {
 
   OpImport& op_;
   TensorType type_;
+  DType compute_;
   SymExpr planeSize_;
   SymExpr count_;  // elements of a channel
   NormForm form_;

@@ -26,6 +26,7 @@ from agspeed.backends.joint import BoxedRunner, trace
 from agspeed.backends.native_listing import listing
 from agspeed.backends.numerics.kept_nan import LOSSES, keeping_nan
 from agspeed.backends.numerics.padded_nan import spreading_nan
+from agspeed.backends.numerics.statistics_types import declare_statistics
 from agspeed.backends.numerics.wide_products import widen_products
 from agspeed.backends.region import make_region, make_runner
 from agspeed.backends.stages import inputs_in_memory_of
@@ -82,7 +83,6 @@ class Native(Candidate):
             )
         if joint.forward is None or joint.backward is None:
             return make_runner(joint, gm)
-        _refuse_misdeclared(joint.forward.graph)
         as_plain_calls(joint.forward.graph)
         as_plain_calls(joint.backward.graph)
         yield
@@ -98,10 +98,12 @@ class Native(Candidate):
         return {key: str(value) for key, value in module.build_info().items()} if module is not None else {}
 
     def _compile_forward(self, graph: fx.GraphModule, options: CompileOptions) -> BoxedRunner:
+        declare_statistics(graph)
         self.arrange(graph)
         return _boxed(_compile({"forward": graph}, options), "forward")
 
     def _partition(self, graph: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
+        declare_statistics(graph)
         self.arrange(graph)
         return min_cut_rematerialization_partition(graph, inputs, **options)
 
@@ -198,17 +200,6 @@ def _home(graphs: dict[str, fx.GraphModule]) -> torch.device:
     """Returns the device on which all directions compute."""
     nodes = [node for graph in graphs.values() for node in graph.graph.nodes]
     return home_of(tensors_in([node.meta.get("val") for node in nodes]))
-
-
-def _refuse_misdeclared(graph: fx.GraphModule) -> None:
-    """Raises: UnsupportedError for 16-bit batch norm on the CPU. It returns 16-bit statistics, but tracing shows
-    float32."""
-    for node in graph.graph.nodes:
-        if "batch_norm_legit" not in str(node.target):
-            continue
-        value = node.args[0].meta["val"]
-        if value.device.type == "cpu" and value.dtype in (torch.bfloat16, torch.float16):
-            raise UnsupportedError(f"{node.target} on 16-bit input returns other types than it declares")
 
 
 def _decompositions() -> dict[Any, Any]:

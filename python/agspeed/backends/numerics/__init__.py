@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other forms of single operators: the same values as eager's, or the same values faster."""
+"""Changes of single operators: eager's values, the same values faster, and the types that ATen returns."""
