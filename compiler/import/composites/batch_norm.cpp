@@ -165,9 +165,7 @@ class BatchNormBuilder {
   SymExpr numColumns() const { return form_ == NormForm::kMatrix ? type_.sizes[1] * planeSize_ : type_.sizes[1]; }
 
   // The operand in the form's order of dimensions.
-  Operand ordered(const Operand& operand) {
-    return form_ == NormForm::kChannelsLast ? channelsLast(operand) : operand;
-  }
+  Operand ordered(const Operand& operand) { return form_ == NormForm::kChannelsLast ? channelsLast(operand) : operand; }
 
   // A channels-last view of images, or of a copy of them.
   Operand channelsLast(Operand images) {
