@@ -31,6 +31,12 @@ SPEEDS = "training step"
 """The table of README.md begins so. It has Inductor's and agspeed's speeds with all cores, and then with 1 thread."""
 MODELS = [("steady/two_threads", "published/two_threads"), ("steady/levelled_one_thread", "published/one_thread")]
 """The kept tables of the workloads and of the published models, for each pair of columns."""
+MEASURED = {
+    "The values of published models with all cores": ["published/two_threads"],
+    "The other values": ["steady/two_threads", "steady/levelled_one_thread", "published/one_thread"],
+}
+"""Subject of the sentence that names machine and dates -> the kept tables that it describes."""
+SPEEDS_PAGES = ["README.md", "python/docs/pages/does-it-pay.md"]
 ROWS = {
     "BERT": "bert",
     "DenseNet with gradient checkpointing": "torchvision-densenet_checkpointed",
@@ -41,6 +47,8 @@ ROWS = {
     "vision transformer": "vit",
 }
 """Row of that table -> the file of its kept result."""
+PUBLISHED = "published models, geometric mean (lowest)"
+"""The row of all published models."""
 _REDUCE, _GLOO = "all-reduce of {bytes:bytes}, ", " | {share.value:.3f} | {gloo.value:.2f}"
 _SEND = "{operation} over one connection, 4 x 250 Mbit/s | NCCL's sockets"
 NETWORK = [
@@ -100,7 +108,7 @@ def sourced_figures(label: str) -> list[list[str]] | None:
         ]
         return [[f"{row[way].value:.2f}"] for [row] in rows for way in ways]
     published = [kept()[name] for _, name in MODELS]
-    if label != f"{len(published[0].rows)} published models, geometric mean (lowest)":
+    if label != PUBLISHED:
         return None
     columns = [table.columns[way] for table in published for way in ways]
     return [[f"{each.value:.2f}" for each in (column.mean, column.lowest)] for column in columns]
@@ -129,7 +137,7 @@ def test_the_test_that_owns_figures_names_their_readme(table: tuple[str, str], t
     assert path in sources.read(test)
 
 
-@pytest.mark.parametrize("path", ["README.md", "python/docs/pages/does-it-pay.md"])
+@pytest.mark.parametrize("path", SPEEDS_PAGES)
 def test_speeds_are_those_of_the_kept_results(path: str) -> None:
     tables = markdown_tables(path, sources.read(path))
     [table] = [table for table in tables if table.titles[0].startswith(SPEEDS)]
@@ -142,15 +150,19 @@ def test_speeds_are_those_of_the_kept_results(path: str) -> None:
     assert set(ROWS) <= {row[0] for row in table.rows}
 
 
-def test_the_readme_names_machines_and_dates_of_its_speeds() -> None:
-    text = " ".join(sources.read("README.md").split())
-    for number, names in zip(("have 2 threads and", "of 1 thread have"), MODELS, strict=True):
+@pytest.mark.parametrize("path", SPEEDS_PAGES)
+def test_machines_and_dates_of_the_speeds_are_named(path: str) -> None:
+    text = " ".join(sources.read(path).split())
+    for subject, names in MEASURED.items():
         facts = [kept()[name].facts for name in names]
         [(cpu, isa)] = {(each["machine"][0], each["machine"][1].replace("AVX512", "AVX-512")) for each in facts}
         cpu = re.sub(r"\(R\)| Processor", "", cpu)
-        assert f"{cpu} with 2 cores and {isa}" in text
         dates = " and ".join(sorted({result["date"] for name in names for result in kept()[name].results.values()}))
-        assert f"{number} torch {facts[0]['torch']}, {dates}." in text
+        assert f"{subject} were measured on an {cpu} with 2 cores and {isa}, {dates}." in text
+    [torch] = {kept()[name].facts["torch"] for names in MODELS for name in names}
+    assert f"All values have torch {torch}," in text
+    numbers = [len(kept()[name].rows) for _, name in MODELS]
+    assert "of the published models has {} with all cores and {} with 1 thread".format(*numbers) in text
 
 
 def means(table: Table) -> tuple[str, str]:
@@ -165,7 +177,8 @@ def test_the_readmes_first_sentence_has_the_means_of_the_kept_results() -> None:
     text = " ".join(sources.read("README.md").split())
     assert f"{ours} times eager's speed over {len(all_cores.rows)} published models" in text
     assert f"against {inductors} times with `torch.compile`" in text
-    assert "With 1 thread they are {} and {} times".format(*means(one_thread)) in text
+    ours, inductors = means(one_thread)
+    assert f"over {len(one_thread.rows)} models, they are {ours} and {inductors} times" in text
 
 
 def test_the_networks_speeds_are_those_of_the_kept_results() -> None:

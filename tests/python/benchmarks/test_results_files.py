@@ -133,7 +133,7 @@ def test_a_bad_file_is_a_sentence_with_file_and_field(edit: Any, message: str, t
         (lambda found: found["rows"].append("berd"), "rows names berd, and the folder has no berd.json"),
         (lambda found: found["rows"].remove("bert"), "rows does not name bert, and the folder has bert.json"),
         (lambda found: found["columns"][2].pop("cell"), "rows[0]: no cell for the column 'Inductor'"),
-        (lambda found: found["notes"].append("{least}"), "notes[5] lacks least"),
+        (lambda found: found["notes"].append("{least}"), "notes[6] lacks least"),
         (lambda found: found.update(mixes=["torch"]), "mixes: no torch differs"),
         (lambda found: found.update(column=[]), "Additional properties are not allowed"),
     ],
