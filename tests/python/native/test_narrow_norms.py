@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batch norm of 16-bit images, with float32 parameters (as under autocast) and with 16-bit ones."""
+"""Batch, layer and group norm of 16-bit images, with float32 parameters (as under autocast) and with 16-bit ones."""
 
 from __future__ import annotations
 
@@ -55,6 +55,35 @@ def test_without_parameters_or_running_statistics(
 @pytest.mark.parametrize("types", _TYPES)
 def test_with_frozen_statistics(types: str) -> None:
     _compare(_block((4, 16, 6, 6)).eval(), _images((4, 16, 6, 6)), types)
+
+
+@pytest.mark.parametrize(
+    ("norm", "types"),
+    pairs([nn.LayerNorm(24), nn.LayerNorm((5, 24), bias=False), nn.GroupNorm(3, 6)], list(_TYPES)),
+    ids=lambda value: value if isinstance(value, str) else repr(value),
+)
+def test_other_norms(norm: nn.Module, types: str) -> None:
+    torch.manual_seed(1)
+    for parameter in norm.parameters():
+        nn.init.normal_(parameter)
+    _compare(nn.Sequential(nn.Tanh(), norm, nn.SiLU()), _images((8, 6, 5, 24)), types)
+
+
+@pytest.mark.parametrize("types", ["bf16 images", "f16 images"])
+@pytest.mark.parametrize("norm", [nn.LayerNorm(24), nn.BatchNorm1d(24)], ids=["layer", "batch"])
+def test_float32_statistics_are_saved_as_float32(norm: nn.Module, types: str) -> None:
+    """Eager saves them so. With 16 bits, gradients would err more than eager's."""
+    saved: list[Tensor] = []
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    run = _compiled(norm, [])
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        run(_images((40, 24)).to(_TYPES[types][0]).requires_grad_())
+    statistics = [tensor for tensor in saved if tensor.numel() in (24, 40) and not isinstance(tensor, nn.Parameter)]
+    assert {tensor.dtype for tensor in statistics} == {torch.float32}, [(t.dtype, t.shape) for t in saved]
 
 
 def test_a_network_under_autocast_trains_as_eager_does() -> None:
